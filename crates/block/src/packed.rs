@@ -12,7 +12,6 @@ pub const PACKED: u8 = 8;
 pub const MAX_PACKED_REQUESTS: usize = 3;
 
 fipsee_ring::wire_structures! {
-    /// A read or write of one segment, without flags.
     pub PackedRequest: 16 { 0 sector: u64, 8 segment: Segment }
     /// Two or three of them in a slot of the request ring; the stamp is the ring's.
     pub RawPacked: 64 {
@@ -58,7 +57,6 @@ pub const fn is_packed(message: &Message) -> bool {
     first == PACKED
 }
 
-/// Two or three requests as one message.
 #[inline(always)]
 pub fn pack<const COUNT: usize>(requests: [&Short; COUNT]) -> Message {
     const { assert!(2 <= COUNT && COUNT <= MAX_PACKED_REQUESTS) };

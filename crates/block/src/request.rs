@@ -68,7 +68,6 @@ pub struct RequestLimits {
     /// Sectors of a logical block minus one.
     pub block_mask: u64,
     pub max_transfer_sectors: u64,
-    /// Most sectors of one discard or write-zeroes.
     pub max_range_sectors: u64,
     /// `CAPABILITY_*` bits.
     pub capabilities: u32,
@@ -261,7 +260,6 @@ fn gather_several<M: Memory>(
     Ok(total_sectors)
 }
 
-/// The tag of a request message, valid or not.
 #[inline(always)]
 pub fn tag_of(message: &Message) -> u16 {
     head_of(message).tag

@@ -81,7 +81,6 @@ pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
     depth: u32,
     limits: RequestLimits,
     read_only: bool,
-    /// The memory the client has handed over.
     pub memory: M,
     spans: Vec<Span>,
     packer: Packer,
@@ -150,7 +149,6 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         self.memory = memory;
     }
 
-    /// Is a request waiting that may be taken?
     #[inline(always)]
     pub fn has_work(&self) -> bool {
         self.in_flight < self.depth && self.queue.requests.has_message()
@@ -298,7 +296,6 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
     }
 }
 
-/// The daemon's end of one queue, and its disk.
 #[derive(Debug)]
 pub struct DiskQueue {
     pub server: QueueServer,

@@ -57,7 +57,6 @@ fn lower_bound(bucket: usize) -> u64 {
 }
 
 impl Histogram {
-    /// Record `count` requests that took `ticks` each.
     #[inline]
     pub fn record(&self, ticks: u64, count: u64) {
         self.buckets[bucket_of(ticks)].add(count);

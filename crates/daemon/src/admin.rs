@@ -34,7 +34,6 @@ use crate::transport::vhost_user::VhostUserSockets;
 use crate::worker::{self, WorkerHandle};
 
 const MAX_REQUEST_BYTES: u64 = 4096;
-/// Idle connections are closed after this.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The admin socket that belongs to the client socket `path`.
@@ -91,7 +90,6 @@ pub(crate) struct Admin {
     pub(crate) running: Config,
     pub(crate) log: LogLevel,
     pub(crate) confinement: Confinement,
-    /// The client socket and the admin socket.
     pub(crate) listeners: (Arc<Listener>, Arc<Listener>),
     /// Requests to the main thread to hand over.
     pub(crate) clients: Arc<Mailbox<HandOver>>,

@@ -64,7 +64,6 @@ impl Role {
     }
 }
 
-/// The attachment that a client requests.
 #[derive(Clone, Copy, Debug)]
 pub struct AttachRequest {
     pub kind: Kind,
@@ -114,7 +113,6 @@ pub struct Export {
     left: Condvar,
 }
 
-/// The users that may use a disk, and the attached clients.
 struct Users {
     allow: AllowList,
     attached: Vec<AttachedClient>,
@@ -122,7 +120,6 @@ struct Users {
     retired: bool,
 }
 
-/// The reason why a client may not attach.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Denied {
     NotAllowed(String),

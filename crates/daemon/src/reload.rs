@@ -83,7 +83,6 @@ impl Admin {
         Ok(outcome)
     }
 
-    /// The sockets that the running configuration gives a disk.
     fn configured(&self, name: &str) -> &[PathBuf] {
         self.running.disk(name).map_or(&[], |disk| &disk.vhost_user)
     }
@@ -136,7 +135,6 @@ impl Admin {
     }
 }
 
-/// For the status line of the service manager.
 pub(crate) fn serving(live: &Live) -> String {
     let served = live.now();
     let names: Vec<_> = served.exports.iter().take(8).map(|export| export.name()).collect();

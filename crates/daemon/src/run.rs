@@ -85,7 +85,6 @@ fn run_confined(config: Config, confinement: Confinement, services: Services) ->
     })
 }
 
-/// State of the process, with or without a takeover.
 struct Process {
     /// Become readable at a signal.
     stop: UnixStream,
@@ -300,7 +299,6 @@ fn raise_descriptor_limit() -> Result<(), String> {
     }
 }
 
-/// A stream that becomes readable at one of these signals.
 fn readable_signals(signals: &[i32]) -> Result<UnixStream, String> {
     let pipe = || -> std::io::Result<UnixStream> {
         let (read, write) = UnixStream::pair()?;

@@ -65,9 +65,7 @@ crate::wire_structures! {
     /// Where the two rings of one queue are and how they start: an entry of the table of queues, which follows.
     #[derive(PartialEq, Eq)]
     pub QueueGeometry: 64 {
-        /// Offset of the request ring, client to daemon.
         0 request_offset_bytes: u64,
-        /// Offset of the completion ring, daemon to client.
         8 completion_offset_bytes: u64,
         /// Offset of the cold words: those of the request ring, then those of the completion ring.
         16 cold_offset_bytes: u64,
@@ -134,7 +132,6 @@ impl RegionLayout {
         Self { features: 0, pool_offset_bytes, pool_bytes, region_bytes: pool_offset_bytes + pool_bytes, queues }
     }
 
-    /// Write header and table into a fresh region.
     pub fn write_to(&self, region: &Region) -> Result<(), PeerFault> {
         let Self { features, pool_offset_bytes, pool_bytes, region_bytes, .. } = *self;
         let queue_count = u32::try_from(self.queues.len()).unwrap_or(u32::MAX);
@@ -183,7 +180,6 @@ fn read_queue(profile: &Profile, region: &Region, features: u64, queue: u64) -> 
     Ok(geometry)
 }
 
-/// The offset of entry `queue` of the table of queues.
 const fn table_offset_bytes(queue: u64) -> u64 {
     REGION_HEADER_BYTES as u64 + queue * QUEUE_ENTRY_BYTES as u64
 }
@@ -214,7 +210,6 @@ impl QueueGeometry {
         Ok(ring.with_store(tuning.store))
     }
 
-    /// The completion ring, daemon to client.
     pub fn completion_ring(&self, region: &Arc<Region>, tuning: &Tuning) -> Result<MappedRing, PeerFault> {
         let cold_offset_bytes = self.cold_offset_bytes.saturating_add(COLD_BYTES as u64);
         let ring = MappedRing::new(region, self.completion_offset_bytes, self.completion_slots, cold_offset_bytes)?;

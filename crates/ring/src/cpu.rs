@@ -49,7 +49,6 @@ pub struct CpuFeatures {
     pub has_invariant_tsc: bool,
 }
 
-/// The facts of the CPU this process runs on.
 pub fn features() -> CpuFeatures {
     static FEATURES: LazyLock<CpuFeatures> = LazyLock::new(detect);
     *FEATURES

@@ -23,7 +23,6 @@ impl EventDoorbell {
         Ok(Self::from_fd(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Wrap a descriptor received from the daemon.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self(Arc::new(fd))
     }
@@ -75,7 +74,6 @@ impl SocketDoorbell {
         Ok((Self::from_fd(ours), Self::from_fd(theirs)))
     }
 
-    /// Wrap a descriptor received from the daemon.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self(Arc::new(fd))
     }

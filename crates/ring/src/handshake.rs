@@ -210,7 +210,6 @@ impl Grant {
         Control::Attached { queue_count, region_bytes: self.layout.region_bytes, service_info }
     }
 
-    /// The descriptors that ATTACHED carries.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let doorbells = self.client_ends.iter().flat_map(|(doorbell, client_end)| [doorbell.as_fd(), client_end.as_fd()]);
         std::iter::once(self.region.as_fd()).chain(doorbells).collect()

@@ -79,7 +79,6 @@ pub fn describe(holder: Option<u32>) -> String {
     }
 }
 
-/// Which process took such a lock, from `/proc/locks`.
 fn taker(locks: &str, kind: LockKind, file: &Metadata) -> Option<u32> {
     let takers = |place: &str| locks.lines().find_map(|line| lock_of(line, kind, place)?.parse().ok().filter(|pid| *pid > 0));
     let inode = format!(":{}", file.ino());

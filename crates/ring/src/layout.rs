@@ -10,7 +10,6 @@ pub const MIN_SLOTS: u32 = 2;
 /// Most slots of a ring: 4 MiB. A larger ring leaves the last-level cache and gains nothing (DESIGN section 2).
 pub const MAX_SLOTS: u32 = 65_536;
 
-/// Can a ring have this many slots?
 pub const fn is_slot_count(slots: u32) -> bool {
     slots.is_power_of_two() && MIN_SLOTS <= slots && slots <= MAX_SLOTS
 }

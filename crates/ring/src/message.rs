@@ -31,7 +31,6 @@ impl Message {
         Self::from_bytes(&bytes)
     }
 
-    /// A message from 64 bytes as they are in a slot.
     pub fn from_bytes(bytes: &[u8; SLOT_BYTES]) -> Self {
         let mut words = [0_u64; 8];
         for (word, chunk) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
@@ -40,7 +39,6 @@ impl Message {
         Self { words }
     }
 
-    /// The 64 bytes as they are in a slot.
     pub fn to_bytes(&self) -> [u8; SLOT_BYTES] {
         let mut bytes = [0_u8; SLOT_BYTES];
         for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(self.words) {

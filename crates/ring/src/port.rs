@@ -18,7 +18,6 @@ const LOOKS_PER_LIVENESS_CHECK: u32 = 4096;
 /// receive.
 #[derive(Debug)]
 pub struct Port {
-    /// Where messages are published and received.
     pub queue: ClientQueue,
     /// Says when it is too early to look for the answer.
     pub pace: CallerPace,

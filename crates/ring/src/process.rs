@@ -29,7 +29,6 @@ pub fn is_ending(pid: u32) -> bool {
             .any(|thread| std::fs::read_to_string(thread.path().join("status")).is_ok_and(|text| is_killed(&text)))
 }
 
-/// What a process calls itself, for people.
 pub fn name_of(pid: u32) -> Option<String> {
     let name = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("comm")).ok()?;
     Some(name.trim_end().to_owned())

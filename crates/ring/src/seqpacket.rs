@@ -45,7 +45,6 @@ pub fn socket_address(path: &Path) -> io::Result<SocketAddrUnix> {
 }
 
 impl Seqpacket {
-    /// Connect to the daemon that listens at `path`.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let address = socket_address(path)?;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -116,7 +115,6 @@ impl Seqpacket {
         Ok(Some(Packet { bytes, descriptors }))
     }
 
-    /// Wait for one message, at most `timeout`.
     pub fn receive(&self, timeout: Duration) -> io::Result<Packet> {
         let deadline = std::time::Instant::now() + timeout;
         loop {

@@ -57,12 +57,10 @@ pub enum FirstLook {
     After(Delays),
 }
 
-/// How one end of a ring does its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     /// How a message is put into its slot. A variant that this CPU lacks is replaced by the best it has.
     pub store: StoreVariant,
-    /// How the slot of the next lone message is owned.
     pub ownership: Ownership,
     /// With [`Ownership::PrefetchNext`]: ask for the slot this far ahead, 1 being the very next; 0: do not ask. Beyond 1
     /// the reader's own prefetcher, which sees one slot after the other, takes back what was asked for.
@@ -74,7 +72,6 @@ pub struct Tuning {
     /// A stream's reader asks for the slot this far ahead of the one it takes, at most a 16th of the ring: further would take
     /// slots from the writer. 0: do not ask. One that lets messages gather asks in rings that are too short for that only.
     pub stream_read_ahead_slots: u32,
-    /// Which messages the reader touches.
     pub touch: Touch,
     /// Under continuous load a stream's reader that has found its ring empty waits this long, once, for more to gather: one that
     /// follows the writer closely takes each line away while the next is written. At most two ticks for each slot of the ring.
@@ -207,7 +204,6 @@ fn usual_store() -> StoreVariant {
 }
 
 impl Default for Tuning {
-    /// The choices of this CPU's family.
     fn default() -> Self {
         static OWN: LazyLock<Tuning> = LazyLock::new(|| {
             let cpu = cpu::features();

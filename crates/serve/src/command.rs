@@ -17,7 +17,6 @@ pub type Removed<E> = Box<dyn FnMut(Box<dyn Queue<E>>) + Send>;
 
 pub enum Command<E: Engine> {
     Add {
-        /// Its client, and which of the client's queues.
         name: QueueName,
         /// Makes it, on the worker's thread.
         make: Make<E>,

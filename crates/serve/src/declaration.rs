@@ -31,7 +31,6 @@ impl Argument {
     }
 }
 
-/// What a service does with a path, and with what is below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileUse {
     Read,
@@ -41,7 +40,6 @@ pub enum FileUse {
     WriteBeside,
 }
 
-/// A figure that a service exports, or several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Metric {
     Number(u64),

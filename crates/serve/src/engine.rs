@@ -65,7 +65,6 @@ pub trait Engine: 'static {
         None
     }
 
-    /// Record the requests that take too long.
     fn look_for_stalled(&mut self) {}
 }
 

@@ -93,7 +93,6 @@ impl<E: Engine> PollSet<E> {
         self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len())
     }
 
-    /// Add a queue, under [`next_id`](Self::next_id).
     pub(crate) fn add(&mut self, slot: Slot<E>) {
         let id = self.next_id();
         if id == self.slots.len() {
@@ -200,7 +199,6 @@ impl<E: Engine> PollSet<E> {
         }
     }
 
-    /// Visit this queue every pass from now on.
     #[cold]
     pub(crate) fn activate(&mut self, id: usize) {
         if let Some(slot) = self.slots.get_mut(id).and_then(Option::as_mut) {

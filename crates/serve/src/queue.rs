@@ -9,7 +9,6 @@ use fipsee_ring::wait::Watch;
 
 use crate::Engine;
 
-/// A queue, named by its client and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueName {
     pub client: u64,

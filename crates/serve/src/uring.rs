@@ -36,7 +36,6 @@ pub enum Submitted<S> {
     Pending,
 }
 
-/// Most submission entries the kernel grants.
 const MAX_ENTRIES: u32 = 32768;
 
 struct Slot<J> {

@@ -57,7 +57,6 @@ impl<E: Engine> Clone for WorkerHandle<E> {
     }
 }
 
-/// The result of a [`pass`](Worker::pass).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     /// There was work: there may be more.
@@ -254,7 +253,6 @@ impl<E: Engine> Worker<E> {
         u32::try_from(finished).unwrap_or(u32::MAX)
     }
 
-    /// Let go of what waited for requests in flight.
     #[cold]
     pub(crate) fn settle(&mut self) {
         for id in std::mem::take(&mut self.unsettled) {

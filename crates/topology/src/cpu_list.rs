@@ -23,7 +23,6 @@ pub fn parse(text: &str) -> Option<Vec<usize>> {
     Some(numbers)
 }
 
-/// `numbers`, ascending, as the kernel would write them.
 pub fn format(numbers: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for number in numbers {

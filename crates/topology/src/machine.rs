@@ -24,7 +24,6 @@ pub struct Cpu {
     pub is_small: bool,
 }
 
-/// How far two CPUs are from each other, by what the kernel says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Distance {
     SameCore,
@@ -169,7 +168,6 @@ impl Machine {
     }
 }
 
-/// Reads small files and records what is missing.
 struct Reader<'a> {
     root: &'a Path,
     /// What is unknown, and of which CPUs.

@@ -11,7 +11,6 @@ pub struct Cost {
     pub least_ticks: f64,
 }
 
-/// Costs of the directions that were measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Matrix {
     /// Ticks per second of the time-stamp counter.
@@ -32,7 +31,6 @@ impl Matrix {
         self.costs.iter().map(|(direction, cost)| (*direction, *cost))
     }
 
-    /// From `from` to `to`, if it was measured.
     pub fn get(&self, from: usize, to: usize) -> Option<Cost> {
         self.costs.get(&(from, to)).copied()
     }

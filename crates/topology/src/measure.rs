@@ -27,13 +27,11 @@ use crate::pin;
 
 /// Times that each pair is visited: an even number, so that the memory is with each of the two equally often.
 const VISITS: u32 = 6;
-/// Times that the lines go each way in a visit.
 const ROUNDS: u32 = 32;
 /// Times before these that are not counted: pages, TLB and clock frequency settle.
 const WARM_UP_ROUNDS: u32 = 8;
 /// All pairs are measured if that takes no longer; else a sample of each kind.
 pub const FULL_WITHIN: Duration = Duration::from_secs(10);
-/// Pairs measured of each kind in a sample.
 const SAMPLE_PER_KIND: usize = 2;
 /// A round this many times longer than the median was disturbed; if more than one in [`DISTURBED_ONE_IN`] was, a warning says so.
 const DISTURBED_FACTOR: f64 = 3.0;

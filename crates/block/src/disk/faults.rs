@@ -44,7 +44,6 @@ pub enum Fault {
     Ended(Duration),
 }
 
-/// A report of the faults of one kind since the last drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     pub fault: Fault,
@@ -119,7 +118,6 @@ pub struct Faults {
     path: Option<PathBuf>,
     /// Requests that failed since the disk was opened, in the order of [`OPERATIONS`].
     failed: [AtomicU64; OPERATIONS.len()],
-    /// Requests that are now in flight for too long.
     stalled: AtomicU64,
     failures: FaultCounter,
     stalls: FaultCounter,
@@ -147,7 +145,6 @@ impl Faults {
         }
     }
 
-    /// A request failed; `None`: the file ended before the disk does.
     #[cold]
     pub fn failed(&self, operation: Operation, sector: u64, errno: Option<Errno>) {
         self.failed[usize::from(index_of(operation))].fetch_add(1, Ordering::Relaxed);
@@ -191,7 +188,6 @@ impl Faults {
         reports.into_iter().flatten()
     }
 
-    /// Requests that failed since the disk was opened, by operation.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         OPERATIONS.iter().zip(&self.failed).map(|((name, _), count)| (*name, count.load(Ordering::Relaxed)))
     }
@@ -221,7 +217,6 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// An error by name, if it is one of a disk.
 pub fn errno_name(errno: Errno) -> Cow<'static, str> {
     let known = ERRNO_NAMES.iter().find(|(known, _)| *known == errno);
     known.map_or_else(|| format!("errno {}", errno.raw_os_error()).into(), |(_, name)| (*name).into())

@@ -58,7 +58,6 @@ pub struct FileOptions {
 pub struct FileDisk {
     target: Arc<Target>,
     path: PathBuf,
-    /// Its description when the file was opened.
     info: BlockInfo,
     /// Opening it created the file.
     new: Option<NewFile>,

@@ -132,7 +132,6 @@ impl MemoryDisk {
         Ok(disk)
     }
 
-    /// Lock the first `size_bytes`, if requested.
     fn lock_memory(&self, size_bytes: u64) -> Result<(), String> {
         // Pages of the huge pool are never swapped.
         if !self.options.lock || self.options.huge {
@@ -244,7 +243,6 @@ fn memlock_text(size_bytes: u64, limit_bytes: Option<u64>, errno: Errno) -> Stri
 mod tests {
     use super::*;
 
-    /// Bytes of the disk's mapping that take memory or swap.
     fn resident_bytes(disk: &MemoryDisk) -> u64 {
         use std::os::unix::fs::FileExt;
         let page = rustix::param::page_size();

@@ -32,7 +32,6 @@ pub use null::{NullDisk, NullOptions};
 pub use spec::{DiskSpec, KindSpec};
 pub use wrap::{WrappedDisk, Wrapper};
 
-/// A disk: executes checked requests of several threads at a time.
 pub trait Disk: Send + Sync {
     /// Does `submit` always return [`Submitted::Done`]? The server then times only a sample of its visits.
     const ANSWERS_AT_ONCE: bool;
@@ -70,7 +69,6 @@ pub enum AnyDisk {
 }
 
 impl AnyDisk {
-    /// The file disk at the bottom, if there is one.
     pub fn file_disk(&self) -> Option<&FileDisk> {
         match self {
             Self::Null(_) | Self::Memory(_) => None,
@@ -146,7 +144,6 @@ fn description(sector_count: u64, block_bytes: u32, capabilities: u32, identity:
     }
 }
 
-/// The size in sectors, if a disk can have it.
 fn sectors_of(size_bytes: u64, block_bytes: u32) -> Result<u64, String> {
     let block = u64::from(block_bytes);
     if size_bytes == 0 {

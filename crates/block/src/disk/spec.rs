@@ -29,7 +29,6 @@ pub enum KindSpec {
 }
 
 impl KindSpec {
-    /// The options of `file:`, if there is one at the bottom.
     pub fn file_mut(&mut self) -> Option<&mut FileOptions> {
         match self {
             Self::File(options) => Some(options),
@@ -38,7 +37,6 @@ impl KindSpec {
         }
     }
 
-    /// The path of `file:`, if there is one at the bottom.
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::File(options) => Some(&options.path),
@@ -47,7 +45,6 @@ impl KindSpec {
         }
     }
 
-    /// The kind's name, and the requested size, if any.
     pub fn name_and_size(&self) -> (&'static str, Option<u64>) {
         match self {
             Self::Null(options) => ("null", Some(options.size_bytes)),

@@ -16,7 +16,6 @@ const NEWEST: ABI = ABI::V6;
 
 const HOMES: &str = "/home";
 
-/// The rights of the daemon below a path.
 type Rights = BitFlags<AccessFs>;
 
 fn reading() -> Rights {

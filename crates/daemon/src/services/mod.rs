@@ -29,7 +29,6 @@ pub type Services = &'static [Entry];
 
 const SERVICES: [Entry; 1] = [block::ENTRY];
 
-/// The needs of all services, including those `added`.
 pub fn needs(config: &Config, added: Services) -> Needs {
     let mut all = Needs::default();
     for entry in SERVICES.iter().chain(added) {

@@ -55,7 +55,6 @@ impl Admin {
         Ok(peer.pid.as_raw_nonzero().get())
     }
 
-    /// Returns the reason why it failed.
     fn give(&self, line: Line, pid: i32, timeout: Duration) -> String {
         let (mut giving, mut step) = Giving::begin();
         let mut deadline = Instant::now();

@@ -28,7 +28,6 @@ impl Line {
         Ok((Self(Seqpacket::from_fd(ours)), theirs))
     }
 
-    /// Send a packet with its descriptors, before `deadline`.
     pub(crate) fn send(
         &self,
         packet: &impl Serialize,
@@ -56,7 +55,6 @@ impl Line {
         }
     }
 
-    /// Take the next packet, before `deadline`.
     pub(crate) fn receive<T: DeserializeOwned>(&self, deadline: Instant) -> Result<(T, Vec<OwnedFd>), LineError> {
         loop {
             if let Some(received) = self.try_receive()? {

@@ -89,7 +89,6 @@ pub(crate) struct Old {
     pub(crate) greeting: Greeting,
 }
 
-/// The first answer, at the admin socket.
 #[derive(Deserialize)]
 struct First {
     error: Option<String>,

@@ -26,7 +26,6 @@ pub(crate) fn announce_resize(export: &Export, info: BlockInfo) -> [Command; 2] 
     ]
 }
 
-/// Why a takeover is impossible, in words.
 pub(crate) fn why_not_quiesced(error: NotQuiesced, timeout: std::time::Duration) -> String {
     match error {
         NotQuiesced::InFlight => format!(

@@ -45,7 +45,6 @@ pub fn let_answers_gather(due: usize) {
     }
 }
 
-/// The delay that is running, if one is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hold {
     since_ticks: u64,

@@ -106,7 +106,6 @@ impl Search {
         }
     }
 
-    /// The method being tried, or chosen.
     const fn method(&self) -> Method {
         match self.phase {
             Phase::Method { method } => method,
@@ -115,7 +114,6 @@ impl Search {
         }
     }
 
-    /// The delays of the point being tried.
     fn delays(&self) -> Delays {
         let steps = |count: u32, of_ticks: u64| u64::from(count) * of_ticks;
         match self.phase {

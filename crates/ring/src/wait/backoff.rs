@@ -6,7 +6,6 @@ use super::instructions::{Instructions, Monitorx, Waitpkg};
 use super::{WaitMode, Watch};
 use crate::{clock, cpu};
 
-/// What to do after a look that found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Look again.

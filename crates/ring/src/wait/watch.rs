@@ -10,7 +10,6 @@ pub struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// Wait for `stamp` to become `expected`.
     pub const fn new(stamp: &'a AtomicU32, expected: u32) -> Self {
         Self { stamp, expected }
     }

@@ -50,7 +50,6 @@ pub enum Action<E: Engine> {
 }
 
 pub struct Sessions<E: Engine, H: Host<E>> {
-    /// What is served, and within which limits.
     pub host: H,
     report: Arc<dyn Fn(u64, Done) + Send + Sync>,
     sessions: HashMap<u64, Session<E>>,
@@ -94,7 +93,6 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         self.leaving.is_empty() && !self.is_moving() && !self.has_pending_attach()
     }
 
-    /// Continue with a client that another process admitted.
     pub fn adopt(&mut self, id: u64, session: Session<E>) {
         self.sessions.insert(id, session);
     }
@@ -184,7 +182,6 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         Ok(())
     }
 
-    /// What is held for a client, attached or leaving.
     fn held(&mut self, id: u64) -> Option<&mut Held<E>> {
         match self.sessions.get_mut(&id).map(|session| &mut session.state) {
             Some(State::Attached(held) | State::Detaching(held)) => Some(held),
@@ -206,7 +203,6 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         self.actions.extend(actions);
     }
 
-    /// The workers did something for a client.
     pub fn acknowledged(&mut self, id: u64, done: Done) {
         match done {
             Done::Registered(region) => self.send(id, Control::Registered { region }),

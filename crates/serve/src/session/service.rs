@@ -20,7 +20,6 @@ pub struct Credentials {
     pub more_gids: Vec<u32>,
 }
 
-/// A client that is about to be attached.
 #[derive(Clone, Copy, Debug)]
 pub struct Client<'a> {
     /// Its number; no other client of the program ever has the same.
@@ -55,7 +54,6 @@ pub trait Service<E: Engine>: Send + Sync {
     }
 }
 
-/// What a service holds for an attached client.
 pub trait Attachment<E: Engine>: Any + Send {
     fn name(&self) -> &str;
 
@@ -72,7 +70,6 @@ pub trait Attachment<E: Engine>: Any + Send {
         None
     }
 
-    /// A queue is served at another place from now on.
     fn moved(&self, _client: u64, _index: u16, _place: WorkerPlacement) {}
 
     /// The connection is closed; requests in flight go on.
@@ -96,7 +93,6 @@ pub struct Granted<E: Engine> {
     pub assignments: Vec<Assignment>,
     pub reply: Control,
     pub grant: Grant,
-    /// What workers are to do, by their index.
     pub commands: Vec<(usize, Command<E>)>,
 }
 
@@ -117,7 +113,6 @@ pub struct Adopted<E: Engine> {
     /// As in [`Granted`].
     pub attachment: Box<dyn Attachment<E>>,
     pub assignments: Vec<Assignment>,
-    /// What workers are to do, by their index.
     pub commands: Vec<(usize, Command<E>)>,
     /// Whether the workers, quiesced after that, have each queue where the other process left it.
     pub is_same: Box<dyn Fn(&Quiesced) -> bool>,
@@ -150,7 +145,6 @@ pub trait Host<E: Engine> {
         (u64::MAX, 0)
     }
 
-    /// Feature bits offered in the greeting.
     fn features(&self) -> u64;
 
     fn attach(&mut self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<E>, Denial>;
@@ -188,7 +182,6 @@ pub enum Event<'a> {
         client: u64,
         name: &'a str,
     },
-    /// A client is refused and loses its connection.
     Refused {
         client: u64,
         credentials: &'a Credentials,

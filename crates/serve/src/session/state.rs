@@ -51,7 +51,6 @@ impl<E: Engine> Held<E> {
         self.assignments.get(usize::from(index)).map(|assignment| assignment.worker)
     }
 
-    /// The workers that serve it, each once.
     pub fn workers(&self) -> Vec<usize> {
         let mut workers: Vec<usize> = self.assignments.iter().map(|assignment| assignment.worker).collect();
         workers.sort_unstable();

@@ -15,7 +15,6 @@ pub const PREPARE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the new daemon may take while queues are quiesced: it needs milliseconds, unless it is hostile or the machine stalls.
 pub const TAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why a packet was not sent or received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LineError {
     /// The other daemon is gone, or has closed its end.

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::{Answer, LineError, PacketKind, PREPARE_TIMEOUT, TAKE_TIMEOUT};
 
-/// What the taking daemon is to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum TakingStep {
     /// Report what is received within this time, or what prevents that.

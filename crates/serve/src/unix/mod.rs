@@ -27,7 +27,6 @@ pub const FIRST_TOKEN: u64 = u64::MAX - 16;
 const TOKEN_LISTENER: u64 = u64::MAX;
 const TOKEN_MAILBOX: u64 = u64::MAX - 1;
 
-/// Clients that connect to a listening socket.
 pub struct UnixTransport<E: Engine, H: Host<E>> {
     pub sessions: Sessions<E, H>,
     sockets: HashMap<u64, Seqpacket>,
@@ -125,7 +124,6 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
         Ok(())
     }
 
-    /// Continue with a client that another process admitted.
     pub fn adopt(&mut self, client: u64, socket: Seqpacket, session: Session<E>) -> io::Result<()> {
         self.add(client, socket)?;
         self.sessions.adopt(client, session);
@@ -185,7 +183,6 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
     }
 }
 
-/// The credentials of the peer that connected.
 pub fn credentials_of(socket: &impl AsFd) -> io::Result<Credentials> {
     let peer = rustix::net::sockopt::socket_peercred(socket)?;
     let (pid, uid, gid) = (peer.pid.as_raw_nonzero().get(), peer.uid.as_raw(), peer.gid.as_raw());

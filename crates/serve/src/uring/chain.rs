@@ -21,7 +21,6 @@ pub(super) struct Ended<J: Job> {
     steps: Vec<Option<Step<J>>>,
     free: Vec<usize>,
     links: Vec<(Ticket, J::Status)>,
-    /// Requests that have been in flight for too long.
     pub(super) stalls: Stalls<J::Awaited>,
 }
 
@@ -94,7 +93,6 @@ impl<J: Job> Engine<J> {
         self.ended.take(link);
     }
 
-    /// What follows the step that has this link.
     pub fn follow(&mut self, link: Ticket, then: Then<J>) {
         if let Some(Some((_, follows))) = self.ended.steps.get_mut(Ended::<J>::place(link)) {
             *follows = Some(then);

@@ -15,12 +15,10 @@ use super::{Buffers, Grants, Needs};
 /// gets its result or the engine is gone: descriptors, memory that is not the client's.
 pub unsafe trait Job: Sized + 'static {
     type Status: Copy;
-    /// What is reported when it takes too long.
     type Awaited: Awaited;
     /// The engine did not begin it, or the kernel did not take it.
     const NOT_DONE: Self::Status;
 
-    /// What jobs of this kind ask the kernel for.
     fn needs() -> &'static Needs;
 
     /// A place without work.

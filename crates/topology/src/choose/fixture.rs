@@ -62,7 +62,6 @@ pub(super) struct Orders {
 const FLOOR: u32 = u32::MAX;
 const ENDED: u32 = u32::MAX;
 
-/// The rings of both directions, and of the stream.
 pub(super) struct Rings {
     region: Arc<Region>,
 }

@@ -5,7 +5,6 @@ use fipsee_ring::tuning::{Choices, Ownership, Touch};
 
 use super::{Basis, Chosen, Trial};
 
-/// `base`, with every field that `advice` has.
 pub fn over(base: Choices, advice: Choices) -> Choices {
     let base = advice.ownership().map_or(base, |ownership| base.with_ownership(ownership));
     let base = advice.touch().map_or(base, |touch| base.with_touch(touch));

@@ -39,7 +39,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Recommend places for `worker_count` pollers.
     pub fn new(machine: &Machine, matrix: Option<&Matrix>, worker_count: usize) -> Self {
         let polls = machine.cpus.len() > 1;
         if machine.usable.len() < 2 {

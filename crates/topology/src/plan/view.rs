@@ -99,7 +99,6 @@ impl<'a> View<'a> {
         two.into_iter().chain(one).chain(inverted).collect()
     }
 
-    /// The cost of `cpu` as the next poller after `chosen`.
     pub(super) fn weight(&self, cpu: &Cpu, chosen: &[&Cpu]) -> Weight {
         let flag = |is_set| if is_set { 1.0 } else { 0.0 };
         let share = |key: fn(&Cpu) -> Option<usize>| {
@@ -156,7 +155,6 @@ impl<'a> View<'a> {
         weighted.into_iter().map(|(_, cpu)| cpu).collect()
     }
 
-    /// Why a poller should be on `cpu`.
     pub(super) fn reason(&self, cpu: &Cpu, chosen: &[&Cpu]) -> String {
         let mut words = Vec::new();
         match (self.machine.node_of(cpu.number), cpu.socket) {

@@ -72,7 +72,6 @@ pub struct GuestRingState {
     pub state: QueueState,
 }
 
-/// State of a chain that was taken and is not answered.
 #[derive(Debug)]
 struct Job {
     place: StatusAddress,
@@ -103,7 +102,6 @@ struct StatusAddress {
 #[derive(Debug)]
 pub struct VirtqueueServer {
     id: u32,
-    /// The part of the queue common to all devices.
     pub queue: DeviceQueue,
     ring: Option<Ring>,
     /// None: upgrade requests are unsupported.
@@ -239,7 +237,6 @@ impl VirtqueueServer {
         self.unanswered
     }
 
-    /// Is a request waiting that may be taken?
     #[inline(always)]
     pub fn has_work(&self) -> bool {
         let on_ring = || self.ring.as_ref().is_some_and(|ring| !ring.ending && ring.server.has_work());
@@ -339,7 +336,6 @@ impl VirtqueueServer {
     }
 }
 
-/// A virtqueue, with its ring, and its disk.
 #[derive(Debug)]
 pub struct GuestDiskQueue {
     pub queue: VirtqueueServer,

@@ -15,7 +15,6 @@ use super::queue::chain::{Chain, MAX_TABLE_ENTRIES, Piece};
 use super::queue::{RingAddresses, Virtqueue};
 use super::{fault_guard, has};
 
-/// The parameters of a virtqueue of any device.
 #[derive(Debug)]
 pub struct DeviceQueueSetup {
     pub memory: Arc<GuestMemory>,
@@ -35,7 +34,6 @@ pub struct DeviceQueueSetup {
     pub error: Option<OwnedFd>,
     /// The queue's part of the inflight area.
     pub inflight: Option<InflightQueue>,
-    /// Where to log the pages that are written.
     pub log: Option<Arc<DirtyLog>>,
     /// Guest-physical address under which writes to the used ring are logged (VHOST_VRING_F_LOG).
     pub used_log_address: Option<u64>,

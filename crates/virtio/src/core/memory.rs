@@ -189,7 +189,6 @@ impl GuestRegion {
     }
 }
 
-/// The location of a region of guest memory.
 #[derive(Clone, Copy, Debug)]
 struct View {
     guest_address: u64,
@@ -221,7 +220,6 @@ pub struct GuestMemory {
 }
 
 impl GuestMemory {
-    /// The memory that consists of `regions`.
     pub fn new(mut regions: Vec<Arc<GuestRegion>>) -> io::Result<Self> {
         regions.sort_by_key(|region| region.description.guest_address);
         let overlap = |pair: &[Arc<GuestRegion>]| pair[0].view().host(pair[1].description.guest_address, 1).is_some();
@@ -266,7 +264,6 @@ impl GuestMemory {
         Ok(Self { regions })
     }
 
-    /// The region that holds guest-physical `address`.
     fn view(&self, address: u64) -> Option<View> {
         let after = self.regions.partition_point(|region| region.description.guest_address <= address);
         let view = self.regions.get(after.checked_sub(1)?)?.view();

@@ -36,7 +36,6 @@ impl Descriptor {
     }
 }
 
-/// Guest-physical addresses of the areas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingAddresses {
     pub descriptor: u64,
@@ -191,7 +190,6 @@ impl Virtqueue {
         self.next_available = self.next_available.wrapping_add(count);
     }
 
-    /// Copy a descriptor out of the table.
     #[inline(always)]
     pub(crate) fn descriptor(&self, index: u16) -> Option<Descriptor> {
         if index >= self.size {
@@ -202,7 +200,6 @@ impl Virtqueue {
         Some(unsafe { copy_descriptor(place) })
     }
 
-    /// Prefetch the descriptor's cache line.
     #[inline(always)]
     pub(crate) fn prefetch(&self, index: u16) {
         prefetch_for_read(self.areas.descriptors.as_ptr().wrapping_add(usize::from(index & self.mask) * DESCRIPTOR_BYTES));
@@ -228,7 +225,6 @@ impl Virtqueue {
         self.next_used != self.published
     }
 
-    /// Log the entries that were put since the last publishing.
     pub(crate) fn log_entries(&self, log: &DirtyLog, used_log_address: u64) {
         let mut index = self.published;
         while index != self.next_used {

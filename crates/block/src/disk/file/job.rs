@@ -44,7 +44,6 @@ pub(in crate::disk) enum Step {
     Sync,
 }
 
-/// The last operation given to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Asked {
     #[default]
@@ -65,7 +64,6 @@ pub struct Job {
     /// Keeps the descriptor open until the kernel is done with it, even if the disk is dropped.
     target: Option<Arc<Target>>,
     step: Step,
-    /// The rest of the range on the disk.
     offset_bytes: u64,
     length_bytes: u64,
     /// The memory of the rest, as iovecs from `first` on; the kernel is given a pointer to these. For a write-zeroes that
@@ -125,7 +123,6 @@ impl Job {
         }
     }
 
-    /// The range to lock against other writes, if any.
     #[inline(always)]
     fn range_to_lock(&self) -> Option<(&Arc<Target>, Range)> {
         let target = self.target.as_ref().filter(|target| target.locks.is_some())?;
@@ -246,7 +243,6 @@ impl Job {
         }
     }
 
-    /// Is the rest's memory suitable for direct I/O?
     #[inline(always)]
     fn memory_fits(&self, alignment: Alignment) -> bool {
         let bits = |bits, span: &Span| bits | span.base().addr().get() as u64 | span.length_bytes() as u64;
@@ -464,7 +460,6 @@ unsafe impl uring::Job for Job {
     }
 }
 
-/// The status for an error of the file below a disk.
 pub(in crate::disk) fn status_of(errno: Errno) -> Status {
     match errno {
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Status::NoSpace,

@@ -26,7 +26,6 @@ impl Range {
     }
 }
 
-/// A waiting request: its slot in an engine.
 struct Waiter {
     grants: Arc<Grants>,
     slot: u32,
@@ -50,7 +49,6 @@ struct Table {
     next_number: u64,
 }
 
-/// The ranges of one file that are held or waited for.
 #[derive(Default)]
 pub(in crate::disk) struct RangeLocks(Mutex<Table>);
 
@@ -60,7 +58,6 @@ impl core::fmt::Debug for RangeLocks {
     }
 }
 
-/// Identifies an entry until it is released.
 pub(in crate::disk) type LockId = u32;
 
 impl RangeLocks {

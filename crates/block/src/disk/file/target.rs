@@ -10,7 +10,6 @@ use super::range_lock::{Range, RangeLocks};
 use super::window::Alignment;
 use crate::disk::Faults;
 
-/// A method to make a range read as zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::disk) enum ZeroMethod {
     /// Keeps the blocks allocated.

@@ -61,7 +61,6 @@ enum Phase {
     Store,
 }
 
-/// The buffer of a request, and its state.
 pub(super) struct Window {
     pub(super) buffer: Buffer,
     /// File offset of the buffer's first byte.
@@ -133,7 +132,6 @@ impl Window {
         Some((to - from) as u64)
     }
 
-    /// Put the client's bytes among those of the file.
     fn merge(&mut self, spans: &[Span]) {
         let (from, to) = self.data;
         // SAFETY: memory of a request in flight, which stays mapped; the buffer is the engine's.

@@ -184,7 +184,6 @@ fn address_space_text(length_bytes: u64, errno: Errno) -> String {
     )
 }
 
-/// The system's pool of 2 MiB pages.
 #[derive(Clone, Copy, Debug)]
 struct HugePool {
     pages: u64,

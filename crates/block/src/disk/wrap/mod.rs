@@ -197,7 +197,6 @@ impl DelayOptions {
 const ERRORS: [(&str, Errno); 4] =
     [("EIO", Errno::IO), ("ENOSPC", Errno::NOSPC), ("EROFS", Errno::ROFS), ("EOPNOTSUPP", Errno::OPNOTSUPP)];
 
-/// The requests that fail, and the error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorOptions {
     /// One in this many of the requests that the other options choose; 1: all of them.

@@ -262,7 +262,6 @@ const MOST_SECTORS: usize = 512;
 /// The data of a write: another write has other data, even if equal.
 type Bytes = Arc<[u8; SECTOR_LENGTH]>;
 
-/// Sectors to be written to the disk below.
 #[derive(Debug)]
 enum Wanted {
     All,
@@ -279,7 +278,6 @@ struct Cache {
     is_busy: bool,
 }
 
-/// A batch of sectors to be written to the disk below.
 #[derive(Debug)]
 struct Batch {
     /// By sector, ascending; those behind `next` were not submitted yet.
@@ -313,7 +311,6 @@ impl Cache {
         }
     }
 
-    /// Copies of the cached data of a range.
     fn get(&self, first: u64, count: u64) -> Vec<(u64, Bytes)> {
         let range = self.sectors.range(first..first.saturating_add(count));
         range.map(|(sector, bytes)| (*sector, Arc::clone(bytes))).collect()

@@ -31,7 +31,6 @@ pub(crate) struct Adopted<'a> {
 }
 
 impl UnixSocket {
-    /// Take in all clients that the other daemon sends.
     pub(crate) fn adopt<'a>(&mut self, line: &mut Conversation, sockets: &'a [Socket]) -> Result<Adopted<'a>, Failure> {
         let mut commands: Vec<Vec<Command>> = self.clients.sessions.host.workers.iter().map(|_| Vec::new()).collect();
         let (mut detaching, mut checks, mut machines) = (Vec::new(), Vec::new(), Machines::new(sockets));

@@ -268,7 +268,6 @@ impl Device {
         }
     }
 
-    /// The numbers of the queues that are served.
     fn served(&self) -> Vec<u16> {
         (0..).zip(&self.vrings).filter(|(_, vring)| vring.is_served()).map(|(queue, _)| queue).collect()
     }

@@ -44,7 +44,6 @@ impl Hold {
     }
 }
 
-/// A connected hypervisor, and its device.
 struct Machine {
     shared: Arc<SharedSocket>,
     client: u64,
@@ -59,7 +58,6 @@ pub(crate) struct Held {
 }
 
 impl VhostUserSockets {
-    /// Pause every socket between two messages.
     pub(crate) fn hold(&self, timeout: Duration) -> Result<Held, String> {
         let sockets = self.lock();
         let mut held = Held { machines: Vec::new(), _until: Vec::new() };

@@ -102,14 +102,12 @@ fn encode(request: u32, flags: u32, body: &[u8]) -> Vec<u8> {
     [RawHeader { request, flags, length_bytes }.as_bytes(), body].concat()
 }
 
-/// A request that was received whole.
 #[derive(Debug)]
 pub struct Message {
     /// Its header.
     pub header: Header,
     /// What follows the header.
     pub body: Vec<u8>,
-    /// The descriptors that came with it.
     pub descriptors: Vec<OwnedFd>,
 }
 

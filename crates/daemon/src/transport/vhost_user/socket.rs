@@ -273,7 +273,6 @@ impl SocketThread {
         Some(connection)
     }
 
-    /// Serve an admitted hypervisor until it is gone.
     fn serve(&mut self, mut connection: FrontendConnection) -> End {
         let shared = Arc::clone(&self.shared);
         let (client, disk) = (connection.client, shared.export.name());

@@ -35,7 +35,6 @@ impl ClientDoorbell for DeferredDoorbell {
     }
 }
 
-/// Identifies a pending upgrade request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpgradeToken {
     head: u16,

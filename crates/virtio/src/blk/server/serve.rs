@@ -330,7 +330,6 @@ impl VirtqueueServer {
         }
     }
 
-    /// Publish what is finished, and wake the guest if it wants that.
     pub fn flush(&mut self) {
         if let Some(ring) = &mut self.ring {
             ring.server.flush();

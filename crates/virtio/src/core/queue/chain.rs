@@ -10,7 +10,6 @@ use crate::core::memory::{Finder, GuestMemory};
 /// hypervisor lets them have more than this.
 pub(crate) const MAX_TABLE_ENTRIES: usize = 1024;
 
-/// A piece of guest memory, not yet found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) address: u64,
@@ -53,7 +52,6 @@ impl core::fmt::Display for ChainFault {
 pub(crate) struct Chain {
     /// In order; first what we may read, then what we may write.
     pub(crate) pieces: Vec<Piece>,
-    /// The number of those that we may read.
     pub(crate) readable: usize,
     /// A copy of a table across regions or at an odd address.
     table: Vec<u8>,

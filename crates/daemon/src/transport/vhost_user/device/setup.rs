@@ -18,7 +18,6 @@ use fipsee_virtio::core::DeviceQueueSetup;
 use super::{Action, Device, PROTOCOL_FEATURES};
 use crate::transport::vhost_user::vring::Run;
 
-/// An upgrade request of a guest, to its device.
 #[derive(Debug)]
 pub(in super::super) struct Asked {
     pub(in super::super) queue: u16,
