@@ -12,8 +12,8 @@ use rustix::io::Errno;
 
 use crate::call_options::{CallerOptions, read_caller};
 use crate::failure::{Failure, guarded, null};
-use crate::function::functions;
 use crate::fork::Opener;
+use crate::function::functions;
 
 /// `struct fipsee_caller`.
 pub(crate) struct OpenCaller {

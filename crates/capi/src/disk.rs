@@ -8,8 +8,8 @@ use fipsee_block::client::{Disk, Error, ReconnectPolicy};
 use fipsee_block::wire::SECTOR_SHIFT;
 
 use crate::failure::{Failure, guarded, null};
-use crate::function::functions;
 use crate::fork::Opener;
+use crate::function::functions;
 use crate::memory::Registry;
 use crate::options::{self, Info, Options, Wanted};
 use crate::queue::OpenQueue;

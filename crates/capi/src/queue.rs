@@ -12,8 +12,8 @@ use fipsee_block::wire::MAX_TRANSFER_BYTES;
 
 use crate::disk::Common;
 use crate::failure::{Failure, null};
-use crate::function::functions;
 use crate::fork::Opener;
+use crate::function::functions;
 use crate::memory::Places;
 
 /// `struct fipsee_queue`.

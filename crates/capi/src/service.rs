@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use crate::call_options::{ServiceOptions, TakenCall, read_service};
 use crate::caller::{deadline_ticks, message_from, place_of};
 use crate::failure::{Failure, guarded, null};
-use crate::function::functions;
 use crate::fork::Opener;
+use crate::function::functions;
 use crate::options::text;
 
 /// `struct fipsee_service`.

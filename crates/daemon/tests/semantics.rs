@@ -5,8 +5,8 @@ mod common;
 use common::{Daemon, bytes_of, finish_one, stamp};
 use fipsee_block::client::{AttachOptions, Buffer, Disk, Queue};
 use fipsee_block::wire::{
-    BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES,
-    SECTOR_SHIFT, Segment, Status,
+    BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, SECTOR_SHIFT,
+    Segment, Status,
 };
 use rustix::fs::SealFlags;
 

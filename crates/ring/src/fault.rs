@@ -13,33 +13,19 @@ pub enum PeerFault {
         value: u64,
     },
     #[error("the peer gave {value} {what}; at most {limit} are allowed")]
-    Count {
-        what: &'static str,
-        value: u64,
-        limit: u64,
-    },
+    Count { what: &'static str, value: u64, limit: u64 },
     /// A structure is not within the memory that was handed over.
     #[error(
         "the peer placed its {what} at offset {offset_bytes}, {length_bytes} bytes, outside a region of \
          {region_bytes} bytes"
     )]
-    OutOfRegion {
-        what: &'static str,
-        offset_bytes: u64,
-        length_bytes: u64,
-        region_bytes: u64,
-    },
+    OutOfRegion { what: &'static str, offset_bytes: u64, length_bytes: u64, region_bytes: u64 },
     /// The memory handed over cannot be used safely.
     #[error("the peer handed over memory that cannot be used: {why}")]
-    UnsafeMemory {
-        why: &'static str,
-    },
+    UnsafeMemory { why: &'static str },
     /// A value that is not among those the protocol allows.
     #[error("the peer gave {value:#x} as {what}, which the protocol does not allow")]
-    Value {
-        what: &'static str,
-        value: u64,
-    },
+    Value { what: &'static str, value: u64 },
 }
 
 /// A fault of the peer's unless the value `is_allowed`.

@@ -363,7 +363,9 @@ impl World {
                 self.taking.received(received.unwrap_or(Err(LineError::TimedOut)))
             }
             TakingStep::Take => {
-                self.taken.extend(self.last.take().filter(|given| matches!(given, PacketKind::Holder { .. } | PacketKind::Part { .. })));
+                self.taken.extend(
+                    self.last.take().filter(|given| matches!(given, PacketKind::Holder { .. } | PacketKind::Part { .. })),
+                );
                 self.taking.done(self.new.done())
             }
             TakingStep::Send(answer, _) => self.answer(answer),

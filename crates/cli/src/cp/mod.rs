@@ -1,8 +1,8 @@
 //! `fipsee cp SRC DST`: between files and disks, several large requests in flight, durable when it returns.
 
 mod check;
-mod file;
 mod endpoint;
+mod file;
 mod session;
 mod sink;
 mod source;

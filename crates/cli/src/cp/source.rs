@@ -5,8 +5,8 @@ use std::io::Read;
 use fipsee_block::client::transfer::Pieces;
 
 use super::Manner;
-use super::file::FileSource;
 use super::endpoint::Endpoint;
+use super::file::FileSource;
 use super::session::{Session, Work};
 use crate::error::Error;
 

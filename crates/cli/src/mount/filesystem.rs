@@ -15,9 +15,9 @@ use fuser::{
 use rustix::fs::{FallocateFlags, OFlags};
 
 use super::answer::Answer;
+use super::compound::{Job, whole_blocks};
 use super::lane::{Lane, MAX_DATA_BYTES, Work};
 use super::link::MountedDisk;
-use super::compound::{Job, whole_blocks};
 use super::placement::Placement;
 use super::ranges::{Claim, Ranges};
 

@@ -17,12 +17,12 @@ use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
 
+use super::compound::CompoundRequests;
 use super::filesystem::DiskFile;
 use super::lane::{Lane, LinkEvent};
 use super::link::{self, MountAttachment, MountedDisk, Target};
 use super::log::log;
 use super::mount_point::MountPoint;
-use super::compound::CompoundRequests;
 use super::placement::Placement;
 use super::ranges::Ranges;
 use super::{Arguments, Cache, background, kernel};

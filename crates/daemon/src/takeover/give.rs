@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::MAX_WAIT;
 use super::line::Line;
-use super::wire::{DiskRecord, HandoverPacket, Greeting, ListenerOf, VERSION};
+use super::wire::{DiskRecord, Greeting, HandoverPacket, ListenerOf, VERSION};
 use crate::admin::Admin;
 use crate::descriptors;
 use crate::export::{AttachedClient, Kind};
@@ -97,8 +97,9 @@ impl Admin {
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let greeting = Greeting { pid: std::process::id(), version, clients };
         send(&HandoverPacket::Greeting(greeting), &[])?;
-        let give =
-            |of, listener: &Listener| send(&HandoverPacket::Listener { of, path: listener.path().to_owned() }, &listener.descriptors());
+        let give = |of, listener: &Listener| {
+            send(&HandoverPacket::Listener { of, path: listener.path().to_owned() }, &listener.descriptors())
+        };
         give(ListenerOf::Clients, &self.listeners.0)?;
         give(ListenerOf::Admin, &self.listeners.1)?;
         for (disk, listener) in self.vms.listeners() {

@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::MAX_WAIT;
 use super::line::Line;
-use super::wire::{AnswerPacket, DiskRecord, HandoverPacket, Greeting, ListenerOf, VERSION};
+use super::wire::{AnswerPacket, DiskRecord, Greeting, HandoverPacket, ListenerOf, VERSION};
 use crate::admin::admin_path;
 use crate::config::{Config, DiskConfig};
 use crate::descriptors;

@@ -173,20 +173,9 @@ pub trait Host<E: Engine> {
 
 #[derive(Debug)]
 pub enum Event<'a> {
-    Attached {
-        client: &'a Client<'a>,
-        name: &'a str,
-        queues: usize,
-    },
-    Gone {
-        client: u64,
-        name: &'a str,
-    },
-    Refused {
-        client: u64,
-        credentials: &'a Credentials,
-        reason: &'a str,
-    },
+    Attached { client: &'a Client<'a>, name: &'a str, queues: usize },
+    Gone { client: u64, name: &'a str },
+    Refused { client: u64, credentials: &'a Credentials, reason: &'a str },
 }
 
 /// What workers have finished for a client.

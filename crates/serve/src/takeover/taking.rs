@@ -3,7 +3,7 @@
 use std::mem::replace;
 use std::time::Duration;
 
-use super::{Answer, LineError, PacketKind, PREPARE_TIMEOUT, TAKE_TIMEOUT};
+use super::{Answer, LineError, PREPARE_TIMEOUT, PacketKind, TAKE_TIMEOUT};
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum TakingStep {

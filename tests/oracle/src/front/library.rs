@@ -98,9 +98,7 @@ impl Front for Library {
         let full = |_| "the queue has no room".to_owned();
         match request.action {
             Action::Read => queue.read_vectored(sector, &segments, token).map_err(|error| error.to_string()),
-            Action::Write { fua } => {
-                queue.write_vectored(sector, &segments, fua, token).map_err(|error| error.to_string())
-            }
+            Action::Write { fua } => queue.write_vectored(sector, &segments, fua, token).map_err(|error| error.to_string()),
             Action::Flush => queue.flush(token).map_err(full),
             Action::Discard => queue.discard(sector, count, token).map_err(full),
             Action::WriteZeroes { unmap, fua } => queue.write_zeroes(sector, count, unmap, fua, token).map_err(full),

@@ -80,7 +80,9 @@ impl Mapping {
             ));
         }
         if !seals.contains(SEALS) {
-            return Err(format!("its memory is sealed as {seals:?} only, not as {SEALS:?}; start both daemons from the same release"));
+            return Err(format!(
+                "its memory is sealed as {seals:?} only, not as {SEALS:?}; start both daemons from the same release"
+            ));
         }
         const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
         let is_huge = rustix::fs::fstatfs(&file).map_err(unusable)?.f_type == HUGETLBFS_MAGIC;
