@@ -13,7 +13,7 @@ use crate::attached::{DiskConnection, Lane};
 use crate::error::{Failure, closed, exception};
 use crate::memory::{Registered, View};
 
-/// What is awaited, and what it must keep alive. Each of its pieces in flight holds it: it has ended when the last one lets go.
+/// What is awaited, and what it must keep alive. Each of its pieces in flight holds it: it has ended when the last one is dropped.
 struct Transfer {
     future: Py<PyAny>,
     /// What the future gets.

@@ -82,7 +82,7 @@ impl RefusalCode {
 /// One control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Client: the versions and features it speaks.
+    /// Client: the versions and features that it supports.
     Hello {
         /// Lowest version.
         version_min: u16,
@@ -93,7 +93,7 @@ pub enum Control {
     },
     /// Daemon: the version in force and its limits.
     Welcome {
-        /// The version both speak from here on.
+        /// The version in force from here on.
         version: u16,
         /// Most queues it grants.
         max_queues: u16,
@@ -141,7 +141,7 @@ pub enum Control {
         /// The id.
         region: u16,
     },
-    /// Client: finish what was published and let go.
+    /// Client: finish what was published and release the attachment.
     Detach,
     /// Daemon: finished; the socket closes.
     Detached,

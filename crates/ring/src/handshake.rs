@@ -122,7 +122,7 @@ pub fn ask<S>(
             give_up(control);
             Error::TimedOut(what)
         }
-        // Longer than any message may be: the machine is not to blame.
+        // Longer than any message may be: this is not a shortage of the machine.
         io::ErrorKind::InvalidData => Malformed { what: "the length in bytes, at least", value: TOO_LONG_BYTES }.into(),
         _ => Error::Io { context: "talk to the daemon", source },
     };

@@ -302,7 +302,7 @@ mod tests {
             assert_eq!(queues.visit_active(&mut ()), 0);
         }
         assert_eq!((queues.active.len(), queues.sample_idle()), (0, 0));
-        // Each lets go of its ring: only the poll set keeps that mapped now.
+        // Each drops its ring: only the poll set keeps that mapped now.
         for (_, slot) in queues.iter_mut() {
             (&mut *slot.queue as &mut dyn Any).downcast_mut::<OneMessage>().expect("one of ours").0 = None;
         }

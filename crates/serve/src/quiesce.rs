@@ -28,7 +28,7 @@ pub struct Quiesce {
 pub enum IfAbandoned {
     /// It resumes: the queues are its own.
     Resume,
-    /// It lets go of its queues untouched and ends: they are another daemon's.
+    /// It releases its queues untouched and ends: they are another daemon's.
     Release,
 }
 

@@ -1,6 +1,6 @@
 //! The last measurement, kept in a file for programs that start later.
 //!
-//! The writer of the file decides where we run, so it is believed only if it belongs to root or this user and no other user may
+//! The writer of the file decides where we run, so it is used only if it belongs to root or this user and no other user may
 //! write it; and only if it is about this machine, as it is now, and every figure is one that can have been measured.
 
 use std::fmt;
@@ -115,7 +115,7 @@ pub fn choices_here() -> Choices {
     *HERE
 }
 
-/// The measurement in `path`, if it is to be believed and about `machine`.
+/// The measurement in `path`, if it can be trusted and is about `machine`.
 pub fn read(path: &Path, machine: &Machine) -> Result<Kept, Unusable> {
     let refuse = |why: &str| Unusable::Refused(format!("{} is ignored: {why}", path.display()));
     // Neither a link, which may lead anywhere, nor a pipe, which would keep us waiting.

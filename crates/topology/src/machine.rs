@@ -1,7 +1,7 @@
 //! What the kernel says of the machine's CPUs, in files below `/sys/devices/system` and `/proc`
 //! (Linux: Documentation/ABI/stable/sysfs-devices-system-cpu and sysfs-devices-node, Documentation/admin-guide/cputopology.rst).
 //!
-//! Containers hide these files and hypervisors invent them, so nothing here fails: what cannot be read is unknown, and
+//! Containers hide these files and hypervisors may fill them with anything, so nothing here fails: what cannot be read is unknown, and
 //! [`Machine::unknown`] says so.
 
 use std::collections::BTreeMap;

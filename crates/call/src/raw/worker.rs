@@ -23,7 +23,7 @@ pub enum Taken {
     Call,
     /// None came in time.
     TimedOut,
-    /// The server stopped, and every client has been let go.
+    /// The server stopped, and every client has been released.
     Stopped,
 }
 

@@ -20,7 +20,7 @@ pub use crate::tuning::{Delays, FirstLook};
 
 /// Longest delay: half a microsecond at 2 GHz, several line transfers even between sockets.
 pub const MAX_HOLD_TICKS: u64 = 1024;
-/// Longest delay an answerer grants, in nanoseconds: the most that a caller's nonsense may cost a worker.
+/// Longest delay an answerer grants, in nanoseconds: the most that an unreasonable request of a caller may cost a worker.
 pub const MAX_HOLD_NS: u32 = 1000;
 /// An exchange that took longer says nothing about lines: there was other work, or one side slept or was interrupted.
 const MAX_PERIOD_TICKS: u64 = 8192;

@@ -66,7 +66,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         Ok(())
     }
 
-    /// UNREGISTER: the id stays in use until the workers have let go of it.
+    /// UNREGISTER: the id stays in use until the workers have released it.
     pub(super) fn unregister(&mut self, client: u64, id: u16) -> Result<(), Refusal> {
         let Some(session) = self.sessions.get_mut(&client) else { return Ok(()) };
         let State::Attached(held) = &mut session.state else {

@@ -273,7 +273,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         }
     }
 
-    /// Send a client the reason why it is not served, and let go of it.
+    /// Send a client the reason why it is not served, and release it.
     pub fn refuse_and_close(&mut self, id: u64, refusal: Refusal) {
         let Some(session) = self.sessions.get(&id) else { return };
         self.host.event(Event::Refused { client: id, credentials: &session.credentials, reason: &refusal.text });

@@ -185,10 +185,10 @@ pub enum Done {
     Unregistered(u16),
     Finished,
     Gone,
-    /// One of them has let go of the queue that is to move.
+    /// One of them has released the queue that is to move.
     Lifted,
     Moved,
-    /// The other cannot serve it, and has let go of it.
+    /// The other cannot serve it, and has released it.
     NotMoved,
 }
 

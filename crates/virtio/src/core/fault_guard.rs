@@ -50,7 +50,7 @@ pub(crate) fn fault_count() -> u64 {
     FAULTS.load(Ordering::Relaxed)
 }
 
-/// A mapping whose faults do not kill the process, until this is dropped.
+/// A mapping whose faults do not end the process, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Guard {
     index: usize,
