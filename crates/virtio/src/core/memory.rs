@@ -212,6 +212,29 @@ impl View {
     }
 }
 
+/// Why a table of guest memory is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    #[error("there are {} regions of memory already, which is the most; remove one", MAX_REGIONS)]
+    TooMany,
+    #[error(
+        "the guest's memory of {} bytes at {:#x} cannot be used: {source}; share it (share=on)",
+        .description.length_bytes, .description.guest_address
+    )]
+    Unusable { description: RegionDescription, source: io::Error },
+    #[error("the guest's memory cannot be used: two regions of guest memory overlap")]
+    Overlap,
+    #[error("there is no region of memory of {} bytes at {:#x} to be removed", .0.length_bytes, .0.guest_address)]
+    Missing(RegionDescription),
+}
+
+/// For messages of the vhost-user protocol, which are refused in words.
+impl From<MemoryError> for String {
+    fn from(error: MemoryError) -> Self {
+        error.to_string()
+    }
+}
+
 /// All memory of a guest at one moment. It does not change: when the hypervisor changes its table, queues get a new one.
 #[derive(Clone, Debug, Default)]
 pub struct GuestMemory {
@@ -220,11 +243,11 @@ pub struct GuestMemory {
 }
 
 impl GuestMemory {
-    pub fn new(mut regions: Vec<Arc<GuestRegion>>) -> io::Result<Self> {
+    pub fn new(mut regions: Vec<Arc<GuestRegion>>) -> Result<Self, MemoryError> {
         regions.sort_by_key(|region| region.description.guest_address);
         let overlap = |pair: &[Arc<GuestRegion>]| pair[0].view().host(pair[1].description.guest_address, 1).is_some();
         if regions.windows(2).any(overlap) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "two regions of guest memory overlap"));
+            return Err(MemoryError::Overlap);
         }
         Ok(Self { regions })
     }
@@ -234,31 +257,19 @@ impl GuestMemory {
     }
 
     /// This memory with one more region.
-    ///
-    /// # Errors
-    /// In words: there are too many, it cannot be mapped, or overlaps another.
-    pub fn with(&self, description: RegionDescription, file: OwnedFd) -> Result<Self, String> {
-        let RegionDescription { guest_address, length_bytes, .. } = description;
+    pub fn with(&self, description: RegionDescription, file: OwnedFd) -> Result<Self, MemoryError> {
         if self.regions.len() >= MAX_REGIONS {
-            return Err(format!("there are {MAX_REGIONS} regions of memory already, which is the most; remove one"));
+            return Err(MemoryError::TooMany);
         }
-        let region = GuestRegion::map(description, file).map_err(|error| {
-            format!(
-                "the guest's memory of {length_bytes} bytes at {guest_address:#x} cannot be used: {error}; share it (share=on)"
-            )
-        })?;
-        let regions = self.regions.iter().cloned().chain([region]).collect();
-        Self::new(regions).map_err(|error| format!("the guest's memory cannot be used: {error}"))
+        let region = GuestRegion::map(description, file).map_err(|source| MemoryError::Unusable { description, source })?;
+        Self::new(self.regions.iter().cloned().chain([region]).collect())
     }
 
     /// This memory without a region, wherever that is in its file.
-    pub fn without(&self, description: RegionDescription) -> Result<Self, String> {
-        let RegionDescription { guest_address, length_bytes, file_offset_bytes, .. } = description;
+    pub fn without(&self, description: RegionDescription) -> Result<Self, MemoryError> {
+        let RegionDescription { file_offset_bytes, .. } = description;
         let is_it = |region: &Arc<GuestRegion>| RegionDescription { file_offset_bytes, ..region.description } == description;
-        let place =
-            self.regions.iter().position(is_it).ok_or_else(|| {
-                format!("there is no region of memory of {length_bytes} bytes at {guest_address:#x} to be removed")
-            })?;
+        let place = self.regions.iter().position(is_it).ok_or(MemoryError::Missing(description))?;
         let mut regions = self.regions.clone();
         regions.remove(place);
         Ok(Self { regions })

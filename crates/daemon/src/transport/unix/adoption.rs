@@ -153,5 +153,5 @@ fn adopt_memory(line: &mut Conversation, client: u64) -> Result<(u16, Registered
     let (Some(file), true) = (descriptors.pop(), is_possible) else {
         return Err(wrong("its id, access or file is impossible"));
     };
-    Ok((id, Registered::map(file, length_bytes, access).map_err(|text| wrong(&text))?))
+    Ok((id, Registered::map(file, length_bytes, access).map_err(|error| wrong(&error.to_string()))?))
 }

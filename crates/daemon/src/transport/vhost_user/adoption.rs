@@ -69,7 +69,7 @@ impl<'a> Machines<'a> {
             let GuestMemoryRecord { guest_address, length_bytes, user_address, file_offset_bytes, .. } = given;
             let region = RegionDescription { guest_address, length_bytes, user_address, file_offset_bytes };
             let file = files.pop().ok_or_else(|| refused("its memory is missing".to_owned()))?;
-            memory = memory.with(region, file).map_err(refused)?;
+            memory = memory.with(region, file).map_err(|error| refused(error.to_string()))?;
         }
         let mut connection = connect(&self.sockets[place].shared, &given, descriptors, memory).map_err(refused)?;
         let mut grants = lock(&connection.device).resume_attachment(&given).map_err(refused)?;
