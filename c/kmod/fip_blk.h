@@ -132,7 +132,7 @@ struct fip_reap_stats {
 };
 
 enum fip_bit {
-	FIP_RING_REAPING,			/* lock of the reaping side; a bit, because trylock always succeeds on one CPU */
+	FIP_RING_REAPING,			/* lock of the reaping side, see fip_reap_trylock() */
 };
 
 struct fip_ring {

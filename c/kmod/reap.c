@@ -18,6 +18,10 @@
 
 /* ---- The reap bit ---------------------------------------------------------------------------------------------- */
 
+/*
+ * Not a spinlock: the interrupt may find that it has interrupted the holder on its own CPU, where spin_trylock() and
+ * bit_spin_trylock() of a kernel for one CPU do not look and succeed. The bit operations are an acquire and a release.
+ */
 bool fip_reap_trylock(struct fip_ring *ring)
 {
 	preempt_disable();

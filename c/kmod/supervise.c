@@ -4,6 +4,7 @@
  * of it is in one work item per disk. The path changes only while the block layer's queue is quiesced.
  */
 #include <linux/delay.h>
+#include <linux/rcupdate.h>
 #include <linux/reboot.h>
 #include <linux/slab.h>
 
@@ -114,6 +115,7 @@ static void fip_stop_rings(struct fip_disk *disk)
 
 	for (index = 0; index < disk->ring_count; index++)
 		fip_ring_stop(&disk->rings[index]);
+	synchronize_rcu();		/* a thread may wait on a word of one, see fip_thread_pause() */
 }
 
 static void fip_free_rings(struct fip_disk *disk)

@@ -4,6 +4,7 @@
  * arms the rings and sleeps until the daemon rings or a submitter wakes it.
  */
 #include <linux/kthread.h>
+#include <linux/rcupdate.h>
 #include <linux/sched.h>
 
 #include "fip_blk.h"
@@ -69,20 +70,34 @@ static const u32 *fip_thread_word(struct fip_thread *thread, u32 *value)
 	return word;
 }
 
-/* The pause after one look. The word waited on stays mapped even if the ring is freed: kernel memory is never unmapped. */
+/* The pause after one look. The word waited on stays mapped: fip_stop_rings() awaits the end of the read-side section. */
 static void fip_thread_pause(struct fip_thread *thread)
 {
 	const u32 *word = NULL;
 	u32 value;
 
+	rcu_read_lock();
 	if (fip_mwait_wanted && fip_can_mwait() && num_online_cpus() > 1)
 		word = fip_thread_word(thread, &value);
-	if (!word) {
+	if (word) {
+		thread->mwaits++;
+		fip_mwait(word, value, fip_ticks_per_us * 20);
+	} else {
 		cpu_relax();
-		return;
 	}
-	thread->mwaits++;
-	fip_mwait(word, value, fip_ticks_per_us * 20);
+	rcu_read_unlock();
+}
+
+/*
+ * Lets waiting tasks run first. On one CPU that takes yield(): cond_resched() would leave us on it for some microseconds, as long
+ * as we have not used up our share.
+ */
+static void fip_thread_relinquish(void)
+{
+	if (num_online_cpus() == 1)
+		yield();
+	else
+		cond_resched();
 }
 
 /* Polls until nothing came for a while. */
@@ -93,11 +108,7 @@ static void fip_thread_poll(struct fip_thread *thread)
 
 	while (!kthread_should_stop()) {
 		if (fip_thread_reap(thread)) {
-			/*
-			 * Tasks that waited for it are to run first. On one CPU, cond_resched() would leave us on it for some
-			 * microseconds, as long as we have not used up our share.
-			 */
-			yield();
+			fip_thread_relinquish();
 			idle_since = fip_ticks();
 			looks = 0;
 			continue;
@@ -107,10 +118,7 @@ static void fip_thread_poll(struct fip_thread *thread)
 			continue;
 		if (fip_ticks() - idle_since > fip_thread_us * fip_ticks_per_us || !fip_thread_has_work(thread))
 			return;
-		if (num_online_cpus() == 1)
-			yield();
-		else
-			cond_resched();
+		fip_thread_relinquish();
 	}
 }
 

@@ -9,11 +9,9 @@ use crate::wire::{Operation, Segment, request_one_segment};
 
 /// The first byte of a packed message, in the place of the operation.
 pub const PACKED: u8 = 8;
-/// Most requests in one message.
 pub const MAX_PACKED_REQUESTS: usize = 3;
 
 fipsee_ring::wire_structures! {
-    /// A read or write of one segment, without flags.
     pub PackedRequest: 16 { 0 sector: u64, 8 segment: Segment }
     /// Two or three of them in a slot of the request ring; the stamp is the ring's.
     pub RawPacked: 64 {
@@ -25,11 +23,9 @@ fipsee_ring::wire_structures! {
 /// What a packed message holds two or three of: a read or write of one segment, without flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short {
-    /// First sector.
     pub sector: u64,
     /// The segment as a word of the wire: written and read as a whole, so that store forwarding works.
     pub segment: u64,
-    /// The client's name for it.
     pub tag: u16,
     /// Memory to disk, or disk to memory?
     pub is_write: bool,
@@ -37,21 +33,17 @@ pub struct Short {
 
 impl Short {
     /// A write, if `is_write`, or else a read.
-    #[must_use]
     #[inline(always)]
     pub fn new(is_write: bool, tag: u16, sector: u64, segment: Segment) -> Self {
         Self { sector, segment: segment.to_word(), tag, is_write }
     }
 
     /// In a message of its own.
-    #[must_use]
     #[inline(always)]
     pub const fn to_message(&self) -> Message {
         request_one_segment(self.operation(), 0, self.tag, self.sector, Segment::from_word(self.segment))
     }
 
-    /// What it asks for.
-    #[must_use]
     #[inline(always)]
     pub const fn operation(&self) -> Operation {
         if self.is_write { Operation::Write } else { Operation::Read }
@@ -59,15 +51,12 @@ impl Short {
 }
 
 /// Is it a packed message, well-formed or not?
-#[must_use]
 #[inline(always)]
 pub const fn is_packed(message: &Message) -> bool {
     let [first, ..] = message.word_at(offset_of!(RawPacked, operation)).to_le_bytes();
     first == PACKED
 }
 
-/// Two or three requests as one message.
-#[must_use]
 #[inline(always)]
 pub fn pack<const COUNT: usize>(requests: [&Short; COUNT]) -> Message {
     const { assert!(2 <= COUNT && COUNT <= MAX_PACKED_REQUESTS) };

@@ -20,7 +20,6 @@ use crate::wire::{
 /// A checked request. Its memory, if any, is in the [`Span`]s that [`parse`] filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The operation.
     pub operation: Operation,
     /// The client's name for it; any value.
     pub tag: u16,
@@ -28,7 +27,6 @@ pub struct Request {
     pub fua: bool,
     /// May deallocate (write-zeroes only).
     pub unmap: bool,
-    /// First sector.
     pub sector: u64,
     /// Sectors to transfer, discard or zero; they end within the disk.
     pub length_sectors: u64,
@@ -37,15 +35,11 @@ pub struct Request {
 }
 
 impl Request {
-    /// Offset on the disk in bytes.
-    #[must_use]
     #[inline(always)]
     pub const fn offset_bytes(&self) -> u64 {
         self.sector << SECTOR_SHIFT
     }
 
-    /// Length in bytes.
-    #[must_use]
     #[inline(always)]
     pub const fn length_bytes(&self) -> u64 {
         self.length_sectors << SECTOR_SHIFT
@@ -70,13 +64,10 @@ pub const MAX_SPANS: usize = 1024;
 /// The properties of a disk that decide whether a request is valid, kept beside the queue.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLimits {
-    /// Size in sectors.
     pub sector_count: u64,
     /// Sectors of a logical block minus one.
     pub block_mask: u64,
-    /// Most sectors of one transfer.
     pub max_transfer_sectors: u64,
-    /// Most sectors of one discard or write-zeroes.
     pub max_range_sectors: u64,
     /// `CAPABILITY_*` bits.
     pub capabilities: u32,
@@ -84,7 +75,6 @@ pub struct RequestLimits {
 
 impl RequestLimits {
     /// The limits of a disk of this description, for a client that may only read, if so.
-    #[must_use]
     pub fn new(info: &BlockInfo, read_only: bool) -> Self {
         Self {
             sector_count: info.sector_count,
@@ -96,9 +86,6 @@ impl RequestLimits {
     }
 
     /// May blocks be transferred, discarded or zeroed from `sector` on?
-    ///
-    /// # Errors
-    /// They are not whole blocks, or are beyond the end of the disk.
     #[inline(always)]
     pub fn range(&self, sector: u64, length_sectors: u64) -> Result<(), Status> {
         if (sector | length_sectors) & self.block_mask != 0 {
@@ -111,9 +98,6 @@ impl RequestLimits {
     }
 
     /// Does the disk have all of these `CAPABILITY_*` bits?
-    ///
-    /// # Errors
-    /// The status if not.
     #[inline(always)]
     pub const fn needs(&self, capabilities: u32) -> Result<(), Status> {
         if self.capabilities & capabilities == capabilities {
@@ -166,9 +150,6 @@ pub fn parse<M: Memory>(message: &Message, limits: &RequestLimits, memory: &M, s
 }
 
 /// As [`parse`], of a request from a packed message.
-///
-/// # Errors
-/// The status to answer.
 #[inline(always)]
 pub fn check_short<M: Memory>(
     short: &Short,
@@ -279,8 +260,6 @@ fn gather_several<M: Memory>(
     Ok(total_sectors)
 }
 
-/// The tag of a request message, valid or not.
-#[must_use]
 #[inline(always)]
 pub fn tag_of(message: &Message) -> u16 {
     head_of(message).tag

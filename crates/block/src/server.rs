@@ -65,31 +65,22 @@ impl Packer {
     }
 }
 
-/// The parameters of a queue.
 #[derive(Debug)]
 pub struct QueueSetup<M = RegionTable> {
-    /// Requests in flight at most.
     pub depth: u32,
-    /// The disk's description.
     pub info: BlockInfo,
-    /// Refuse writes?
     pub read_only: bool,
-    /// The memory that requests name.
     pub memory: M,
-    /// Its counters.
     pub counters: Arc<QueueCounters>,
 }
 
-/// The daemon's end of one queue.
 #[derive(Debug)]
 pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
-    /// The channel's end.
     pub queue: ServerQueue<C, O>,
     id: u32,
     depth: u32,
     limits: RequestLimits,
     read_only: bool,
-    /// The memory the client has handed over.
     pub memory: M,
     spans: Vec<Span>,
     packer: Packer,
@@ -108,7 +99,6 @@ pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
 
 impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
     /// Serve `queue`, whose requests the worker knows as `id`.
-    #[must_use]
     pub fn new(queue: ServerQueue<C, O>, id: u32, setup: QueueSetup<M>) -> Self {
         Self {
             queue,
@@ -133,13 +123,11 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
     }
 
     /// Requests started and not yet finished: while there are any, regions must stay.
-    #[must_use]
     pub const fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
     /// Requests a correct client has outstanding at most.
-    #[must_use]
     pub const fn depth(&self) -> u32 {
         self.depth
     }
@@ -161,8 +149,6 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         self.memory = memory;
     }
 
-    /// Is a request waiting that may be taken?
-    #[must_use]
     #[inline(always)]
     pub fn has_work(&self) -> bool {
         self.in_flight < self.depth && self.queue.requests.has_message()
@@ -211,7 +197,6 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         taken
     }
 
-    /// Returns how many requests it held.
     #[inline(always)]
     fn serve_message<D: Disk>(&mut self, message: &Message, disk: &D, engine: &mut Engine, started_ticks: u64) -> u32 {
         if !is_packed(message) {
@@ -311,10 +296,8 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
     }
 }
 
-/// The daemon's end of one queue, and its disk.
 #[derive(Debug)]
 pub struct DiskQueue {
-    /// The queue.
     pub server: QueueServer,
     disk: Arc<AnyDisk>,
 }
@@ -322,7 +305,6 @@ pub struct DiskQueue {
 impl DiskQueue {
     /// Serve `disk`. If its size has changed since it was announced to the client, announce it: earlier announcements went only
     /// to queues that existed.
-    #[must_use]
     pub fn new(server: QueueServer, disk: Arc<AnyDisk>) -> Self {
         let mut queue = Self { server, disk };
         queue.server.moved(queue.server.id, &queue.disk.info());

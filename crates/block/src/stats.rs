@@ -23,7 +23,6 @@ impl Counter {
     }
 
     /// The value now.
-    #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -58,7 +57,6 @@ fn lower_bound(bucket: usize) -> u64 {
 }
 
 impl Histogram {
-    /// Record `count` requests that took `ticks` each.
     #[inline]
     pub fn record(&self, ticks: u64, count: u64) {
         self.buckets[bucket_of(ticks)].add(count);
@@ -71,13 +69,11 @@ impl Histogram {
     }
 
     /// The number of recorded values.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(Counter::get).sum()
     }
 
     /// The value that `numerator / denominator` of the recorded values do not exceed, in ticks; 0 when nothing was recorded.
-    #[must_use]
     pub fn quantile(&self, numerator: u64, denominator: u64) -> u64 {
         let counts: Vec<u64> = self.buckets.iter().map(Counter::get).collect();
         let total: u64 = counts.iter().sum();
@@ -119,7 +115,6 @@ pub struct QueueCounters {
 
 impl QueueCounters {
     /// The plain counters under their names; the histogram is separate.
-    #[must_use]
     pub fn plain(&self) -> [(&'static str, &Counter); 8] {
         [
             ("reads", &self.reads),
@@ -153,7 +148,6 @@ pub struct Tally {
 
 impl Tally {
     /// Sectors read and written.
-    #[must_use]
     #[inline(always)]
     pub const fn moved_sectors(&self) -> u64 {
         self.read_sectors + self.written_sectors

@@ -88,7 +88,6 @@ macro_rules! wire_numbers {
             }
 
             /// The value of this number, if there is one.
-            #[must_use]
             #[inline(always)]
             pub const fn from_wire(wire: $wire) -> Option<Self> {
                 match wire { $($number => Some(Self::$value),)+ _ => None }
@@ -202,7 +201,6 @@ impl Segment {
     }
 
     /// From one word of the wire; any word is a segment, which is checked later.
-    #[must_use]
     #[inline(always)]
     pub const fn from_word(word: u64) -> Self {
         zerocopy::transmute!(word)
@@ -227,21 +225,18 @@ fipsee_ring::wire_structures! {
 }
 
 /// The first word of a request: operation, segment count, flags, tag.
-#[must_use]
 #[inline(always)]
 pub const fn request_head(operation: Operation, segment_count: u8, flags: u16, tag: u16) -> RequestHead {
     RequestHead { operation: operation.to_wire(), segment_count, flags, tag, reserved: 0 }
 }
 
 /// A request that names memory.
-#[must_use]
 #[inline(always)]
 pub const fn request(head: RequestHead, sector: u64, segments: [Segment; MAX_INLINE_SEGMENTS], aux: u32) -> Message {
     Message::from_words(zerocopy::transmute!(RawRequest { head, sector, segments, aux, stamp: 0 }))
 }
 
 /// A read, write or get-info of one contiguous piece: the common case, built in registers.
-#[must_use]
 #[inline(always)]
 pub const fn request_one_segment(operation: Operation, flags: u16, tag: u16, sector: u64, segment: Segment) -> Message {
     request(
@@ -254,7 +249,6 @@ pub const fn request_one_segment(operation: Operation, flags: u16, tag: u16, sec
 
 /// A read or write of up to [`MAX_INLINE_SEGMENTS`] pieces. More are a mistake of the caller and are omitted, which
 /// the server answers with [`Status::Invalid`].
-#[must_use]
 pub fn request_inline(operation: Operation, flags: u16, tag: u16, sector: u64, segments: &[Segment]) -> Message {
     let count = u8::try_from(segments.len()).unwrap_or(SEGMENTS_INDIRECT - 1);
     let segments = std::array::from_fn(|index| segments.get(index).copied().unwrap_or(Segment::ZERO));
@@ -262,7 +256,6 @@ pub fn request_inline(operation: Operation, flags: u16, tag: u16, sector: u64, s
 }
 
 /// A read or write whose `entry_count` segments are in a table at `table`.
-#[must_use]
 pub const fn request_indirect(
     operation: Operation,
     flags: u16,
@@ -280,26 +273,22 @@ pub const fn request_indirect(
 }
 
 /// A discard or write-zeroes of `length_sectors`.
-#[must_use]
 pub const fn request_range(operation: Operation, flags: u16, tag: u16, sector: u64, length_sectors: u64) -> Message {
     let head = request_head(operation, 0, flags, tag);
     Message::from_words(zerocopy::transmute!(RawRange { head, sector, length_sectors, reserved: [0; 4], aux: 0, stamp: 0 }))
 }
 
 /// A flush.
-#[must_use]
 pub const fn request_flush(tag: u16) -> Message {
     request_range(Operation::Flush, 0, tag, 0, 0)
 }
 
 /// The client has seen an event of `kind`.
-#[must_use]
 pub fn request_ack_event(tag: u16, kind: u8) -> Message {
     request(request_head(Operation::AckEvent, 0, 0, tag), 0, [Segment::ZERO; MAX_INLINE_SEGMENTS], kind.into())
 }
 
 /// An event of `kind`; of a resize, with the new size.
-#[must_use]
 pub const fn event(kind: u8, sector_count: u64) -> Message {
     let head = CompletionHead { count: 1, kind, reserved: 0 };
     Message::from_words(zerocopy::transmute!(RawEvent { head, reserved_too: 0, sector_count, reserved_end: [0; 44], stamp: 0 }))
@@ -355,15 +344,11 @@ fipsee_ring::wire_structures! {
 
 impl BlockInfo {
     /// The 64 bytes on the wire.
-    #[must_use]
     pub fn to_bytes(&self) -> [u8; SERVICE_INFO_BYTES] {
         zerocopy::transmute!(RawBlockInfo { info: *self, reserved: 0 })
     }
 
     /// Parse a daemon's description of a disk.
-    ///
-    /// # Errors
-    /// An impossible value.
     pub fn from_bytes(bytes: &[u8; SERVICE_INFO_BYTES]) -> Result<Self, fipsee_ring::PeerFault> {
         let RawBlockInfo { info, reserved } = zerocopy::transmute!(*bytes);
         let expect = |what, value: u64, ok: bool| if ok { Ok(()) } else { Err(fipsee_ring::PeerFault::Value { what, value }) };
@@ -378,19 +363,16 @@ impl BlockInfo {
     }
 
     /// Segments that one request may have. A table has no more entries than the protocol allows, whatever the daemon says.
-    #[must_use]
     pub fn most_segments(&self) -> usize {
         usize::try_from(self.max_segments).unwrap_or(usize::MAX).min(MAX_INDIRECT_ENTRIES)
     }
 
     /// Size in bytes.
-    #[must_use]
     pub const fn size_bytes(&self) -> u64 {
         self.sector_count << SECTOR_SHIFT
     }
 
     /// Does it have all of these `CAPABILITY_*` bits?
-    #[must_use]
     pub const fn can(&self, capabilities: u32) -> bool {
         self.capabilities & capabilities == capabilities
     }

@@ -45,9 +45,6 @@ pub struct Client<S> {
 
 impl<S: Service> Client<S> {
     /// Connect to the server at `socket_path`.
-    ///
-    /// # Errors
-    /// As [`connect_with`](Self::connect_with).
     pub fn connect(socket_path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::connect_with(socket_path.as_ref(), &ConnectOptions::default())
     }
@@ -66,7 +63,6 @@ impl<S: Service> Client<S> {
     }
 
     /// The payload of the reply that was taken last.
-    #[must_use]
     pub fn reply_payload(&self) -> Payload<'_> {
         self.raw.reply_payload(0)
     }

@@ -27,7 +27,6 @@ impl<'a> Payload<'a> {
     }
 
     /// Bytes there are; 0 when the service has none in this direction.
-    #[must_use]
     pub const fn length_bytes(&self) -> u32 {
         self.length_bytes
     }

@@ -70,9 +70,6 @@ pub struct Server<S> {
 
 impl<S: Service> Server<S> {
     /// Serve at `socket_path`, with default options.
-    ///
-    /// # Errors
-    /// As [`bind_with`](Self::bind_with).
     pub fn bind(socket_path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::bind_with(socket_path.as_ref(), ServerOptions::default())
     }
@@ -97,15 +94,11 @@ impl<S: Service> Server<S> {
     }
 
     /// For stopping it from elsewhere.
-    #[must_use]
     pub fn stopper(&self) -> Stopper {
         self.raw.stopper()
     }
 
     /// Answer calls on this thread until the server is stopped.
-    ///
-    /// # Errors
-    /// As [`worker`](Self::worker).
     pub fn serve(&self, handler: impl FnMut(S::Request, &Call<'_>) -> S::Reply) -> Result<(), Error> {
         self.worker()?.serve(handler);
         Ok(())

@@ -36,15 +36,11 @@ fipsee_ring::wire_structures! {
 
 impl ServiceInfo {
     /// As it is in ATTACHED.
-    #[must_use]
     pub fn to_bytes(&self) -> [u8; SERVICE_INFO_BYTES] {
         zerocopy::transmute!(RawServiceInfo { info: *self, reserved: [0; 12] })
     }
 
     /// Check what a peer sent.
-    ///
-    /// # Errors
-    /// Which field no correct server sends.
     pub fn from_bytes(bytes: &[u8; SERVICE_INFO_BYTES]) -> Result<Self, PeerFault> {
         let RawServiceInfo { info, reserved } = zerocopy::transmute!(*bytes);
         let check = |what, value: u32, ok: bool| if ok { Ok(()) } else { Err(PeerFault::Value { what, value: value.into() }) };

@@ -2,13 +2,13 @@
 
 use std::ffi::{c_int, c_void};
 
-use fipsee_block::client::transfer::{Plan, TransferMemory};
+use fipsee_block::client::transfer::{Action, Plan, TransferMemory};
 use fipsee_block::client::{Buffer, Bytes, DiskError, Error, Queue};
-use fipsee_block::wire::{FLAG_FUA, FLAG_UNMAP, Operation};
 use rustix::io::Errno;
 
 use crate::disk::Common;
-use crate::failure::{Failure, guarded, null};
+use crate::failure::{Failure, null};
+use crate::function::functions;
 use crate::memory::is_aligned;
 use crate::queue::OpenQueue;
 use crate::stage::{WRITE_FLAGS, WRITE_ZEROES_FLAGS, flags_of};
@@ -49,7 +49,7 @@ impl OpenQueue {
     #[inline(always)]
     unsafe fn run(
         &mut self,
-        (operation, flags): (Operation, u16),
+        action: Action,
         buffer: Option<*mut u8>,
         (length_bytes, offset_bytes): (u64, u64),
     ) -> Result<c_int, Failure> {
@@ -57,7 +57,7 @@ impl OpenQueue {
             0 => {}
             count => return Err(busy(count)),
         }
-        if operation != Operation::Flush {
+        if action != Action::Flush {
             if length_bytes == 0 {
                 return Ok(0);
             }
@@ -78,7 +78,7 @@ impl OpenQueue {
                 TransferMemory::Bounce(unsafe { Bytes::from_raw(buffer, length_bytes) }, bounce_of(bounce, common)?)
             }
         };
-        let plan = Plan { operation, flags, disk_offsets: &[offset_bytes], length_bytes, keep_going: false, place };
+        let plan = Plan { action, disk_offsets: &[offset_bytes], length_bytes, keep_going: false, place };
         let done = transfers.run(queue, &plan, |queue, waited| settle(common, queue, waited));
         match done.inspect_err(|_| queue.abandon())?.first() {
             Some((_, status)) => Err(Error::Service(DiskError::Request(*status)).into()),
@@ -98,93 +98,34 @@ fn past_the_end() -> Failure {
     Failure::new(Errno::NXIO, "the request reaches past the end of the disk; see fipsee_info.capacity_bytes")
 }
 
-/// See the header.
-///
-/// # Safety
-/// `queue` is null or of an open disk, and no other call on it runs meanwhile; the buffer is valid for `length_bytes`.
-/// So for all functions below.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_read(
-    queue: *mut OpenQueue,
-    buffer: *mut c_void,
-    length_bytes: usize,
-    offset_bytes: u64,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
-        // SAFETY: promised by the caller.
-        unsafe { queue.run((Operation::Read, 0), Some(buffer.cast()), (length_bytes as u64, offset_bytes)) }
-    })
-}
+functions! {
+    "`queue` is null or of an open disk, and no other call on it runs meanwhile; buffers are valid for their length."
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_read`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_write(
-    queue: *mut OpenQueue,
-    buffer: *const c_void,
-    length_bytes: usize,
-    offset_bytes: u64,
-    flags: u32,
-) -> c_int {
-    guarded(|| {
+    fn fipsee_read(queue: OpenQueue, buffer: *mut c_void, length_bytes: usize, offset_bytes: u64) {
         // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
+        unsafe { queue.run(Action::Read, Some(buffer.cast()), (length_bytes as u64, offset_bytes)) }
+    }
+
+    fn fipsee_write(queue: OpenQueue, buffer: *const c_void, length_bytes: usize, offset_bytes: u64, flags: u32) {
         let (fua, _) = flags_of(flags, WRITE_FLAGS)?;
-        let (flags, buffer) = (if fua { FLAG_FUA } else { 0 }, buffer.cast_mut().cast());
+        let buffer = buffer.cast_mut().cast();
         // SAFETY: promised by the caller; a write only reads the buffer.
-        unsafe { queue.run((Operation::Write, flags), Some(buffer), (length_bytes as u64, offset_bytes)) }
-    })
-}
+        unsafe { queue.run(Action::Write { fua }, Some(buffer), (length_bytes as u64, offset_bytes)) }
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_read`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_flush(queue: *mut OpenQueue) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
+    fn fipsee_flush(queue: OpenQueue) {
         // SAFETY: there is no data.
-        unsafe { queue.run((Operation::Flush, 0), None, (0, 0)) }
-    })
-}
+        unsafe { queue.run(Action::Flush, None, (0, 0)) }
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_read`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_discard(queue: *mut OpenQueue, length_bytes: u64, offset_bytes: u64) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
+    fn fipsee_discard(queue: OpenQueue, length_bytes: u64, offset_bytes: u64) {
         // SAFETY: there is no data.
-        unsafe { queue.run((Operation::Discard, 0), None, (length_bytes, offset_bytes)) }
-    })
-}
+        unsafe { queue.run(Action::Discard, None, (length_bytes, offset_bytes)) }
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_read`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_write_zeroes(
-    queue: *mut OpenQueue,
-    length_bytes: u64,
-    offset_bytes: u64,
-    flags: u32,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
+    fn fipsee_write_zeroes(queue: OpenQueue, length_bytes: u64, offset_bytes: u64, flags: u32) {
         let (fua, unmap) = flags_of(flags, WRITE_ZEROES_FLAGS)?;
-        let flags = if fua { FLAG_FUA } else { 0 } | if unmap { FLAG_UNMAP } else { 0 };
         // SAFETY: there is no data.
-        unsafe { queue.run((Operation::WriteZeroes, flags), None, (length_bytes, offset_bytes)) }
-    })
+        unsafe { queue.run(Action::WriteZeroes { unmap, fua }, None, (length_bytes, offset_bytes)) }
+    }
 }

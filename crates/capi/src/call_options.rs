@@ -167,16 +167,11 @@ fn allow(ask: Ask) -> Allow {
 pub(crate) fn layouts() -> [Vec<String>; 3] {
     use crate::options::tests::layout;
     [
-        layout!("fipsee_caller_options", CallerOptions: size_bytes = "size_bytes", socket_path = "socket_path", name = "name",
-            request_bytes = "request_bytes", reply_bytes = "reply_bytes", depth = "depth", wait = "wait", look_ns = "look_ns"),
-        layout!("fipsee_service_options", ServiceOptions: size_bytes = "size_bytes", socket_path = "socket_path",
-            name = "name", request_bytes = "request_bytes", reply_bytes = "reply_bytes",
-            request_payload_bytes = "request_payload_bytes", reply_payload_bytes = "reply_payload_bytes",
-            max_clients = "max_clients", max_depth = "max_depth", wait = "wait", socket_mode = "socket_mode",
-            look_ns = "look_ns", allow = "allow", context = "context"),
-        layout!("fipsee_taken", TakenCall: request = "request", request_payload = "request_payload",
-            reply_payload = "reply_payload", request_payload_bytes = "request_payload_bytes",
-            reply_payload_bytes = "reply_payload_bytes", client = "client", pid = "pid", uid = "uid", gid = "gid",
-            reserved = "reserved"),
+        layout!("fipsee_caller_options", CallerOptions: size_bytes, socket_path, name, request_bytes, reply_bytes, depth,
+                wait, look_ns),
+        layout!("fipsee_service_options", ServiceOptions: size_bytes, socket_path, name, request_bytes, reply_bytes,
+                request_payload_bytes, reply_payload_bytes, max_clients, max_depth, wait, socket_mode, look_ns, allow, context),
+        layout!("fipsee_taken", TakenCall: request, request_payload, reply_payload, request_payload_bytes,
+                reply_payload_bytes, client, pid, uid, gid, reserved),
     ]
 }

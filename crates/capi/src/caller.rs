@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use crate::call_options::{CallerOptions, read_caller};
 use crate::failure::{Failure, guarded, null};
 use crate::fork::Opener;
+use crate::function::functions;
 
 /// `struct fipsee_caller`.
 pub(crate) struct OpenCaller {
@@ -134,21 +135,19 @@ pub(crate) unsafe extern "C" fn fipsee_caller_close(caller: *mut OpenCaller) -> 
     })
 }
 
-/// See the header.
-///
-/// # Safety
-/// `caller` is null or open and no other call on it runs meanwhile; `request` and `reply` are null or lead to values of
-/// the sizes given when opening. So for all functions below.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_call(
-    caller: *mut OpenCaller,
-    request: *const c_void,
-    reply: *mut c_void,
-    timeout_ns: i64,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let caller = unsafe { OpenCaller::from_c(caller) }?;
+/// The caller's array, if there is room in it.
+fn room(replies: *mut c_void, max_replies: u32) -> Result<*mut u8, Failure> {
+    match max_replies {
+        _ if replies.is_null() => Err(null("replies")),
+        0 => Err(Failure::invalid("max_replies is 0; give room for at least one reply")),
+        _ => Ok(replies.cast()),
+    }
+}
+
+functions! {
+    "`caller` is null or open, no other call on it runs meanwhile, and values are null or of the sizes given when opening."
+
+    fn fipsee_call(caller: OpenCaller, request: *const c_void, reply: *mut c_void, timeout_ns: i64) {
         // SAFETY: promised by the caller.
         let message = unsafe { message_from(request, caller.request_bytes, "request") }?;
         if reply.is_null() && caller.reply_bytes != 0 {
@@ -159,77 +158,29 @@ pub(crate) unsafe extern "C" fn fipsee_call(
         // SAFETY: promised by the caller.
         unsafe { caller.give(&answer, reply.cast()) };
         Ok(0)
-    })
-}
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_call`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_call_start(caller: *mut OpenCaller, request: *const c_void) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let caller = unsafe { OpenCaller::from_c(caller) }?;
+    fn fipsee_call_start(caller: OpenCaller, request: *const c_void) {
         // SAFETY: promised by the caller.
         let message = unsafe { message_from(request, caller.request_bytes, "request") }?;
         caller.client.start(&message)?;
         Ok(0)
-    })
-}
-
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_call`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_call_submit(caller: *mut OpenCaller) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        unsafe { OpenCaller::from_c(caller) }?.client.submit();
-        Ok(0)
-    })
-}
-
-/// The caller's array, if there is room in it.
-fn room(replies: *mut c_void, max_replies: u32) -> Result<*mut u8, Failure> {
-    match max_replies {
-        _ if replies.is_null() => Err(null("replies")),
-        0 => Err(Failure::invalid("max_replies is 0; give room for at least one reply")),
-        _ => Ok(replies.cast()),
     }
-}
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_call`]; `replies` is null or leads to room for `max_replies`.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_call_poll(caller: *mut OpenCaller, replies: *mut c_void, max_replies: u32) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let caller = unsafe { OpenCaller::from_c(caller) }?;
+    fn fipsee_call_submit(caller: OpenCaller) {
+        caller.client.submit();
+        Ok(0)
+    }
+
+    /// `replies` is null or leads to room for `max_replies`.
+    fn fipsee_call_poll(caller: OpenCaller, replies: *mut c_void, max_replies: u32) {
         let replies = room(replies, max_replies)?;
         // SAFETY: promised by the caller.
         let taken = unsafe { caller.take(replies, 0, max_replies) }?;
         Ok(crate::queue::count(taken as usize))
-    })
-}
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_call_poll`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_call_wait(
-    caller: *mut OpenCaller,
-    replies: *mut c_void,
-    max_replies: u32,
-    timeout_ns: i64,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let caller = unsafe { OpenCaller::from_c(caller) }?;
+    fn fipsee_call_wait(caller: OpenCaller, replies: *mut c_void, max_replies: u32, timeout_ns: i64) {
         let replies = room(replies, max_replies)?;
         let mut first = Message::ZERO;
         if !caller.client.wait(deadline_ticks(timeout_ns), &mut first)? {
@@ -240,7 +191,7 @@ pub(crate) unsafe extern "C" fn fipsee_call_wait(
         // SAFETY: promised by the caller.
         let taken = unsafe { caller.take(replies, 1, max_replies) }?;
         Ok(crate::queue::count(taken as usize))
-    })
+    }
 }
 
 /// Return the address of a payload.
@@ -289,35 +240,19 @@ pub(crate) unsafe extern "C" fn fipsee_reply_payload(caller: *mut OpenCaller, ag
     unsafe { give_place(caller, length_bytes, |client| Ok(client.reply_payload(age))) }
 }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_call`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_caller_descriptor(caller: *mut OpenCaller) -> c_int {
-    // SAFETY: promised by the caller.
-    guarded(|| Ok(unsafe { OpenCaller::from_c(caller) }?.client.as_fd().as_raw_fd()))
-}
+functions! {
+    "`caller` is null or open, no other call on it runs meanwhile, and values are null or of the sizes given when opening."
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_call`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_caller_arm(caller: *mut OpenCaller) -> c_int {
-    // SAFETY: promised by the caller.
-    guarded(|| Ok(c_int::from(unsafe { OpenCaller::from_c(caller) }?.client.arm_and_reply_is_there())))
-}
+    fn fipsee_caller_descriptor(caller: OpenCaller) {
+        Ok(caller.client.as_fd().as_raw_fd())
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_call`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_caller_woken(caller: *mut OpenCaller) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        unsafe { OpenCaller::from_c(caller) }?.client.woken()?;
+    fn fipsee_caller_arm(caller: OpenCaller) {
+        Ok(c_int::from(caller.client.arm_and_reply_is_there()))
+    }
+
+    fn fipsee_caller_woken(caller: OpenCaller) {
+        caller.client.woken()?;
         Ok(0)
-    })
+    }
 }

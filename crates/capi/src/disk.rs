@@ -9,6 +9,7 @@ use fipsee_block::wire::SECTOR_SHIFT;
 
 use crate::failure::{Failure, guarded, null};
 use crate::fork::Opener;
+use crate::function::functions;
 use crate::memory::Registry;
 use crate::options::{self, Info, Options, Wanted};
 use crate::queue::OpenQueue;
@@ -127,19 +128,14 @@ pub(crate) unsafe extern "C" fn fipsee_close(disk: *mut OpenDisk) -> c_int {
     })
 }
 
-/// See the header.
-///
-/// # Safety
-/// `disk` is null or open; `info` is null or as long as it says.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_get_info(disk: *const OpenDisk, info: *mut Info) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let disk = unsafe { OpenDisk::from_c(disk) }?;
+functions! {
+    "`disk` is null or open, and no other thread uses what the call changes."
+
+    fn fipsee_get_info(disk: OpenDisk, info: *mut Info) {
         // SAFETY: promised by the caller.
         unsafe { disk.describe().give(info) }?;
         Ok(0)
-    })
+    }
 }
 
 /// See the header.
@@ -165,19 +161,14 @@ pub(crate) unsafe extern "C" fn fipsee_get_queue(disk: *const OpenDisk, index: u
     queue
 }
 
-/// See the header.
-///
-/// # Safety
-/// `disk` is null or open, and no other thread uses it, its queues or its memory meanwhile.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_reconnect(disk: *mut OpenDisk, give_up_after_ns: u64) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let disk = unsafe { OpenDisk::from_c(disk) }?;
+functions! {
+    "`disk` is null or open, and no other thread uses what the call changes."
+
+    fn fipsee_reconnect(disk: OpenDisk, give_up_after_ns: u64) {
         // SAFETY: the queues are ours alone meanwhile, and exist as long as the disk.
         let queues = unsafe { &mut *disk.queues };
         let policy = ReconnectPolicy::within(Duration::from_nanos(give_up_after_ns));
         disk.common.disk.reconnect(queues, &policy, &mut |_| {})?;
         Ok(0)
-    })
+    }
 }

@@ -11,6 +11,7 @@ mod caller;
 mod disk;
 mod failure;
 mod fork;
+mod function;
 mod memory;
 mod options;
 mod queue;

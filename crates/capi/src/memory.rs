@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use crate::disk::OpenDisk;
 use crate::failure::{Failure, guarded, null};
+use crate::function::functions;
 
 /// Regions that the wire has numbers for.
 const MAX_MEMORIES: usize = 63;
@@ -126,39 +127,16 @@ impl Places {
     }
 }
 
-/// See the header.
-///
-/// # Safety
-/// `disk` is null or open; `memory` is null or valid for a write.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_memory_create(
-    disk: *mut OpenDisk,
-    length_bytes: u64,
-    memory: *mut *const Memory,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let disk = unsafe { OpenDisk::from_c(disk) }?;
+functions! {
+    "`disk` is null or open; `memory` is null, valid for a write, or memory that is no longer in use."
+
+    fn fipsee_memory_create(disk: OpenDisk, length_bytes: u64, memory: *mut *const Memory) {
         let make = |disk: &Disk| Ok(disk.create_memory(length_bytes)?);
         // SAFETY: promised by the caller.
         unsafe { register(disk, length_bytes, memory, make) }
-    })
-}
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_memory_create`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_memory_register(
-    disk: *mut OpenDisk,
-    descriptor: c_int,
-    length_bytes: u64,
-    memory: *mut *const Memory,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let disk = unsafe { OpenDisk::from_c(disk) }?;
+    fn fipsee_memory_register(disk: OpenDisk, descriptor: c_int, length_bytes: u64, memory: *mut *const Memory) {
         let make = |disk: &Disk| {
             if descriptor < 0 {
                 return Err(Failure::invalid(format!("{descriptor} is no descriptor; give that of a memory file")));
@@ -178,7 +156,7 @@ pub(crate) unsafe extern "C" fn fipsee_memory_register(
         };
         // SAFETY: promised by the caller.
         unsafe { register(disk, length_bytes, memory, make) }
-    })
+    }
 }
 
 /// # Safety
@@ -236,21 +214,16 @@ pub(crate) unsafe extern "C" fn fipsee_memory_descriptor(memory: *const Memory) 
     })
 }
 
-/// See the header.
-///
-/// # Safety
-/// `disk` is null or open; the memory is no longer in use.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_memory_free(disk: *mut OpenDisk, memory: *const Memory) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let disk = unsafe { OpenDisk::from_c(disk) }?;
+functions! {
+    "`disk` is null or open; `memory` is null, valid for a write, or memory that is no longer in use."
+
+    fn fipsee_memory_free(disk: OpenDisk, memory: *const Memory) {
         if memory.is_null() {
             return Err(null("memory"));
         }
         disk.common.registry.remove(memory, &disk.common.disk)?;
         Ok(0)
-    })
+    }
 }
 
 /// Do these bytes start where requests can name them?

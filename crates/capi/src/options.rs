@@ -209,9 +209,9 @@ pub(crate) mod tests {
 
     /// A structure as in crates/capi/abi/abi.txt, from Rust's side; tests/acceptance compares the header's.
     macro_rules! layout {
-        ($c_name:literal, $type:ty: $($field:ident = $c_field:literal),+) => {{
+        ($c_name:literal, $type:ty: $($field:ident),+) => {{
             let mut lines = vec![format!("struct {} {}", $c_name, size_of::<$type>())];
-            $(lines.push(format!("struct {} {} {}", $c_name, $c_field, std::mem::offset_of!($type, $field)));)+
+            $(lines.push(format!("struct {} {} {}", $c_name, stringify!($field), std::mem::offset_of!($type, $field)));)+
             lines
         }};
     }
@@ -221,14 +221,11 @@ pub(crate) mod tests {
     #[test]
     fn structures_have_the_committed_layout() {
         let here = [
-            layout!("fipsee_options", Options: size_bytes = "size_bytes", socket_path = "socket_path", disk = "disk",
-                queue_count = "queue_count", depth = "depth", pool_bytes = "pool_bytes", wait = "wait", flags = "flags",
-                look_ns = "look_ns", reconnect_ns = "reconnect_ns"),
-            layout!("fipsee_info", Info: size_bytes = "size_bytes", capacity_bytes = "capacity_bytes",
-                block_bytes = "block_bytes", optimal_bytes = "optimal_bytes", max_transfer_bytes = "max_transfer_bytes",
-                max_segments = "max_segments", max_range_bytes = "max_range_bytes", capabilities = "capabilities",
-                queue_count = "queue_count", identity = "identity"),
-            layout!("fipsee_result", Outcome: token = "token", result = "result", status = "status"),
+            layout!("fipsee_options", Options: size_bytes, socket_path, disk, queue_count, depth, pool_bytes, wait, flags,
+                look_ns, reconnect_ns),
+            layout!("fipsee_info", Info: size_bytes, capacity_bytes, block_bytes, optimal_bytes, max_transfer_bytes, max_segments,
+                max_range_bytes, capabilities, queue_count, identity),
+            layout!("fipsee_result", Outcome: token, result, status),
         ];
         let committed = include_str!("../abi/abi.txt").lines().filter(|line| line.starts_with("struct "));
         let here = [here.concat(), crate::call_options::layouts().concat()];

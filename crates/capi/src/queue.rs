@@ -11,8 +11,9 @@ use fipsee_block::client::{Buffer, Completion, Event, Queue};
 use fipsee_block::wire::MAX_TRANSFER_BYTES;
 
 use crate::disk::Common;
-use crate::failure::{Failure, guarded, null};
+use crate::failure::{Failure, null};
 use crate::fork::Opener;
+use crate::function::functions;
 use crate::memory::Places;
 
 /// `struct fipsee_queue`.
@@ -89,81 +90,41 @@ impl BorrowMut<Queue> for OpenQueue {
     }
 }
 
-/// See the header.
-///
-/// # Safety
-/// `queue` is null or of an open disk, and no other call on it runs meanwhile. So for all functions below.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_depth(queue: *mut OpenQueue) -> c_int {
-    // SAFETY: promised by the caller.
-    guarded(|| Ok(count(unsafe { OpenQueue::from_c(queue) }?.queue.depth())))
-}
+functions! {
+    "`queue` is null or of an open disk, and no other call on it runs meanwhile."
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_depth`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_outstanding(queue: *mut OpenQueue) -> c_int {
-    // SAFETY: promised by the caller.
-    guarded(|| Ok(count(unsafe { OpenQueue::from_c(queue) }?.outstanding())))
-}
+    fn fipsee_depth(queue: OpenQueue) {
+        Ok(count(queue.queue.depth()))
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_depth`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_next_event(queue: *mut OpenQueue) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let event = unsafe { OpenQueue::from_c(queue) }?.queue.next_event();
+    fn fipsee_outstanding(queue: OpenQueue) {
+        Ok(count(queue.outstanding()))
+    }
+
+    fn fipsee_next_event(queue: OpenQueue) {
+        let event = queue.queue.next_event();
         Ok(match event {
             None => 0,
             Some(Event::Resized { .. }) => 1,
             Some(Event::Detached) => 2,
         })
-    })
-}
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_depth`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_descriptor(queue: *mut OpenQueue) -> c_int {
-    // SAFETY: promised by the caller.
-    guarded(|| Ok(unsafe { OpenQueue::from_c(queue) }?.queue.as_fd().as_raw_fd()))
-}
+    fn fipsee_descriptor(queue: OpenQueue) {
+        Ok(queue.queue.as_fd().as_raw_fd())
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_depth`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_arm(queue: *mut OpenQueue) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
+    fn fipsee_arm(queue: OpenQueue) {
         let work_remains = queue.queue.arm_and_work_remains();
         Ok(c_int::from(work_remains || !queue.kept.is_empty()))
-    })
-}
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_depth`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_woken(queue: *mut OpenQueue) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
+    fn fipsee_woken(queue: OpenQueue) {
         match queue.queue.woken() {
             Err(error) if queue.kept.is_empty() => Err(error.into()),
             _ => Ok(0),
         }
-    })
+    }
 }
 
 /// A count that the depth of a queue bounds.

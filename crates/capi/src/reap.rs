@@ -1,6 +1,7 @@
 //! Publishing staged requests and reaping completions.
 
-use std::ffi::{CString, c_char, c_int};
+use std::collections::VecDeque;
+use std::ffi::{CString, c_char};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use fipsee_block::client::Completion;
 use fipsee_block::wire::Status;
 
 use crate::blocking::settle;
-use crate::failure::{Failure, guarded, null, result_of};
+use crate::failure::{Failure, null, result_of};
+use crate::function::functions;
 use crate::options::Outcome;
 use crate::queue::{OpenQueue, count};
 
@@ -44,6 +46,13 @@ impl Results {
         self.taken += 1;
         true
     }
+
+    #[inline(always)]
+    fn push_or_keep(&mut self, completion: Completion, kept: &mut VecDeque<Completion>) {
+        if !self.push(completion) {
+            kept.push_back(completion);
+        }
+    }
 }
 
 #[cold]
@@ -70,65 +79,31 @@ impl OpenQueue {
     fn wait_with_timeout(&mut self, results: &mut Results, timeout_ns: i64) -> Result<(), Failure> {
         let timeout = Duration::from_nanos(timeout_ns.unsigned_abs());
         let kept = &mut self.kept;
-        let outcome = self.queue.wait_timeout(timeout, &mut |completion| {
-            if !results.push(completion) {
-                kept.push_back(completion);
-            }
-        });
+        let outcome = self.queue.wait_timeout(timeout, &mut |completion| results.push_or_keep(completion, kept));
         settle(&self.common, &mut self.queue, outcome)
     }
 }
 
-/// See the header.
-///
-/// # Safety
-/// `queue` is null or of an open disk, and no other call on it runs meanwhile. So for all functions below.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_submit(queue: *mut OpenQueue) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        unsafe { OpenQueue::from_c(queue) }?.queue.submit();
-        Ok(0)
-    })
-}
+functions! {
+    "`queue` is null or of an open disk, and no other call on it runs meanwhile; `results` is null or has room for `max_results`."
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_submit`]; `results` is null or leads to room for `max_results`.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_reap(queue: *mut OpenQueue, results: *mut Outcome, max_results: u32) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
+    fn fipsee_submit(queue: OpenQueue) {
+        queue.queue.submit();
+        Ok(0)
+    }
+
+    /// `results` is null or leads to room for `max_results`.
+    fn fipsee_reap(queue: OpenQueue, results: *mut Outcome, max_results: u32) {
         // SAFETY: promised by the caller.
         let mut results = unsafe { Results::new(results, max_results) }?;
         if !queue.take_kept(&mut results) {
             let kept = &mut queue.kept;
-            queue.queue.reap(&mut |completion| {
-                if !results.push(completion) {
-                    kept.push_back(completion);
-                }
-            })?;
+            queue.queue.reap(&mut |completion| results.push_or_keep(completion, kept))?;
         }
         Ok(count(results.taken))
-    })
-}
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_reap`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_wait(
-    queue: *mut OpenQueue,
-    results: *mut Outcome,
-    max_results: u32,
-    timeout_ns: i64,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
+    fn fipsee_wait(queue: OpenQueue, results: *mut Outcome, max_results: u32, timeout_ns: i64) {
         // SAFETY: promised by the caller.
         let mut results = unsafe { Results::new(results, max_results) }?;
         if queue.take_kept(&mut results) {
@@ -141,17 +116,13 @@ pub(crate) unsafe extern "C" fn fipsee_wait(
         }
         loop {
             let kept = &mut queue.kept;
-            let outcome = queue.queue.wait(&mut |completion| {
-                if !results.push(completion) {
-                    kept.push_back(completion);
-                }
-            });
+            let outcome = queue.queue.wait(&mut |completion| results.push_or_keep(completion, kept));
             if outcome.is_ok() {
                 return Ok(count(results.taken));
             }
             settle(&queue.common, &mut queue.queue, outcome)?;
         }
-    })
+    }
 }
 
 /// See the header.

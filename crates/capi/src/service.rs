@@ -11,6 +11,7 @@ use crate::call_options::{ServiceOptions, TakenCall, read_service};
 use crate::caller::{deadline_ticks, message_from, place_of};
 use crate::failure::{Failure, guarded, null};
 use crate::fork::Opener;
+use crate::function::functions;
 use crate::options::text;
 
 /// `struct fipsee_service`.
@@ -83,15 +84,10 @@ pub(crate) unsafe extern "C" fn fipsee_service_open(options: *const ServiceOptio
     })
 }
 
-/// See the header.
-///
-/// # Safety
-/// `service` is null or open; `another` is null or valid for a write.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_service_share(service: *const OpenService, another: *mut *mut OpenService) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let service = unsafe { OpenService::from_c(service) }?;
+functions! {
+    "`service` is null or open, no other thread serves through it meanwhile, and pointers are null or valid."
+
+    fn fipsee_service_share(service: OpenService, another: *mut *mut OpenService) {
         if another.is_null() {
             return Err(null("another"));
         }
@@ -99,7 +95,7 @@ pub(crate) unsafe extern "C" fn fipsee_service_share(service: *const OpenService
         // SAFETY: not null, the rest was promised.
         unsafe { another.write(open) };
         Ok(0)
-    })
+    }
 }
 
 /// See the header.
@@ -189,17 +185,13 @@ pub(crate) unsafe extern "C" fn fipsee_service_refuse(service: *mut OpenService,
     })
 }
 
-/// See the header.
-///
-/// # Safety
-/// `service` is null or open.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_service_stop(service: *const OpenService) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        unsafe { OpenService::from_c(service) }?.server.stopper().stop();
+functions! {
+    "`service` is null or open, no other thread serves through it meanwhile, and pointers are null or valid."
+
+    fn fipsee_service_stop(service: OpenService) {
+        service.server.stopper().stop();
         Ok(0)
-    })
+    }
 }
 
 /// See the header.

@@ -6,7 +6,8 @@ use fipsee_block::client::Error;
 use fipsee_block::wire::{MAX_INDIRECT_ENTRIES, Operation, SECTOR_SHIFT, Segment};
 use rustix::io::Errno;
 
-use crate::failure::{Failure, guarded, null};
+use crate::failure::{Failure, null};
+use crate::function::functions;
 use crate::memory::is_aligned;
 use crate::options::Piece;
 use crate::queue::OpenQueue;
@@ -100,7 +101,11 @@ impl OpenQueue {
         }
         self.check_range(offset_bytes, total_bytes, self.max_transfer_bytes)?;
         let segments = segments.get(..pieces.len()).unwrap_or(&[]);
-        self.queue.transfer(operation, offset_bytes >> SECTOR_SHIFT, segments, fua, token)?;
+        let sector = offset_bytes >> SECTOR_SHIFT;
+        match operation {
+            Operation::Read => self.queue.read_vectored(sector, segments, token)?,
+            _ => self.queue.write_vectored(sector, segments, fua, token)?,
+        }
         Ok(0)
     }
 }
@@ -154,47 +159,6 @@ pub(crate) const WRITE_FLAGS: u32 = DURABLE;
 /// Flags that a write of zeroes takes.
 pub(crate) const WRITE_ZEROES_FLAGS: u32 = DURABLE | UNMAP;
 
-/// See the header.
-///
-/// # Safety
-/// `queue` is null or of an open disk, and no other call on it runs meanwhile; the buffer stays mapped and is not accessed
-/// until the result is reaped. So for all functions below.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_stage_read(
-    queue: *mut OpenQueue,
-    buffer: *mut c_void,
-    length_bytes: usize,
-    offset_bytes: u64,
-    token: u64,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
-        queue.stage_one(Operation::Read, buffer.cast(), length_bytes as u64, offset_bytes, (false, token))
-    })
-}
-
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_stage_read`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_stage_write(
-    queue: *mut OpenQueue,
-    buffer: *const c_void,
-    length_bytes: usize,
-    offset_bytes: u64,
-    flags: u32,
-    token: u64,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
-        let (fua, _) = flags_of(flags, WRITE_FLAGS)?;
-        queue.stage_one(Operation::Write, buffer.cast(), length_bytes as u64, offset_bytes, (fua, token))
-    })
-}
-
 /// # Safety
 /// `pieces` is null or leads to `piece_count` of them.
 unsafe fn pieces_of<'a>(pieces: *const Piece, piece_count: u32) -> Result<&'a [Piece], Failure> {
@@ -209,102 +173,54 @@ unsafe fn pieces_of<'a>(pieces: *const Piece, piece_count: u32) -> Result<&'a [P
     Ok(unsafe { std::slice::from_raw_parts(pieces, piece_count as usize) })
 }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_stage_read`]; `pieces` is null or leads to `piece_count` of them.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_stage_readv(
-    queue: *mut OpenQueue,
-    pieces: *const Piece,
-    piece_count: u32,
-    offset_bytes: u64,
-    token: u64,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
+functions! {
+    "`queue` is null or of an open disk, and no other call on it runs meanwhile; buffers are valid for their length and are not accessed until the result is reaped."
+
+    fn fipsee_stage_read(queue: OpenQueue, buffer: *mut c_void, length_bytes: usize, offset_bytes: u64, token: u64) {
+        queue.stage_one(Operation::Read, buffer.cast(), length_bytes as u64, offset_bytes, (false, token))
+    }
+
+    fn fipsee_stage_write(
+        queue: OpenQueue,
+        buffer: *const c_void,
+        length_bytes: usize,
+        offset_bytes: u64,
+        flags: u32,
+        token: u64,
+    ) {
+        let (fua, _) = flags_of(flags, WRITE_FLAGS)?;
+        queue.stage_one(Operation::Write, buffer.cast(), length_bytes as u64, offset_bytes, (fua, token))
+    }
+
+    /// `pieces` is null or leads to `piece_count` of them.
+    fn fipsee_stage_readv(queue: OpenQueue, pieces: *const Piece, piece_count: u32, offset_bytes: u64, token: u64) {
         // SAFETY: promised by the caller.
         let pieces = unsafe { pieces_of(pieces, piece_count) }?;
         queue.stage_many(Operation::Read, pieces, offset_bytes, (false, token))
-    })
-}
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_stage_readv`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_stage_writev(
-    queue: *mut OpenQueue,
-    pieces: *const Piece,
-    piece_count: u32,
-    offset_bytes: u64,
-    flags: u32,
-    token: u64,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
+    fn fipsee_stage_writev(queue: OpenQueue, pieces: *const Piece, piece_count: u32, offset_bytes: u64, flags: u32, token: u64) {
         let (fua, _) = flags_of(flags, WRITE_FLAGS)?;
         // SAFETY: promised by the caller.
         let pieces = unsafe { pieces_of(pieces, piece_count) }?;
         queue.stage_many(Operation::Write, pieces, offset_bytes, (fua, token))
-    })
-}
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_stage_read`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_stage_flush(queue: *mut OpenQueue, token: u64) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
+    fn fipsee_stage_flush(queue: OpenQueue, token: u64) {
         queue.check_room()?;
         queue.queue.flush(token).map_err(|full| Error::from(full).into_failure())?;
         Ok(0)
-    })
-}
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_stage_read`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_stage_discard(
-    queue: *mut OpenQueue,
-    length_bytes: u64,
-    offset_bytes: u64,
-    token: u64,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
+    fn fipsee_stage_discard(queue: OpenQueue, length_bytes: u64, offset_bytes: u64, token: u64) {
         queue.check_room()?;
         queue.check_range(offset_bytes, length_bytes, u64::MAX)?;
         let staged = queue.queue.discard(offset_bytes >> SECTOR_SHIFT, length_bytes >> SECTOR_SHIFT, token);
         staged.map_err(|full| Error::from(full).into_failure())?;
         Ok(0)
-    })
-}
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_stage_read`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_stage_write_zeroes(
-    queue: *mut OpenQueue,
-    length_bytes: u64,
-    offset_bytes: u64,
-    flags: u32,
-    token: u64,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
+    fn fipsee_stage_write_zeroes(queue: OpenQueue, length_bytes: u64, offset_bytes: u64, flags: u32, token: u64) {
         let (fua, unmap) = flags_of(flags, WRITE_ZEROES_FLAGS)?;
         queue.check_room()?;
         queue.check_range(offset_bytes, length_bytes, u64::MAX)?;
@@ -312,5 +228,5 @@ pub(crate) unsafe extern "C" fn fipsee_stage_write_zeroes(
         let staged = queue.queue.write_zeroes(sector, sectors, unmap, fua, token);
         staged.map_err(|full| Error::from(full).into_failure())?;
         Ok(0)
-    })
+    }
 }

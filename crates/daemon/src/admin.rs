@@ -34,11 +34,9 @@ use crate::transport::vhost_user::VhostUserSockets;
 use crate::worker::{self, WorkerHandle};
 
 const MAX_REQUEST_BYTES: u64 = 4096;
-/// Idle connections are closed after this.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The admin socket that belongs to the client socket `path`.
-#[must_use]
 pub fn admin_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".admin");
@@ -82,7 +80,6 @@ struct Resize {
     force: bool,
 }
 
-/// The state of the admin thread.
 pub(crate) struct Admin {
     pub(crate) live: Arc<Live>,
     pub(crate) vms: Arc<VhostUserSockets>,
@@ -93,7 +90,6 @@ pub(crate) struct Admin {
     pub(crate) running: Config,
     pub(crate) log: LogLevel,
     pub(crate) confinement: Confinement,
-    /// The client socket and the admin socket.
     pub(crate) listeners: (Arc<Listener>, Arc<Listener>),
     /// Requests to the main thread to hand over.
     pub(crate) clients: Arc<Mailbox<HandOver>>,
@@ -102,7 +98,6 @@ pub(crate) struct Admin {
     pub(crate) hang_up: Option<UnixStream>,
 }
 
-/// The running admin socket.
 pub(crate) struct AdminHandle {
     begin: Sender<()>,
     stop: Arc<EventDoorbell>,
@@ -365,9 +360,6 @@ fn on_one_line(text: &str) -> String {
 }
 
 /// Is `line` a request? For tests and the fuzzer: nothing is done.
-///
-/// # Errors
-/// What is wrong with it.
 pub fn check(line: &str) -> Result<(), String> {
     parse(line).map(drop)
 }

@@ -300,9 +300,6 @@ fn read_file(path: &Path) -> Result<(Settings, Vec<DiskConfig>), String> {
 }
 
 /// The disks that a configuration file of this text describes. For tests and the fuzzer: no file is read, no disk opened.
-///
-/// # Errors
-/// What is wrong, and where.
 pub fn disks_of(text: &str) -> Result<Vec<DiskConfig>, String> {
     understand(text).map(|(_, disks)| disks)
 }

@@ -9,7 +9,6 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// Most descriptors of one message.
 const MAX_DESCRIPTORS: usize = 32;
 
 /// Send all of `bytes`.

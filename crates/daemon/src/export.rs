@@ -16,7 +16,6 @@ use crate::config::DiskConfig;
 pub struct AllowList {
     /// Every user that can open the socket.
     pub everyone: bool,
-    /// Users.
     pub uids: Vec<u32>,
     /// Groups, primary or not.
     pub gids: Vec<u32>,
@@ -30,7 +29,6 @@ impl AllowList {
     }
 }
 
-/// The kind of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A program, over rings.
@@ -52,7 +50,6 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// It does not write.
     Reader,
     /// It may write, beside others that may.
     Writer,
@@ -67,14 +64,10 @@ impl Role {
     }
 }
 
-/// The attachment that a client requests.
 #[derive(Clone, Copy, Debug)]
 pub struct AttachRequest {
-    /// How.
     pub kind: Kind,
-    /// Exclude all other attachments?
     pub exclusive: bool,
-    /// Its role.
     pub role: Role,
     /// May it write beside a sole writer?
     pub ignores_claims: bool,
@@ -111,7 +104,6 @@ impl AttachedClient {
     }
 }
 
-/// A disk under a name.
 pub struct Export {
     /// Its configuration; the size may have changed.
     pub(crate) spec: DiskSpec,
@@ -121,7 +113,6 @@ pub struct Export {
     left: Condvar,
 }
 
-/// The users that may use a disk, and the attached clients.
 struct Users {
     allow: AllowList,
     attached: Vec<AttachedClient>,
@@ -129,16 +120,13 @@ struct Users {
     retired: bool,
 }
 
-/// The reason why a client may not attach.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Denied {
-    /// It is not on the list.
     NotAllowed(String),
     /// Its request conflicts with attached clients.
     Busy(String),
     /// Likewise, but those clients have hung up, and only their last requests are not finished.
     BusyForNow(String),
-    /// It has just been removed.
     Gone,
 }
 
@@ -169,7 +157,6 @@ impl Denied {
         if holder.leaving { Self::BusyForNow(text) } else { Self::Busy(text) }
     }
 
-    /// In words.
     #[must_use]
     pub fn into_text(self) -> String {
         match self {
@@ -192,7 +179,6 @@ impl Users {
 
 impl Export {
     /// Serve `disk` as `config` says.
-    #[must_use]
     pub fn new(config: &DiskConfig, disk: AnyDisk) -> Self {
         let users = Mutex::new(Users { allow: config.allow.clone(), attached: Vec::new(), retired: false });
         Self { spec: config.spec.clone(), disk: Arc::new(disk), users, left: Condvar::new() }
@@ -208,8 +194,6 @@ impl Export {
         Ok(Arc::new(export))
     }
 
-    /// Its name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.spec.name
     }
@@ -220,8 +204,6 @@ impl Export {
         Some((if unit_bytes.is_some() { "direct" } else { "cached" }, unit_bytes))
     }
 
-    /// The description sent to clients.
-    #[must_use]
     pub fn info(&self, read_only: bool) -> BlockInfo {
         let mut info = self.disk.info();
         if self.spec.ro || read_only {
@@ -230,10 +212,6 @@ impl Export {
         info
     }
 
-    /// Attach a client.
-    ///
-    /// # Errors
-    /// [`Denied`], in words for the client.
     pub fn admit(&self, client: u64, credentials: &Credentials, wish: AttachRequest) -> Result<(), Denied> {
         let Credentials { uid, gid, ref more_gids, .. } = *credentials;
         let name = &self.spec.name;
@@ -318,7 +296,6 @@ impl Export {
     }
 
     /// Whether an attached client is exclusive, and its role.
-    #[must_use]
     pub fn terms_of(&self, client: u64) -> (bool, Role) {
         self.lock().of(client).map_or((false, Role::Reader), |attached| (attached.exclusive, attached.role))
     }
@@ -341,14 +318,11 @@ impl Export {
         self.lock().of(client)?.queues.get(usize::from(queue)).cloned()
     }
 
-    /// Remove the attachment.
     pub fn leave(&self, client: u64) {
         self.lock().attached.retain(|attached| attached.client != client);
         self.left.notify_all();
     }
 
-    /// The attached clients.
-    #[must_use]
     pub fn attached(&self) -> Vec<AttachedClient> {
         self.lock().attached.clone()
     }

@@ -54,7 +54,6 @@ impl FaultLog {
         rest
     }
 
-    /// Write all that is left, at the end.
     pub(crate) fn finish(&mut self) {
         self.quiet.clear();
         self.write();

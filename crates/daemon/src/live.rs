@@ -49,7 +49,6 @@ impl Live {
         Arc::clone(&self.served.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A number for a client, of any transport.
     pub(crate) fn next_client(&self) -> u64 {
         self.next_client.fetch_add(1, Ordering::Relaxed)
     }

@@ -17,7 +17,6 @@ pub(crate) fn reloading() {
     }
 }
 
-/// The daemon is stopping.
 pub(crate) fn stopping(status: &str) {
     notify(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }
@@ -53,7 +52,6 @@ impl Watchdog {
         self.interval.map(|interval| interval.saturating_sub(self.last.elapsed()))
     }
 
-    /// Send a keep-alive message, when one is due.
     pub(crate) fn beat(&mut self) {
         if self.interval.is_some_and(|interval| self.last.elapsed() >= interval) {
             self.last = Instant::now();

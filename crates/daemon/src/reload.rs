@@ -13,7 +13,6 @@ use crate::log::parse_level;
 use crate::notify;
 use crate::transport::vhost_user::Socket;
 
-/// The outcome of a reload, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Outcome {
     /// Disks that are served now and were not before.
@@ -84,7 +83,6 @@ impl Admin {
         Ok(outcome)
     }
 
-    /// The sockets that the running configuration gives a disk.
     fn configured(&self, name: &str) -> &[PathBuf] {
         self.running.disk(name).map_or(&[], |disk| &disk.vhost_user)
     }
@@ -137,7 +135,6 @@ impl Admin {
     }
 }
 
-/// For the status line of the service manager.
 pub(crate) fn serving(live: &Live) -> String {
     let served = live.now();
     let names: Vec<_> = served.exports.iter().take(8).map(|export| export.name()).collect();

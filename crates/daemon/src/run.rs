@@ -33,17 +33,11 @@ use crate::{notify, takeover};
 const OLD_END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Run a command line: serve, or check the configuration.
-///
-/// # Errors
-/// As [`run`], and what is wrong with the configuration.
 pub fn start(arguments: Arguments) -> Result<(), String> {
     start_with(arguments, &[])
 }
 
 /// As [`start`], with more services (docs/adding-a-service.md).
-///
-/// # Errors
-/// As [`start`].
 pub fn start_with(arguments: Arguments, services: Services) -> Result<(), String> {
     let is_check = arguments.check_config;
     let config = arguments.into_config()?;
@@ -91,7 +85,6 @@ fn run_confined(config: Config, confinement: Confinement, services: Services) ->
     })
 }
 
-/// State of the process, with or without a takeover.
 struct Process {
     /// Become readable at a signal.
     stop: UnixStream,
@@ -102,7 +95,6 @@ struct Process {
     log: LogLevel,
 }
 
-/// The initial resources of a daemon.
 pub(crate) struct Origin {
     pub(crate) clients: Listener,
     /// Made last, if it does not exist: a client that finds it finds everything ready.
@@ -307,7 +299,6 @@ fn raise_descriptor_limit() -> Result<(), String> {
     }
 }
 
-/// A stream that becomes readable at one of these signals.
 fn readable_signals(signals: &[i32]) -> Result<UnixStream, String> {
     let pipe = || -> std::io::Result<UnixStream> {
         let (read, write) = UnixStream::pair()?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{Daemon, eventually, finish_all, stamp};
 use fipsee_block::client::{Blocking, Completion, Disk, DiskError, Error, Queue, ReconnectEvent, ReconnectPolicy};
-use fipsee_block::wire::{Operation, SECTOR_BYTES, Segment, Status};
+use fipsee_block::wire::{SECTOR_BYTES, Segment, Status};
 use rustix::process::{Pid, Signal};
 
 const POLICY: ReconnectPolicy = ReconnectPolicy {
@@ -113,7 +113,7 @@ fn reads_flushes_and_tables_without_an_answer_are_submitted_again_on_every_queue
     let buffer = disk.allocate(1 << 20).expect("a pool");
     stop(&daemon);
     let segments: Vec<Segment> = (0..64).map(|piece| buffer.segment(piece * BLOCK_BYTES, BLOCK_BYTES)).collect();
-    queues[0].transfer(Operation::Read, (1 << 20) / SECTOR_BYTES, &segments, false, 0).expect("staged");
+    queues[0].read_vectored((1 << 20) / SECTOR_BYTES, &segments, 0).expect("staged");
     queues[1].flush(1).expect("room");
     queues[1].write_zeroes(0, 128, false, true, 2).expect("room");
     queues.iter_mut().for_each(Queue::submit);

@@ -5,8 +5,8 @@ mod common;
 use common::{Daemon, bytes_of, finish_one, stamp};
 use fipsee_block::client::{AttachOptions, Buffer, Disk, Queue};
 use fipsee_block::wire::{
-    BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, Operation,
-    SECTOR_SHIFT, Segment, Status,
+    BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, SECTOR_SHIFT,
+    Segment, Status,
 };
 use rustix::fs::SealFlags;
 
@@ -123,11 +123,6 @@ fn scattered(buffer: &Buffer, count: u64) -> (Vec<Segment>, Vec<u8>) {
     (segments, bytes)
 }
 
-fn transfer(queue: &mut Queue, operation: Operation, offset_bytes: u64, segments: &[Segment]) {
-    queue.transfer(operation, offset_bytes >> SECTOR_SHIFT, segments, false, 1).expect("staged");
-    assert_eq!(finish_one(queue), Status::Ok);
-}
-
 #[test]
 fn scattered_requests_keep_the_order_of_their_pieces() {
     let daemon = daemon();
@@ -140,16 +135,18 @@ fn scattered_requests_keep_the_order_of_their_pieces() {
             for (version, buffer) in [(count, &pool), (count + 1000, &own)] {
                 buffer.fill(0, &stamp(usize::try_from(count * 4096).expect("small"), 3, version));
                 let (segments, bytes) = scattered(buffer, count);
-                transfer(&mut queue, Operation::Write, 30 << 20, &segments);
+                queue.write_vectored((30 << 20) >> SECTOR_SHIFT, &segments, false, 1).expect("staged");
+                assert_eq!(finish_one(&mut queue), Status::Ok);
                 let flat = disk.allocate(bytes.len() as u64).expect("a pool");
                 assert!(on_disk(&mut queue, &flat, 30 << 20) == bytes, "{name}: write of {count} pieces");
                 buffer.fill(0, &vec![0; usize::try_from(count * 4096).expect("small")]);
-                transfer(&mut queue, Operation::Read, 30 << 20, &segments);
+                queue.read_vectored((30 << 20) >> SECTOR_SHIFT, &segments, 1).expect("staged");
+                assert_eq!(finish_one(&mut queue), Status::Ok);
                 assert!(scattered(buffer, count).1 == bytes, "{name}: read of {count} pieces");
             }
         }
         let too_many = vec![memory.buffer(0, 512).expect("inside").segment(0, 512); 257];
-        let error = queue.transfer(Operation::Read, 0, &too_many, false, 1).expect_err("257 pieces").to_string();
+        let error = queue.read_vectored(0, &too_many, 1).expect_err("257 pieces").to_string();
         common::assert_says(&error, &["longer than the disk's maximum", "split it"]);
     }
 }

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fipsee_block::client::transfer::{Plan, TransferMemory};
+use fipsee_block::client::transfer::{Action, Plan, TransferMemory};
 use fipsee_block::client::{AttachOptions, Bytes, Claim, DiskError, Error};
-use fipsee_block::wire::{CAPABILITY_NAMES, CAPABILITY_WRITE, FLAG_FUA, FLAG_UNMAP, Operation, SECTOR_BYTES, Status};
+use fipsee_block::wire::{CAPABILITY_NAMES, CAPABILITY_WRITE, SECTOR_BYTES, Status};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -18,18 +18,9 @@ use crate::events::EventQueue;
 use crate::memory::{Memory, View};
 use crate::transfer;
 
-/// An operation and its flags.
-type Action = (Operation, u16);
-
-const READ: Action = (Operation::Read, 0);
-
-const fn write_with(fua: bool) -> Action {
-    (Operation::Write, if fua { FLAG_FUA } else { 0 })
-}
-
 /// A plan that ends with its first failure.
-const fn plan<'a>((operation, flags): Action, disk_offsets: &'a [u64], length_bytes: u64) -> Plan<'a> {
-    Plan { operation, flags, disk_offsets, length_bytes, keep_going: false, place: TransferMemory::None }
+const fn plan<'a>(action: Action, disk_offsets: &'a [u64], length_bytes: u64) -> Plan<'a> {
+    Plan { action, disk_offsets, length_bytes, keep_going: false, place: TransferMemory::None }
 }
 
 /// A disk of a daemon. Offsets and lengths are in bytes and multiples of `block_size`.
@@ -83,7 +74,7 @@ impl Disk {
     fn batch(&self, offsets: &Bound<'_, PyAny>, memory: &Bound<'_, PyAny>, block_bytes: u64, action: Action) -> PyResult<()> {
         let py = memory.py();
         let disk_offsets = extract_offsets(offsets)?;
-        let view = View::of(memory, action.0 == Operation::Read)?;
+        let view = View::of(memory, action == Action::Read)?;
         let wanted_bytes = (disk_offsets.len() as u64).checked_mul(block_bytes);
         if block_bytes == 0 || wanted_bytes.is_none_or(|wanted| wanted > view.length_bytes() as u64) {
             return Err(PyValueError::new_err(format!(
@@ -214,46 +205,45 @@ impl Disk {
     fn read<'py>(&self, py: Python<'py>, offset: u64, length: usize) -> PyResult<Bound<'py, PyBytes>> {
         self.attached.check_process()?;
         let wanted = length as u64;
-        PyBytes::new_with(py, length, |bytes| self.run_one(py, READ, offset, wanted, Some(Bytes::of_slice(bytes))))
+        PyBytes::new_with(py, length, |bytes| self.run_one(py, Action::Read, offset, wanted, Some(Bytes::of_slice(bytes))))
     }
 
     /// Fill `buffer` with data from `offset`; returns how many bytes. Without a copy if it is memory of `alloc`.
     fn readinto(&self, py: Python<'_>, offset: u64, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
-        self.transfer(py, READ, offset, buffer)
+        self.transfer(py, Action::Read, offset, buffer)
     }
 
     /// Write `buffer` at `offset`; returns how many bytes. Durable after the next flush, or, with `fua`, on return.
     #[pyo3(signature = (offset, buffer, fua=false))]
     fn write(&self, py: Python<'_>, offset: u64, buffer: &Bound<'_, PyAny>, fua: bool) -> PyResult<usize> {
-        self.transfer(py, write_with(fua), offset, buffer)
+        self.transfer(py, Action::Write { fua }, offset, buffer)
     }
 
     /// Make everything written so far durable.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        self.run_one(py, (Operation::Flush, 0), 0, 0, None)
+        self.run_one(py, Action::Flush, 0, 0, None)
     }
 
     /// Discard a range: its contents are no longer needed.
     fn discard(&self, py: Python<'_>, offset: u64, length: u64) -> PyResult<()> {
-        self.run_one(py, (Operation::Discard, 0), offset, length, None)
+        self.run_one(py, Action::Discard, offset, length, None)
     }
 
     /// Make a range read as zeroes; `unmap`: its blocks may be deallocated.
     #[pyo3(signature = (offset, length, unmap=false))]
     fn write_zeroes(&self, py: Python<'_>, offset: u64, length: u64, unmap: bool) -> PyResult<()> {
-        let flags = if unmap { FLAG_UNMAP } else { 0 };
-        self.run_one(py, (Operation::WriteZeroes, flags), offset, length, None)
+        self.run_one(py, Action::WriteZeroes { unmap, fua: false }, offset, length, None)
     }
 
     /// Read `block_bytes` at each of `offsets`, number `i` to `memory[i * block_bytes:]`, as many at a time as the queue takes.
     fn read_batch(&self, offsets: &Bound<'_, PyAny>, memory: &Bound<'_, PyAny>, block_bytes: u64) -> PyResult<()> {
-        self.batch(offsets, memory, block_bytes, READ)
+        self.batch(offsets, memory, block_bytes, Action::Read)
     }
 
     /// Write `block_bytes` at each of `offsets`, number `i` from `memory[i * block_bytes:]`, in no order.
     #[pyo3(signature = (offsets, memory, block_bytes, fua=false))]
     fn write_batch(&self, offsets: &Bound<'_, PyAny>, memory: &Bound<'_, PyAny>, block_bytes: u64, fua: bool) -> PyResult<()> {
-        self.batch(offsets, memory, block_bytes, write_with(fua))
+        self.batch(offsets, memory, block_bytes, Action::Write { fua })
     }
 
     /// New memory shared with the daemon: data moves between it and the disk without a copy. Up to 63 a disk, less one per queue
@@ -310,7 +300,7 @@ impl Disk {
 
 impl Disk {
     fn transfer(&self, py: Python<'_>, action: Action, offset: u64, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
-        let view = View::of(buffer, action.0 == Operation::Read)?;
+        let view = View::of(buffer, action == Action::Read)?;
         let length = view.length_bytes();
         match self.run_on_view(py, plan(action, &[offset], length as u64), view)?.first() {
             Some((_, status)) => Err(Failure::from(Error::Service(DiskError::Request(*status))).into()),

@@ -3,9 +3,9 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 
-use fipsee_block::client::transfer::{BOUNCE_PIECE_BYTES, Piece, Pieces, Plan, TransferMemory};
+use fipsee_block::client::transfer::{Action, BOUNCE_PIECE_BYTES, Piece, Pieces, Plan, TransferMemory};
 use fipsee_block::client::{Buffer, Completion, DiskError, Error};
-use fipsee_block::wire::{FLAG_FUA, FLAG_UNMAP, Operation, SECTOR_BYTES, Status};
+use fipsee_block::wire::{SECTOR_BYTES, Status};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -13,7 +13,7 @@ use crate::attached::{DiskConnection, Lane};
 use crate::error::{Failure, closed, exception};
 use crate::memory::{Registered, View};
 
-/// What is awaited, and what it must keep alive. Each of its pieces in flight holds it: it has ended when the last one lets go.
+/// What is awaited, and what it must keep alive. Each of its pieces in flight holds it: it has ended when the last one is dropped.
 struct Transfer {
     future: Py<PyAny>,
     /// What the future gets.
@@ -21,8 +21,7 @@ struct Transfer {
     view: Option<View>,
     /// Where the daemon finds the data, if it does not go through the bounce memory.
     direct: Option<(Arc<Registered>, u64)>,
-    operation: Operation,
-    flags: u16,
+    action: Action,
     disk_offset: u64,
     length_bytes: u64,
     failed: OnceLock<Status>,
@@ -35,9 +34,9 @@ impl Transfer {
             (None, Some(view)) => TransferMemory::Bounce(view.bytes(), bounce),
             (None, None) => TransferMemory::None,
         };
-        let Self { operation, flags, length_bytes, .. } = *self;
+        let Self { action, length_bytes, .. } = *self;
         let disk_offsets = std::slice::from_ref(&self.disk_offset);
-        Plan { operation, flags, disk_offsets, length_bytes, keep_going: false, place }
+        Plan { action, disk_offsets, length_bytes, keep_going: false, place }
     }
 
     /// Is there no use in beginning more of it: it failed, or was cancelled?
@@ -146,14 +145,13 @@ impl State {
     }
 }
 
-fn operation_of(name: &str, flag: bool) -> PyResult<(Operation, u16)> {
-    let flags = |bit| if flag { bit } else { 0 };
+fn action_of(name: &str, flag: bool) -> PyResult<Action> {
     Ok(match name {
-        "read" | "readinto" => (Operation::Read, 0),
-        "write" => (Operation::Write, flags(FLAG_FUA)),
-        "flush" => (Operation::Flush, 0),
-        "discard" => (Operation::Discard, 0),
-        "write_zeroes" => (Operation::WriteZeroes, flags(FLAG_UNMAP)),
+        "read" | "readinto" => Action::Read,
+        "write" => Action::Write { fua: flag },
+        "flush" => Action::Flush,
+        "discard" => Action::Discard,
+        "write_zeroes" => Action::WriteZeroes { unmap: flag, fua: false },
         other => return Err(PyValueError::new_err(format!("no operation '{other}'"))),
     })
 }
@@ -182,7 +180,7 @@ impl EventQueue {
         length: u64,
         flag: bool,
     ) -> PyResult<bool> {
-        let (name, (operation, flags)) = (operation, operation_of(operation, flag)?);
+        let action = action_of(operation, flag)?;
         if !(offset | length).is_multiple_of(SECTOR_BYTES) {
             return Err(exception(&Error::Service(DiskError::Request(Status::Misaligned))));
         }
@@ -190,8 +188,8 @@ impl EventQueue {
             return Ok(false);
         }
         let (view, value) = match buffer {
-            Some(buffer) => (Some(View::of(&buffer, name == "readinto")?), None),
-            None if name == "read" => View::of_new_bytes(py, length).map(|(view, bytes)| (Some(view), Some(bytes)))?,
+            Some(buffer) => (Some(View::of(&buffer, operation == "readinto")?), None),
+            None if operation == "read" => View::of_new_bytes(py, length).map(|(view, bytes)| (Some(view), Some(bytes)))?,
             None => (None, None),
         };
         if view.as_ref().is_some_and(|view| length == 0 || length > view.length_bytes() as u64) {
@@ -199,7 +197,7 @@ impl EventQueue {
         }
         let direct = view.as_ref().and_then(|view| self.disk.find(view));
         let (disk_offset, length_bytes, failed) = (offset, length, OnceLock::new());
-        let transfer = Transfer { future, value, view, direct, operation, flags, disk_offset, length_bytes, failed };
+        let transfer = Transfer { future, value, view, direct, action, disk_offset, length_bytes, failed };
         self.with(|state| state.begin(transfer))?;
         Ok(true)
     }

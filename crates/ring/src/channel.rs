@@ -51,16 +51,13 @@ pub struct Profile {
 /// An ATTACH flag that may be sent only with a feature in force. A client that sets the flag offers the feature.
 #[derive(Clone, Copy, Debug)]
 pub struct FlagRule {
-    /// The flag.
     pub flag: u32,
-    /// The feature that it needs.
     pub feature: u64,
     /// What a daemon without the feature cannot do; `None` if there the flag means nothing and is left out.
     pub unsupported: Option<&'static str>,
 }
 
 crate::wire_structures! {
-    /// The start of a region.
     pub RegionHeader: 64 {
         0 magic: u64, 8 version: u32, 12 queue_count: u32, 16 region_bytes: u64, 24 features: u64, 32 pool_offset_bytes: u64,
         40 pool_bytes: u64, 48 reserved: [u64; 2],
@@ -68,21 +65,14 @@ crate::wire_structures! {
     /// Where the two rings of one queue are and how they start: an entry of the table of queues, which follows.
     #[derive(PartialEq, Eq)]
     pub QueueGeometry: 64 {
-        /// Offset of the request ring, client to daemon.
         0 request_offset_bytes: u64,
-        /// Offset of the completion ring, daemon to client.
         8 completion_offset_bytes: u64,
         /// Offset of the cold words: those of the request ring, then those of the completion ring.
         16 cold_offset_bytes: u64,
-        /// Slots of the request ring.
         24 request_slots: u32,
-        /// Slots of the completion ring.
         28 completion_slots: u32,
-        /// Slot index of the first request.
         32 request_start: u32,
-        /// Slot index of the first completion.
         36 completion_start: u32,
-        /// Requests that may be outstanding.
         40 depth: u32,
         /// The CPU that the worker is bound to, plus 1, if it is and [`FEATURE_WORKER_CPU`] is in force. A hint, not to be relied
         /// on.
@@ -94,18 +84,14 @@ crate::wire_structures! {
     }
 }
 
-/// The geometry of a whole region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionLayout {
     /// Feature bits in force.
     pub features: u64,
-    /// Offset of the payload pool.
     pub pool_offset_bytes: u64,
     /// Length of the payload pool; 0 when there is none.
     pub pool_bytes: u64,
-    /// Length of the region.
     pub region_bytes: u64,
-    /// The queues.
     pub queues: Vec<QueueGeometry>,
 }
 
@@ -114,7 +100,6 @@ impl RegionLayout {
     ///
     /// Rings that all begin at slot 0 of page-aligned memory compete for the same cache sets, so each starts at
     /// another slot: `seed` (a channel number) chooses (3 cycles a visit instead of 11 with 1000 channels, DESIGN section 5).
-    #[must_use]
     pub fn plan(profile: &Profile, queue_count: u16, depth: u32, pool_bytes: u64, seed: u32) -> Self {
         let depth = depth.clamp(1, MAX_DEPTH);
         let request_slots = depth.next_power_of_two().max(MIN_SLOTS);
@@ -147,10 +132,6 @@ impl RegionLayout {
         Self { features: 0, pool_offset_bytes, pool_bytes, region_bytes: pool_offset_bytes + pool_bytes, queues }
     }
 
-    /// Write header and table into a fresh region.
-    ///
-    /// # Errors
-    /// The region is smaller than the layout.
     pub fn write_to(&self, region: &Region) -> Result<(), PeerFault> {
         let Self { features, pool_offset_bytes, pool_bytes, region_bytes, .. } = *self;
         let queue_count = u32::try_from(self.queues.len()).unwrap_or(u32::MAX);
@@ -166,9 +147,6 @@ impl RegionLayout {
     }
 
     /// Copy header and table out of a region that a peer made for this service, then check each value.
-    ///
-    /// # Errors
-    /// What the peer got wrong.
     pub fn read_from(profile: &Profile, region: &Region) -> Result<Self, PeerFault> {
         let mut header = RegionHeader::new_zeroed();
         region.read(0, header.as_mut_bytes())?;
@@ -202,7 +180,6 @@ fn read_queue(profile: &Profile, region: &Region, features: u64, queue: u64) -> 
     Ok(geometry)
 }
 
-/// The offset of entry `queue` of the table of queues.
 const fn table_offset_bytes(queue: u64) -> u64 {
     REGION_HEADER_BYTES as u64 + queue * QUEUE_ENTRY_BYTES as u64
 }
@@ -213,15 +190,11 @@ fn ring_bytes(slots: u32) -> u64 {
 
 impl QueueGeometry {
     /// The choices of this CPU's family, with those of the geometry.
-    #[must_use]
     pub fn tuning(&self) -> Tuning {
         Tuning::default().with_choices(self.choices)
     }
 
     /// Are these values possible for rings of this service? Whether they fit the region is checked when they are opened.
-    ///
-    /// # Errors
-    /// The value that is impossible.
     pub fn check(&self, profile: &Profile) -> Result<(), PeerFault> {
         let Self { request_slots, completion_slots, request_start, completion_start, depth, .. } = *self;
         expect("the slots of the request ring", request_slots, is_slot_count(request_slots))?;
@@ -232,19 +205,11 @@ impl QueueGeometry {
         expect("the depth of the queue", depth, (1..=most).contains(&depth))
     }
 
-    /// The request ring, client to daemon.
-    ///
-    /// # Errors
-    /// It does not fit the region.
     pub fn request_ring(&self, region: &Arc<Region>, tuning: &Tuning) -> Result<MappedRing, PeerFault> {
         let ring = MappedRing::new(region, self.request_offset_bytes, self.request_slots, self.cold_offset_bytes)?;
         Ok(ring.with_store(tuning.store))
     }
 
-    /// The completion ring, daemon to client.
-    ///
-    /// # Errors
-    /// It does not fit the region.
     pub fn completion_ring(&self, region: &Arc<Region>, tuning: &Tuning) -> Result<MappedRing, PeerFault> {
         let cold_offset_bytes = self.cold_offset_bytes.saturating_add(COLD_BYTES as u64);
         let ring = MappedRing::new(region, self.completion_offset_bytes, self.completion_slots, cold_offset_bytes)?;
@@ -252,28 +217,19 @@ impl QueueGeometry {
     }
 }
 
-/// The client's end of one queue.
 #[derive(Debug)]
 pub struct ClientQueue {
-    /// Requests go out here.
     pub requests: CallWriter<MappedRing>,
-    /// Completions and events come in here.
     pub completions: Reader<MappedRing>,
-    /// Wakes the daemon.
     pub daemon_doorbell: EventDoorbell,
-    /// Wakes us.
     pub our_doorbell: SocketDoorbell,
     /// The CPU that the worker is bound to, if the daemon names it.
     pub worker_cpu: Option<u32>,
-    /// How the rings go about their work.
     pub tuning: Tuning,
 }
 
 impl ClientQueue {
     /// Open the client's end. `tuning`: as a rule that [of the geometry](QueueGeometry::tuning).
-    ///
-    /// # Errors
-    /// The rings do not fit the region.
     pub fn open(
         region: &Arc<Region>,
         geometry: &QueueGeometry,
@@ -296,9 +252,6 @@ impl ClientQueue {
 
     /// Sleep until the daemon rings, at most until `deadline_ticks`. Only after
     /// [`Reader::arm_and_work_remains`] said no; afterwards [`woken`](Self::woken).
-    ///
-    /// # Errors
-    /// What poll(2) reports.
     pub fn sleep(&self, deadline_ticks: Option<u64>) -> io::Result<()> {
         await_readable(&self.our_doorbell, deadline_ticks.map(clock::until))
     }
@@ -314,21 +267,14 @@ impl ClientQueue {
 /// The daemon's end of one queue. The doorbells are others where the rings are in the memory of a guest.
 #[derive(Debug)]
 pub struct ServerQueue<C = SocketDoorbell, O = EventDoorbell> {
-    /// Requests come in here.
     pub requests: Reader<MappedRing>,
-    /// Completions and events go out here.
     pub completions: Writer<MappedRing>,
-    /// Wakes us.
     pub our_doorbell: O,
-    /// Wakes the client.
     pub client_doorbell: C,
 }
 
 impl ServerQueue {
     /// Open the daemon's end. `tuning`: as a rule that [of the geometry](QueueGeometry::tuning).
-    ///
-    /// # Errors
-    /// The rings do not fit the region.
     pub fn open(
         region: &Arc<Region>,
         geometry: &QueueGeometry,
@@ -342,9 +288,6 @@ impl ServerQueue {
 
     /// Go on with a channel, whose geometry was [checked](QueueGeometry::check), at these positions of its request and its
     /// completion ring.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open), and a position outside its ring.
     pub fn open_at(
         region: &Arc<Region>,
         geometry: &QueueGeometry,

@@ -4,7 +4,6 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// The counter now, unordered with the code around it: for statistics.
-#[must_use]
 #[inline(always)]
 pub fn ticks() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -21,7 +20,6 @@ pub fn ticks() -> u64 {
 
 /// The counter once everything before has completed: for timing a piece of code. Unfenced stamps speculate past the
 /// spin they are meant to time.
-#[must_use]
 #[inline(always)]
 pub fn ticks_fenced() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -33,7 +31,6 @@ pub fn ticks_fenced() -> u64 {
 }
 
 /// Ticks per second, measured once against the monotonic clock over 20 ms (off by less than 0.01 %).
-#[must_use]
 pub fn ticks_per_second() -> u64 {
     static RATE: LazyLock<u64> = LazyLock::new(|| {
         let (started, from) = (Instant::now(), ticks_fenced());
@@ -48,21 +45,18 @@ pub fn ticks_per_second() -> u64 {
 }
 
 /// `ticks` in nanoseconds.
-#[must_use]
 pub fn ticks_to_ns(ticks: u64) -> u64 {
     let ns = u128::from(ticks) * 1_000_000_000 / u128::from(ticks_per_second());
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
 /// `duration` in ticks.
-#[must_use]
 pub fn duration_to_ticks(duration: Duration) -> u64 {
     let ticks = duration.as_nanos() * u128::from(ticks_per_second()) / 1_000_000_000;
     u64::try_from(ticks).unwrap_or(u64::MAX)
 }
 
 /// What is left until the counter reads `deadline_ticks`; nothing when it has.
-#[must_use]
 pub fn until(deadline_ticks: u64) -> Duration {
     Duration::from_nanos(ticks_to_ns(deadline_ticks.saturating_sub(ticks())))
 }

@@ -82,7 +82,7 @@ impl RefusalCode {
 /// One control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Client: the versions and features it speaks.
+    /// Client: the versions and features that it supports.
     Hello {
         /// Lowest version.
         version_min: u16,
@@ -93,7 +93,7 @@ pub enum Control {
     },
     /// Daemon: the version in force and its limits.
     Welcome {
-        /// The version both speak from here on.
+        /// The version in force from here on.
         version: u16,
         /// Most queues it grants.
         max_queues: u16,
@@ -141,7 +141,7 @@ pub enum Control {
         /// The id.
         region: u16,
     },
-    /// Client: finish what was published and let go.
+    /// Client: finish what was published and release the attachment.
     Detach,
     /// Daemon: finished; the socket closes.
     Detached,
@@ -204,7 +204,6 @@ impl Control {
     /// The bytes of this message.
     ///
     /// A name or text that is too long is cut at a character; names are checked by the caller.
-    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let (kind, length) = self.kind();
         let length_bytes = u32::try_from(length).unwrap_or(0);
@@ -245,9 +244,6 @@ impl Control {
     }
 
     /// Understand a message. Every byte that the kind does not define must be zero.
-    ///
-    /// # Errors
-    /// Which field was wrong.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let (header, _): (ControlHeader, _) = read(bytes)?;
         expect("the magic number", header.magic.into(), MAGIC.into())?;

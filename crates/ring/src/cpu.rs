@@ -36,7 +36,6 @@ pub struct CpuFeatures {
     pub store: StoreVariant,
     /// Can it push a line out of its own cache towards the others' (CLDEMOTE)?
     pub has_demote: bool,
-    /// The model name, for reports.
     pub vendor: [u8; 12],
     /// Display family, as CPUID leaf 1 composes it; 0 off x86-64.
     pub family: u32,
@@ -50,8 +49,6 @@ pub struct CpuFeatures {
     pub has_invariant_tsc: bool,
 }
 
-/// The facts of the CPU this process runs on.
-#[must_use]
 pub fn features() -> CpuFeatures {
     static FEATURES: LazyLock<CpuFeatures> = LazyLock::new(detect);
     *FEATURES
@@ -78,7 +75,6 @@ pub fn prefetch_for_write(address: *const u8) {
 }
 
 /// Does this machine run on a single CPU? `false` when that cannot be found out.
-#[must_use]
 pub fn is_only_one() -> bool {
     static ONLINE: LazyLock<String> =
         LazyLock::new(|| std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default());

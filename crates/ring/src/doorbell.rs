@@ -19,15 +19,10 @@ pub struct EventDoorbell(Arc<OwnedFd>);
 
 impl EventDoorbell {
     /// A new, silent doorbell.
-    ///
-    /// # Errors
-    /// The process or the system has no descriptor left.
     pub fn new() -> io::Result<Self> {
         Ok(Self::from_fd(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Wrap a descriptor received from the daemon.
-    #[must_use]
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self(Arc::new(fd))
     }
@@ -45,9 +40,6 @@ impl AsFd for EventDoorbell {
 }
 
 /// Wait until a descriptor is readable, at most `longest`. May end early.
-///
-/// # Errors
-/// What poll(2) reports.
 pub fn await_readable(fd: impl AsFd, longest: Option<Duration>) -> io::Result<()> {
     let timeout = longest.and_then(|longest| Timespec::try_from(longest).ok());
     match rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref()) {
@@ -56,7 +48,6 @@ pub fn await_readable(fd: impl AsFd, longest: Option<Duration>) -> io::Result<()
     }
 }
 
-/// Wakes a client that sleeps.
 pub trait ClientDoorbell {
     /// Ring; never blocks.
     fn ring(&mut self);
@@ -77,17 +68,12 @@ const RINGS_AT_ONCE: u32 = 64;
 
 impl SocketDoorbell {
     /// A new doorbell: the daemon's end and the client's end.
-    ///
-    /// # Errors
-    /// The process or the system has no descriptor left.
     pub fn pair() -> io::Result<(Self, Self)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         Ok((Self::from_fd(ours), Self::from_fd(theirs)))
     }
 
-    /// Wrap a descriptor received from the daemon.
-    #[must_use]
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self(Arc::new(fd))
     }
@@ -99,7 +85,6 @@ impl SocketDoorbell {
 
     /// Take all rings so far; `false` when the peer has closed its end. If a peer rings faster than we read, some are
     /// left and wake us once more, without cause.
-    #[must_use]
     pub fn drain(&self) -> bool {
         let mut byte = [0_u8; 8];
         for _ in 0..RINGS_AT_ONCE {

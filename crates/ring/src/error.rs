@@ -111,7 +111,6 @@ impl<S: ServiceError> std::error::Error for Error<S> {}
 
 impl<S> Error<S> {
     /// May another attempt to attach succeed?
-    #[must_use]
     pub const fn is_transient(&self) -> bool {
         match self {
             // The old attachment may not be released yet, or the new daemon not complete.

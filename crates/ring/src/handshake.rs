@@ -29,23 +29,16 @@ const TOO_LONG_BYTES: u64 = MAX_MESSAGE_BYTES as u64 + 1;
 /// What a client holds once it is attached, all of it checked.
 #[derive(Debug)]
 pub struct AttachedChannel {
-    /// The connection.
     pub control: Seqpacket,
-    /// The channel's memory.
     pub region: Arc<Region>,
-    /// Its layout.
     pub layout: RegionLayout,
     /// The service's own information; its crate checks it.
     pub service_info: [u8; SERVICE_INFO_BYTES],
-    /// Our end of every queue.
     pub queues: Vec<ClientQueue>,
 }
 
 /// Connect to the daemon that listens at `socket_path`, offer the features `offered` and those that the flags need, and attach to
 /// the service that `profile` describes.
-///
-/// # Errors
-/// Any [`Error`] but that of a queue or a service.
 pub fn attach<S>(socket_path: &Path, offered: u64, profile: &Profile, mut wanted: Wanted) -> Result<AttachedChannel, Error<S>> {
     if wanted.name.is_empty() || wanted.name.len() > MAX_NAME_BYTES {
         let text = format!("the name '{}' has {} bytes; a name has 1 to {MAX_NAME_BYTES}", wanted.name, wanted.name.len());
@@ -129,7 +122,7 @@ pub fn ask<S>(
             give_up(control);
             Error::TimedOut(what)
         }
-        // Longer than any message may be: the machine is not to blame.
+        // Longer than any message may be: this is not a shortage of the machine.
         io::ErrorKind::InvalidData => Malformed { what: "the length in bytes, at least", value: TOO_LONG_BYTES }.into(),
         _ => Error::Io { context: "talk to the daemon", source },
     };
@@ -168,12 +161,10 @@ fn give_up(control: &Seqpacket) {
 }
 
 /// The daemon sent a message of a kind that answers something else.
-#[must_use]
 pub fn unexpected<S>(message: &Control) -> Error<S> {
     PeerFault::Value { what: "the kind of an answer", value: message.kind().0.into() }.into()
 }
 
-/// A refusal.
 pub fn refuse(code: RefusalCode, text: impl Into<String>) -> Refusal {
     Refusal { code, text: text.into() }
 }
@@ -181,9 +172,7 @@ pub fn refuse(code: RefusalCode, text: impl Into<String>) -> Refusal {
 /// A fresh channel: what the daemon hands to a client, and its own end of every queue.
 #[derive(Debug)]
 pub struct Grant {
-    /// The channel's memory.
     pub region: Arc<Region>,
-    /// Its layout.
     pub layout: RegionLayout,
     /// The daemon's ends, in the order of the table.
     pub queues: Vec<ServerQueue>,
@@ -193,9 +182,6 @@ pub struct Grant {
 
 impl Grant {
     /// Make the channel that `layout` describes; `place` may choose the NUMA node of its memory before it is first touched.
-    ///
-    /// # Errors
-    /// The machine has no memory or descriptors left.
     pub fn new(layout: RegionLayout, place: impl FnOnce(&Arc<Region>)) -> Result<Self, Refusal> {
         let scarce = |what: &str, error: &dyn fmt::Display| {
             let text = format!(
@@ -219,14 +205,11 @@ impl Grant {
     }
 
     /// The ATTACHED that goes with it.
-    #[must_use]
     pub fn attached(&self, service_info: [u8; SERVICE_INFO_BYTES]) -> Control {
         let queue_count = u16::try_from(self.layout.queues.len()).unwrap_or(u16::MAX);
         Control::Attached { queue_count, region_bytes: self.layout.region_bytes, service_info }
     }
 
-    /// The descriptors that ATTACHED carries.
-    #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let doorbells = self.client_ends.iter().flat_map(|(doorbell, client_end)| [doorbell.as_fd(), client_end.as_fd()]);
         std::iter::once(self.region.as_fd()).chain(doorbells).collect()

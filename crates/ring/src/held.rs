@@ -29,7 +29,6 @@ pub enum LockKind {
     OpenFile(i64),
 }
 
-/// Why a lock could not be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockError {
     /// By this process, as far as the kernel knows.
@@ -63,7 +62,6 @@ pub fn take(mut attempt: impl FnMut() -> Result<(), Errno>, holder: impl Fn() ->
 }
 
 /// The process that holds a lock of this kind on a file. `None`: it is gone or unknown.
-#[must_use]
 pub fn holder(kind: LockKind, file: &Metadata) -> Option<u32> {
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
     let taker = taker(&locks, kind, file);
@@ -73,7 +71,6 @@ pub fn holder(kind: LockKind, file: &Metadata) -> Option<u32> {
 }
 
 /// Words about a holder, to follow "is in use".
-#[must_use]
 pub fn describe(holder: Option<u32>) -> String {
     match holder {
         None => String::new(),
@@ -82,7 +79,6 @@ pub fn describe(holder: Option<u32>) -> String {
     }
 }
 
-/// Which process took such a lock, from `/proc/locks`.
 fn taker(locks: &str, kind: LockKind, file: &Metadata) -> Option<u32> {
     let takers = |place: &str| locks.lines().find_map(|line| lock_of(line, kind, place)?.parse().ok().filter(|pid| *pid > 0));
     let inode = format!(":{}", file.ino());

@@ -4,15 +4,12 @@
 pub const SLOT_BYTES: usize = 64;
 /// Bytes of a message that belong to the caller.
 pub const PAYLOAD_BYTES: usize = 60;
-/// Byte offset of the stamp in a slot.
 pub const STAMP_OFFSET_BYTES: usize = 60;
 /// Fewest slots of a ring. One slot would make "the previous lap" and "empty" the same line for both sides.
 pub const MIN_SLOTS: u32 = 2;
 /// Most slots of a ring: 4 MiB. A larger ring leaves the last-level cache and gains nothing (DESIGN section 2).
 pub const MAX_SLOTS: u32 = 65_536;
 
-/// Can a ring have this many slots?
-#[must_use]
 pub const fn is_slot_count(slots: u32) -> bool {
     slots.is_power_of_two() && MIN_SLOTS <= slots && slots <= MAX_SLOTS
 }
@@ -21,9 +18,7 @@ crate::wire_structures! {
     /// The cold words of one ring, in its own pair of lines, because adjacent-line prefetch moves lines in pairs. It says where they
     /// are; all access to them is atomic, word by word.
     pub ColdWords: 128 {
-        /// The release counter.
         0 released: u32,
-        /// The asleep flag.
         4 asleep: u32,
         /// The delay that the reader asks the writer for (docs/protocol.md section 2.5).
         8 hold: u32,
@@ -33,12 +28,10 @@ crate::wire_structures! {
         16 reserved: [u8; 112],
     }
 }
-/// Bytes of the cold words of one ring.
 pub const COLD_BYTES: usize = size_of::<ColdWords>();
 
 /// The stamp of the lap after `stamp`: laps count 1, 2, .. 2^32 - 1, 1, because fresh memory is zero and a stamp
 /// must differ from it.
-#[must_use]
 #[inline(always)]
 pub const fn next_stamp(stamp: u32) -> u32 {
     if stamp == u32::MAX { 1 } else { stamp + 1 }

@@ -7,6 +7,7 @@
 //! This crate knows no service: it moves 60-byte payloads and file descriptors. What a service adds to the rules of
 //! channels it says in a `channel::Profile`.
 
+#![allow(missing_docs, reason = "a comment is where a name and a type do not say it")]
 #![cfg_attr(
     not(all(target_arch = "x86_64", not(miri))),
     allow(unused_variables, dead_code, reason = "for instructions that only x86-64 has")

@@ -51,7 +51,6 @@ impl Listener {
 
     /// A socket that another process listens with, and the lock beside its path if that is a process of ours, which made it. The
     /// path stays that process's until [`own`](Self::own).
-    #[must_use]
     pub fn handed_over(path: PathBuf, socket: OwnedFd, lock: Option<OwnedFd>) -> Self {
         let lock = lock.map(File::from);
         Self { path, socket, lock, folders: Vec::new(), took_over: false, removes: AtomicBool::new(false) }
@@ -63,25 +62,19 @@ impl Listener {
     }
 
     /// What another process needs to continue with it: the socket, then the lock if there is one.
-    #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         std::iter::once(self.socket.as_fd()).chain(self.lock.as_ref().map(AsFd::as_fd)).collect()
     }
 
-    /// The socket, for epoll and accept.
-    #[must_use]
     pub const fn socket(&self) -> &OwnedFd {
         &self.socket
     }
 
     /// Was a socket found at the path that an ended server had left there?
-    #[must_use]
     pub const fn took_over(&self) -> bool {
         self.took_over
     }
 
-    /// Where it listens.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }

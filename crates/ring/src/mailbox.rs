@@ -15,15 +15,10 @@ pub struct Mailbox<T> {
 }
 
 impl<T> Mailbox<T> {
-    /// An empty mailbox.
-    ///
-    /// # Errors
-    /// No descriptor left.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self { messages: Mutex::new(Vec::new()), pending: AtomicBool::new(false), doorbell: EventDoorbell::new()? })
     }
 
-    /// Add a message and wake the receiver.
     pub fn send(&self, message: T) {
         self.send_all(std::iter::once(message));
     }
@@ -35,13 +30,11 @@ impl<T> Mailbox<T> {
         self.doorbell.ring();
     }
 
-    /// Is something there?
     #[inline(always)]
     pub fn has_messages(&self) -> bool {
         self.pending.load(Ordering::Relaxed)
     }
 
-    /// Take everything.
     pub fn take(&self) -> Vec<T> {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         self.pending.store(false, Ordering::Relaxed);

@@ -54,9 +54,6 @@ unsafe impl Send for MappedRing {}
 
 impl MappedRing {
     /// The ring of `slot_count` slots at `slots_offset_bytes` with its cold words at `cold_offset_bytes`.
-    ///
-    /// # Errors
-    /// Any of the three does not fit the region, or is misaligned.
     pub fn new(
         region: &Arc<Region>,
         slots_offset_bytes: u64,
@@ -99,7 +96,6 @@ impl MappedRing {
     }
 
     /// The message that `cursor` comes to, for a poller of many rings.
-    #[must_use]
     pub fn next_stamp(&self, cursor: Cursor) -> NextStamp {
         NextStamp { address: self.stamp(cursor.index()), expected: cursor.stamp(), mapping: Arc::clone(&self.mapping) }
     }
@@ -110,7 +106,6 @@ impl MappedRing {
     }
 
     /// What the reader asks for: any value, from a peer. Costs nothing beside the look at its asleep flag: it is the same line.
-    #[must_use]
     #[inline(always)]
     pub fn asked_hold(&self) -> u32 {
         self.cold_word(offset_of!(ColdWords, hold)).load(Ordering::Relaxed)
@@ -122,7 +117,6 @@ impl MappedRing {
     }
 
     /// What the reader asks for: any value, from a peer. In the line of the asleep flag, as [`asked_hold`](Self::asked_hold).
-    #[must_use]
     #[inline(always)]
     pub fn asked_choices(&self) -> u32 {
         self.cold_word(offset_of!(ColdWords, choices)).load(Ordering::Relaxed)

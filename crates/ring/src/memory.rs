@@ -11,11 +11,9 @@ use crate::region::Region;
 /// Bytes that a peer names; any values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// The id of their region.
     pub region: u16,
     /// Their offset in it.
     pub offset_bytes: u64,
-    /// How many they are.
     pub length_bytes: u64,
 }
 
@@ -49,28 +47,22 @@ impl Span {
     ///
     /// # Safety
     /// The memory is valid for loads and stores of `length_bytes` for as long as the span is used.
-    #[must_use]
     #[inline(always)]
     pub const unsafe fn new(base: NonNull<u8>, length_bytes: usize) -> Self {
         Self { base, length_bytes }
     }
 
-    /// First byte.
-    #[must_use]
     #[inline(always)]
     pub const fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// Length in bytes.
-    #[must_use]
     #[inline(always)]
     pub const fn length_bytes(&self) -> usize {
         self.length_bytes
     }
 
     /// The rest after its first `bytes`; empty if there is none.
-    #[must_use]
     pub fn without_first(&self, bytes: usize) -> Self {
         let bytes = bytes.min(self.length_bytes);
         // SAFETY: `bytes` was bounded just now: the sum stays within the memory, or at its end.
@@ -120,7 +112,6 @@ pub unsafe fn copy_from(spans: &[Span], bytes: &mut [u8]) -> bool {
 ///
 /// # Safety
 /// The spans are still mapped for stores, and none overlaps `bytes`.
-#[must_use]
 pub unsafe fn copy_to(spans: &[Span], bytes: &[u8]) -> bool {
     if spans.iter().map(Span::length_bytes).sum::<usize>() < bytes.len() {
         return false;
@@ -135,7 +126,6 @@ pub unsafe fn copy_to(spans: &[Span], bytes: &[u8]) -> bool {
     true
 }
 
-/// Memory that messages name.
 pub trait Memory {
     /// Append to `spans` the pieces, one or more, that `extent` consists of. `access` is the `ACCESS_*` bits needed. They stay
     /// mapped while the memory is not changed.
@@ -145,9 +135,6 @@ pub trait Memory {
     fn find(&self, extent: Extent, access: u16, spans: &mut Vec<Span>) -> Result<(), MemoryFault>;
 
     /// Fill `bytes` from the beginning of `extent`. `spans` is empty, and is afterwards: a place to work in.
-    ///
-    /// # Errors
-    /// As of [`find`](Self::find), or it is shorter.
     fn read(&self, extent: Extent, spans: &mut Vec<Span>, bytes: &mut [u8]) -> Result<(), MemoryFault> {
         self.find(extent, ACCESS_READ, spans)?;
         // SAFETY: found just now in memory that is not changed during this call; `bytes` is no memory of a peer's.
@@ -184,9 +171,6 @@ impl Default for RegionTable {
 
 impl RegionTable {
     /// The table of a queue before its client has handed over anything: the pool of its channel is region 0.
-    ///
-    /// # Errors
-    /// The range is outside the memory.
     pub fn of_pool(memory: &Arc<Region>, offset_bytes: u64, length_bytes: u64) -> Result<Self, MemoryFault> {
         let mut table = Self::default();
         table.insert(0, memory, offset_bytes, length_bytes, ACCESS_READ | ACCESS_WRITE).map(|()| table)
@@ -211,9 +195,6 @@ impl RegionTable {
     }
 
     /// Forget a region. The caller has seen that no request in flight names it.
-    ///
-    /// # Errors
-    /// There is none of that id.
     pub fn remove(&mut self, region: u16) -> Result<(), MemoryFault> {
         let view = self.0.get_mut(usize::from(region)).filter(|view| view.memory.is_some()).ok_or(MemoryFault::Outside)?;
         *view = NO_VIEW;

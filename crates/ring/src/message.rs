@@ -16,26 +16,21 @@ const _: () = assert!(size_of::<Message>() == SLOT_BYTES);
 const _: () = assert!(align_of::<Message>() == SLOT_BYTES);
 
 impl Message {
-    /// A message of zeroes.
     pub const ZERO: Self = Self { words: [0; 8] };
 
     /// A message from its eight words; the upper half of `words[7]` is overwritten by the stamp when published.
-    #[must_use]
     #[inline]
     pub const fn from_words(words: [u64; 8]) -> Self {
         Self { words }
     }
 
     /// A message with `payload`, 60 bytes.
-    #[must_use]
     pub fn from_payload(payload: &[u8; 60]) -> Self {
         let mut bytes = [0_u8; SLOT_BYTES];
         bytes[..60].copy_from_slice(payload);
         Self::from_bytes(&bytes)
     }
 
-    /// A message from 64 bytes as they are in a slot.
-    #[must_use]
     pub fn from_bytes(bytes: &[u8; SLOT_BYTES]) -> Self {
         let mut words = [0_u64; 8];
         for (word, chunk) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
@@ -44,8 +39,6 @@ impl Message {
         Self { words }
     }
 
-    /// The 64 bytes as they are in a slot.
-    #[must_use]
     pub fn to_bytes(&self) -> [u8; SLOT_BYTES] {
         let mut bytes = [0_u8; SLOT_BYTES];
         for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(self.words) {
@@ -55,14 +48,12 @@ impl Message {
     }
 
     /// Word `index` (0..8), bytes `8 * index ..` of the slot.
-    #[must_use]
     #[inline(always)]
     pub const fn word(&self, index: usize) -> u64 {
         self.words[index]
     }
 
     /// The word that begins `offset_bytes` into the slot: of a structure, `offset_of!` of the first field in it.
-    #[must_use]
     #[inline(always)]
     pub const fn word_at(&self, offset_bytes: usize) -> u64 {
         debug_assert!(offset_bytes.is_multiple_of(8), "a word begins there");
@@ -75,8 +66,6 @@ impl Message {
         self.words[index] = value;
     }
 
-    /// All eight words.
-    #[must_use]
     #[inline(always)]
     pub const fn words(&self) -> &[u64; 8] {
         &self.words

@@ -18,7 +18,6 @@ const LOOKS_PER_LIVENESS_CHECK: u32 = 4096;
 /// receive.
 #[derive(Debug)]
 pub struct Port {
-    /// Where messages are published and received.
     pub queue: ClientQueue,
     /// Says when it is too early to look for the answer.
     pub pace: CallerPace,
@@ -28,8 +27,6 @@ pub struct Port {
 }
 
 impl Port {
-    /// The port of a new channel.
-    #[must_use]
     pub fn new(queue: ClientQueue, backoff: Backoff) -> Self {
         Self { pace: CallerPace::new(&queue.tuning), queue, backoff, looks: 0 }
     }
@@ -59,9 +56,6 @@ impl Port {
 
     /// A look found nothing: wait until the next is worthwhile; `false` when `deadline_ticks` has passed instead. `gather`:
     /// answers come in a message each, so that many of them are better taken together.
-    ///
-    /// # Errors
-    /// The daemon is gone, or poll(2) failed.
     #[inline(always)]
     pub fn pause<S>(
         &mut self,
@@ -86,9 +80,6 @@ impl Port {
     }
 
     /// While polling: once in many calls, ask whether the daemon is gone.
-    ///
-    /// # Errors
-    /// It is.
     #[inline(always)]
     pub fn check_liveness_now_and_then<S>(&mut self, is_hung_up: impl FnOnce() -> bool) -> Result<(), Error<S>> {
         self.looks = self.looks.wrapping_add(1);
@@ -111,42 +102,32 @@ impl Port {
     }
 
     /// The doorbell rang, or the wait for it was given up: silence it.
-    ///
-    /// # Errors
-    /// The daemon is gone.
     pub fn woken<S>(&mut self) -> Result<(), Error<S>> {
         self.backoff.reset();
         if self.queue.woken() { Ok(()) } else { Err(Error::Disconnected) }
     }
 }
 
-/// What happens while reconnecting.
 #[derive(Debug)]
 pub enum ReconnectEvent<'a, E> {
-    /// The connection was lost.
     Lost,
     /// An attempt failed; the next follows after the pause.
     AttemptFailed {
-        /// Attempts so far.
         attempts: u32,
-        /// Why.
         error: &'a E,
     },
     /// Attached again, everything unanswered was submitted again.
     Resumed {
-        /// Attempts it took.
         attempts: u32,
     },
 }
 
-/// How long and how often to try.
 #[derive(Clone, Copy, Debug)]
 pub struct ReconnectPolicy {
     /// Give up when this long has passed since the loss.
     pub give_up_after: Duration,
     /// Pause before the second attempt; doubles up to `pause_max`.
     pub pause_first: Duration,
-    /// Longest pause.
     pub pause_max: Duration,
 }
 
@@ -156,7 +137,6 @@ impl ReconnectPolicy {
         Self { give_up_after: Duration::MAX, pause_first: Duration::from_millis(5), pause_max: Duration::from_secs(1) };
 
     /// Give up when this long has passed since the loss.
-    #[must_use]
     pub const fn within(give_up_after: Duration) -> Self {
         Self { give_up_after, ..Self::FOR_EVER }
     }

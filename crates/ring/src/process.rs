@@ -18,7 +18,6 @@ const EXITING: u32 = 0x4;
 /// of its threads? To a caller that may not trace the process the kernel does not show what ended it. Then a thread that has
 /// taken the signal off its mask shows nothing until it begins to exit, and waits for requests in flight first: such a caller
 /// asks again a little later.
-#[must_use]
 pub fn is_ending(pid: u32) -> bool {
     let process = Path::new("/proc").join(pid.to_string());
     let Ok(stat) = std::fs::read_to_string(process.join("stat")) else { return true };
@@ -30,8 +29,6 @@ pub fn is_ending(pid: u32) -> bool {
             .any(|thread| std::fs::read_to_string(thread.path().join("status")).is_ok_and(|text| is_killed(&text)))
 }
 
-/// What a process calls itself, for people.
-#[must_use]
 pub fn name_of(pid: u32) -> Option<String> {
     let name = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("comm")).ok()?;
     Some(name.trim_end().to_owned())

@@ -12,12 +12,9 @@ use crate::fault::PeerFault;
 /// Largest memory a peer may hand over in one region: 2 TiB, what 32 bits of 512-byte units reach.
 pub const MAX_REGION_BYTES: u64 = 1 << 41;
 
-/// What the mapping is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Loads only.
     Read,
-    /// Loads and stores.
     ReadWrite,
 }
 
@@ -38,9 +35,6 @@ unsafe impl Sync for Region {}
 
 impl Region {
     /// A new region of zeroes, `length_bytes` rounded up to whole pages, sealed against shrinking and growing.
-    ///
-    /// # Errors
-    /// What memfd_create, ftruncate, fcntl or mmap report.
     pub fn create(name: &str, length_bytes: u64) -> io::Result<Self> {
         let page = rustix::param::page_size() as u64;
         let length_bytes = length_bytes
@@ -99,22 +93,16 @@ impl Region {
         Ok(Self { base, length_bytes, access, file })
     }
 
-    /// Length in bytes.
-    #[must_use]
     pub const fn length_bytes(&self) -> u64 {
         self.length_bytes as u64
     }
 
     /// The first byte. Valid for `length_bytes` as long as the region exists.
-    #[must_use]
     pub const fn base(&self) -> NonNull<u8> {
         self.base
     }
 
     /// The place of `length_bytes` bytes at `offset_bytes`.
-    ///
-    /// # Errors
-    /// They are not within the region.
     pub fn pointer(&self, what: &'static str, offset_bytes: u64, length_bytes: u64) -> Result<NonNull<u8>, PeerFault> {
         let fits = offset_bytes.checked_add(length_bytes).is_some_and(|end| end <= self.length_bytes());
         match usize::try_from(offset_bytes) {
@@ -125,9 +113,6 @@ impl Region {
     }
 
     /// Copy bytes out of the region, once.
-    ///
-    /// # Errors
-    /// They are not within the region.
     pub fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), PeerFault> {
         let from = self.pointer("read", offset_bytes, into.len() as u64)?;
         // SAFETY: the source is inside the mapping and the destination is ours, so they do not overlap. The peer may
@@ -167,13 +152,10 @@ impl Drop for Region {
     }
 }
 
-/// Why memory could not be taken over.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
-    /// The peer's mistake.
     #[error(transparent)]
     Fault(PeerFault),
-    /// The machine's refusal.
     #[error("cannot map memory: {0}")]
     Io(#[from] io::Error),
 }

@@ -126,7 +126,6 @@ impl<M: RingMemory> Writer<M> {
 
     /// Does the reader sleep, as far as a look without the fence shows? A hint between messages of a batch: "no" may be
     /// out of date, so the batch still ends with [`reader_needs_doorbell`](Self::reader_needs_doorbell).
-    #[must_use]
     #[inline(always)]
     pub fn reader_seems_asleep(&self) -> bool {
         self.memory.asleep().load(Ordering::Relaxed) != 0
@@ -137,7 +136,6 @@ impl<M: RingMemory> Writer<M> {
         self.cursor
     }
 
-    /// The memory of this ring.
     pub const fn memory(&self) -> &M {
         &self.memory
     }
@@ -173,14 +171,12 @@ impl<M: RingMemory> CallWriter<M> {
     }
 
     /// Calls that may be published now.
-    #[must_use]
     #[inline(always)]
     pub const fn free(&self) -> u32 {
         self.depth - self.outstanding
     }
 
     /// Calls published and not yet answered.
-    #[must_use]
     #[inline(always)]
     pub const fn outstanding(&self) -> u32 {
         self.outstanding
@@ -202,10 +198,6 @@ impl<M: RingMemory> CallWriter<M> {
         }
     }
 
-    /// Publish one call.
-    ///
-    /// # Errors
-    /// [`Full`] when `depth` are unanswered; nothing was published.
     #[inline(always)]
     pub fn publish(&mut self, call: &Message) -> Result<(), Full> {
         if self.outstanding == self.depth {
@@ -259,7 +251,6 @@ impl<M: RingMemory> CallWriter<M> {
     }
 }
 
-/// The reading end of a ring.
 #[derive(Debug)]
 pub struct Reader<M> {
     memory: M,
@@ -326,7 +317,6 @@ impl<M: RingMemory> Reader<M> {
     }
 
     /// Where the next message's stamp will be, and its value.
-    #[must_use]
     #[inline(always)]
     pub fn watch(&self) -> Watch<'_> {
         Watch::new(self.memory.stamp(self.cursor.index), self.cursor.stamp)
@@ -449,17 +439,14 @@ impl<M: RingMemory> Reader<M> {
     }
 
     /// Has [`arm_and_work_remains`](Self::arm_and_work_remains) been called since the last disarm?
-    #[must_use]
     pub const fn is_armed(&self) -> bool {
         self.armed
     }
 
-    /// The position of the next message.
     pub const fn cursor(&self) -> Cursor {
         self.cursor
     }
 
-    /// The memory of this ring.
     pub const fn memory(&self) -> &M {
         &self.memory
     }

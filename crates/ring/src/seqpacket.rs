@@ -18,14 +18,11 @@ use crate::doorbell::await_readable;
 /// Longest path a Unix socket address can hold, without the terminating zero byte.
 pub const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-/// One connected control socket.
 #[derive(Debug)]
 pub struct Seqpacket(OwnedFd);
 
-/// One message as it arrived.
 #[derive(Debug)]
 pub struct Packet {
-    /// The bytes.
     pub bytes: Vec<u8>,
     /// The descriptors that came with them, close-on-exec.
     pub descriptors: Vec<OwnedFd>,
@@ -48,10 +45,6 @@ pub fn socket_address(path: &Path) -> io::Result<SocketAddrUnix> {
 }
 
 impl Seqpacket {
-    /// Connect to the daemon that listens at `path`.
-    ///
-    /// # Errors
-    /// What connect(2) reports, or a path that is too long.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let address = socket_address(path)?;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -59,16 +52,11 @@ impl Seqpacket {
         Ok(Self(socket))
     }
 
-    /// Wrap an accepted connection.
-    #[must_use]
     pub const fn from_fd(fd: OwnedFd) -> Self {
         Self(fd)
     }
 
     /// Send one message with its descriptors; never blocks.
-    ///
-    /// # Errors
-    /// The peer is gone, or does not read its messages.
     pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -95,9 +83,6 @@ impl Seqpacket {
     }
 
     /// As [`try_receive`](Self::try_receive), for other packets than those of control connections, of at most `max_bytes`.
-    ///
-    /// # Errors
-    /// As there.
     pub fn try_receive_within(&self, max_bytes: usize) -> io::Result<Option<Packet>> {
         let mut bytes = vec![0_u8; max_bytes];
         let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
@@ -130,10 +115,6 @@ impl Seqpacket {
         Ok(Some(Packet { bytes, descriptors }))
     }
 
-    /// Wait for one message, at most `timeout`.
-    ///
-    /// # Errors
-    /// As [`try_receive`](Self::try_receive), and `TimedOut`.
     pub fn receive(&self, timeout: Duration) -> io::Result<Packet> {
         let deadline = std::time::Instant::now() + timeout;
         loop {
@@ -149,7 +130,6 @@ impl Seqpacket {
     }
 
     /// Has the peer closed its end? One system call.
-    #[must_use]
     pub fn is_hung_up(&self) -> bool {
         let mut fds = [PollFd::new(&self.0, PollFlags::RDHUP)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };

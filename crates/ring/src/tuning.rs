@@ -57,12 +57,10 @@ pub enum FirstLook {
     After(Delays),
 }
 
-/// How one end of a ring does its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     /// How a message is put into its slot. A variant that this CPU lacks is replaced by the best it has.
     pub store: StoreVariant,
-    /// How the slot of the next lone message is owned.
     pub ownership: Ownership,
     /// With [`Ownership::PrefetchNext`]: ask for the slot this far ahead, 1 being the very next; 0: do not ask. Beyond 1
     /// the reader's own prefetcher, which sees one slot after the other, takes back what was asked for.
@@ -74,7 +72,6 @@ pub struct Tuning {
     /// A stream's reader asks for the slot this far ahead of the one it takes, at most a 16th of the ring: further would take
     /// slots from the writer. 0: do not ask. One that lets messages gather asks in rings that are too short for that only.
     pub stream_read_ahead_slots: u32,
-    /// Which messages the reader touches.
     pub touch: Touch,
     /// Under continuous load a stream's reader that has found its ring empty waits this long, once, for more to gather: one that
     /// follows the writer closely takes each line away while the next is written. At most two ticks for each slot of the ring.
@@ -93,7 +90,6 @@ pub struct Tuning {
 
 impl Tuning {
     /// Good enough on every CPU: the choices where nothing else was measured.
-    #[must_use]
     pub fn usual() -> Self {
         Self {
             store: usual_store(),
@@ -113,7 +109,6 @@ impl Tuning {
     }
 
     /// The best choices for CPUs of this family, measured on one of each (docs/how-fast.md).
-    #[must_use]
     pub fn for_family(vendor: &[u8; 12], family: u32, model: u32) -> Self {
         let usual = Self::usual();
         match (vendor, family, model) {
@@ -160,7 +155,6 @@ impl Tuning {
     }
 
     /// What of this can be advised to another program.
-    #[must_use]
     pub fn to_choices(&self) -> Choices {
         let choices = Choices::NONE
             .with_ownership(self.ownership)
@@ -172,7 +166,6 @@ impl Tuning {
     }
 
     /// May the pacing search try other ways to own a slot than this one? Not where no measurement says what they bring.
-    #[must_use]
     pub fn searches_methods(&self) -> bool {
         self.first_look == FirstLook::Calibrated && (self.measured || self.ownership != Ownership::PrefetchNext)
     }
@@ -211,7 +204,6 @@ fn usual_store() -> StoreVariant {
 }
 
 impl Default for Tuning {
-    /// The choices of this CPU's family.
     fn default() -> Self {
         static OWN: LazyLock<Tuning> = LazyLock::new(|| {
             let cpu = cpu::features();

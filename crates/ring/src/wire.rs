@@ -13,9 +13,6 @@ pub trait Structure: FromBytes + IntoBytes + Immutable {
 }
 
 /// Check the reserved words that begin `offset_bytes` into a structure.
-///
-/// # Errors
-/// The first that is not 0.
 pub fn all_zero<W: Copy + Into<u64>>(offset_bytes: usize, words: &[W]) -> Result<(), PeerFault> {
     match words.iter().map(|word| (*word).into()).enumerate().find(|(_, value)| *value != 0) {
         Some((index, value)) => {

@@ -8,16 +8,13 @@ use crate::{Engine, WorkerCounters, WorkerHandle, WorkerPlacement};
 /// One queue's share of a worker; given back when dropped.
 #[derive(Debug)]
 pub struct Assignment {
-    /// Number of the worker.
     pub worker: usize,
-    /// Where it runs.
     pub place: WorkerPlacement,
     counters: Arc<WorkerCounters>,
 }
 
 impl Assignment {
     /// To the worker with the fewest queues.
-    #[must_use]
     pub fn choose<E: Engine>(workers: &[WorkerHandle<E>]) -> Self {
         // Two threads that choose at once may choose the same; that costs balance, nothing else.
         let assigned_to = |index: &usize| workers[*index].counters.assigned.load(Ordering::Relaxed);
@@ -27,15 +24,12 @@ impl Assignment {
 
     /// The move that balances the workers: from the worker with the most queues to the one with the fewest, if that has at least
     /// two fewer.
-    #[must_use]
     pub fn uneven<E: Engine>(workers: &[WorkerHandle<E>]) -> Option<(usize, Self)> {
         let assigned_to = |index: &usize| workers[*index].counters.assigned.load(Ordering::Relaxed);
         let (from, to) = ((0..workers.len()).max_by_key(assigned_to)?, (0..workers.len()).min_by_key(assigned_to)?);
         (assigned_to(&from) >= assigned_to(&to) + 2).then(|| (from, Self::to(to, &workers[to])))
     }
 
-    /// To this worker.
-    #[must_use]
     pub fn to<E: Engine>(worker: usize, handle: &WorkerHandle<E>) -> Self {
         handle.counters.assigned.fetch_add(1, Ordering::Relaxed);
         Self { worker, place: handle.place, counters: Arc::clone(&handle.counters) }

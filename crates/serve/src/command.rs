@@ -15,29 +15,21 @@ pub type Change<E> = Box<dyn FnMut(&mut dyn Queue<E>) + Send>;
 /// Called with each queue that is removed, which is served no more; dropped after the last.
 pub type Removed<E> = Box<dyn FnMut(Box<dyn Queue<E>>) + Send>;
 
-/// What a worker is asked for.
 pub enum Command<E: Engine> {
-    /// Serve a queue.
     Add {
-        /// Its client, and which of the client's queues.
         name: QueueName,
         /// Makes it, on the worker's thread.
         make: Make<E>,
-        /// Is it served?
         added: Added,
     },
     /// Change queues. Without one that is meant, the change is dropped.
     Change {
-        /// Which.
         which: Which,
-        /// At once?
         when: When,
-        /// How.
         change: Change<E>,
     },
     /// Let go of queues once nothing of theirs is in flight. Without one that is meant, the callback is dropped.
     Remove {
-        /// Which.
         which: Which,
         /// First serve what was published?
         finish: bool,
@@ -46,7 +38,6 @@ pub enum Command<E: Engine> {
     },
     /// Call [`Engine::start`]: dropping the sender says that it is done.
     StartEngine(Sender<()>),
-    /// Quiesce.
     Quiesce(Quiesce),
     /// Stop when every queue is gone.
     Stop,
@@ -74,14 +65,10 @@ impl<E: Engine> Command<E> {
     }
 }
 
-/// Which queues of a worker are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// This one.
     Queue(QueueName),
-    /// All of this client.
     Client(u64),
-    /// All.
     All,
 }
 
@@ -95,20 +82,16 @@ impl Which {
     }
 }
 
-/// When a change takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// At once.
     Now,
     /// When nothing of the queue is in flight; it takes no requests before that.
     Idle,
 }
 
-/// Why a queue is not served.
 #[derive(Debug)]
 pub enum NotAdded {
     /// It could not be made, in words.
     NotMade(String),
-    /// Its doorbell cannot be watched.
     Doorbell(io::Error),
 }

@@ -20,24 +20,19 @@ pub struct Needs {
 pub struct Argument {
     /// Counted from 0.
     pub index: u8,
-    /// The bits that count.
     pub mask: u64,
-    /// Their value.
     pub value: u64,
 }
 
 impl Argument {
     /// An `int`: the kernel looks at no more of it.
-    #[must_use]
     pub const fn int(index: u8, value: u32) -> Self {
         Self { index, mask: 0xffff_ffff, value: value as u64 }
     }
 }
 
-/// What a service does with a path, and with what is below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileUse {
-    /// Reads.
     Read,
     /// Reads, writes, makes and removes files.
     Write,
@@ -45,16 +40,13 @@ pub enum FileUse {
     WriteBeside,
 }
 
-/// A figure that a service exports, or several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Metric {
-    /// A number: a counter, or a state.
     Number(u64),
     /// A text: what numbers beside it are about.
     Text(String),
     /// One for each of several things of a kind.
     List(Vec<Metric>),
-    /// By name.
     Named(Vec<(&'static str, Metric)>),
 }
 

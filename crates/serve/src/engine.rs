@@ -9,7 +9,6 @@ use std::time::Duration;
 pub struct Ticket {
     /// The queue it came from, by the worker's numbering; [`PART`](Self::PART) is the queue's own.
     pub queue: u32,
-    /// The client's tag.
     pub tag: u16,
     /// When it was taken from its queue; 0 if it is not needed.
     pub started_ticks: u64,
@@ -26,16 +25,12 @@ impl Ticket {
 pub trait Engine: 'static {
     /// Names a piece of work.
     type Ticket: Copy;
-    /// How it ended.
     type Status;
 
     /// The number, by the worker's count, of the queue that began it.
     fn queue_of(ticket: Self::Ticket) -> u32;
 
     /// Take what it needs of the kernel now, for a worker that is about to give up its right to.
-    ///
-    /// # Errors
-    /// Why it cannot, in words that say what to do.
     fn start(&mut self) -> Result<(), String> {
         Ok(())
     }
@@ -70,7 +65,6 @@ pub trait Engine: 'static {
         None
     }
 
-    /// Record the requests that take too long.
     fn look_for_stalled(&mut self) {}
 }
 

@@ -3,6 +3,8 @@
 //! A service makes objects that are a [`Queue`] and hands them to workers by [`Command`]s; a worker polls them, wakes up for them, and
 //! carries out changes when nothing is in flight. What a request is, and where queues come from, is not known here.
 
+#![allow(missing_docs, reason = "a comment is where a name and a type do not say it")]
+
 mod assignment;
 mod command;
 mod declaration;

@@ -10,7 +10,6 @@ use crate::{Change, Engine, Queue, QueueName, Removed, Which};
 
 /// Empty visits after which a queue is sampled instead of visited every pass.
 const EMPTY_VISITS_BEFORE_IDLE: u32 = 1000;
-/// Idle queues looked at per pass.
 const IDLE_SAMPLES_PER_PASS: usize = 4;
 
 /// Of a queue that goes as soon as nothing is in flight.
@@ -53,7 +52,6 @@ impl<E: Engine> Slot<E> {
         }
     }
 
-    /// It is served no more.
     pub(crate) fn hand_back(self) {
         if let Some(Closing { removed, .. }) = self.closing {
             removed.lock().unwrap_or_else(PoisonError::into_inner)(self.queue);
@@ -91,12 +89,10 @@ impl<E: Engine> Default for PollSet<E> {
 }
 
 impl<E: Engine> PollSet<E> {
-    /// The number the next queue will get.
     pub(crate) fn next_id(&self) -> usize {
         self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len())
     }
 
-    /// Add a queue, under [`next_id`](Self::next_id).
     pub(crate) fn add(&mut self, slot: Slot<E>) {
         let id = self.next_id();
         if id == self.slots.len() {
@@ -108,7 +104,6 @@ impl<E: Engine> PollSet<E> {
         self.activate(id);
     }
 
-    /// Remove a queue.
     pub(crate) fn remove(&mut self, id: usize) -> Option<Slot<E>> {
         let mut slot = self.slots.get_mut(id)?.take()?;
         self.polls[id] = Poll::Nothing;
@@ -204,7 +199,6 @@ impl<E: Engine> PollSet<E> {
         }
     }
 
-    /// Visit this queue every pass from now on.
     #[cold]
     pub(crate) fn activate(&mut self, id: usize) {
         if let Some(slot) = self.slots.get_mut(id).and_then(Option::as_mut) {
@@ -266,7 +260,6 @@ mod tests {
     #[repr(align(64))]
     struct Line([AtomicU32; 16]);
 
-    /// Slots, and two lines of cold words.
     fn ring() -> (MappedRing, MappedRing) {
         let lines: Arc<Vec<Line>> = Arc::new((0..SLOTS + 2).map(|_| Line::default()).collect());
         let at = |line: usize| NonNull::from(&lines[line].0).cast();
@@ -309,7 +302,7 @@ mod tests {
             assert_eq!(queues.visit_active(&mut ()), 0);
         }
         assert_eq!((queues.active.len(), queues.sample_idle()), (0, 0));
-        // Each lets go of its ring: only the poll set keeps that mapped now.
+        // Each drops its ring: only the poll set keeps that mapped now.
         for (_, slot) in queues.iter_mut() {
             (&mut *slot.queue as &mut dyn Any).downcast_mut::<OneMessage>().expect("one of ours").0 = None;
         }

@@ -9,12 +9,9 @@ use fipsee_ring::wait::Watch;
 
 use crate::Engine;
 
-/// A queue, named by its client and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueName {
-    /// The client.
     pub client: u64,
-    /// Its queue.
     pub index: u16,
 }
 
@@ -36,7 +33,6 @@ pub trait Queue<E: Engine>: Any + Send {
     /// `alone`: the worker has no other active queue.
     fn visit(&mut self, engine: &mut E, alone: bool) -> u32;
 
-    /// Requests begun and not finished.
     fn in_flight(&self) -> u32 {
         0
     }

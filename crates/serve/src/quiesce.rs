@@ -28,11 +28,10 @@ pub struct Quiesce {
 pub enum IfAbandoned {
     /// It resumes: the queues are its own.
     Resume,
-    /// It lets go of its queues untouched and ends: they are another daemon's.
+    /// It releases its queues untouched and ends: they are another daemon's.
     Release,
 }
 
-/// Why workers are not quiesced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotQuiesced {
     /// Requests are still in flight after the timeout.
@@ -59,9 +58,6 @@ pub struct Quiesced {
 
 impl Quiesced {
     /// Quiesce all workers; what each is asked for in `before` takes effect first, with no queue visited in between.
-    ///
-    /// # Errors
-    /// As when this is dropped.
     pub fn begin<E: Engine>(
         workers: &[WorkerHandle<E>],
         before: Vec<Vec<Command<E>>>,
@@ -95,13 +91,11 @@ impl Quiesced {
     }
 
     /// The state of a queue, if it is served and has one of this kind.
-    #[must_use]
     pub fn state<T: Any>(&self, queue: QueueName) -> Option<&T> {
         self.states.get(&queue)?.downcast_ref()
     }
 
     /// Are these the states of a client's queues, in order?
-    #[must_use]
     pub fn has_states<T: Any + PartialEq>(&self, client: u64, states: &[T]) -> bool {
         states.iter().zip(0_u16..).all(|(state, index)| self.state(QueueName { client, index }) == Some(state))
     }
@@ -116,9 +110,6 @@ impl Quiesced {
 
 impl AskedToQuiesce {
     /// All workers, once each has answered; until then, this again.
-    ///
-    /// # Errors
-    /// Requests are still in flight after the timeout.
     pub fn poll(mut self) -> Result<Result<Quiesced, Self>, NotQuiesced> {
         match self.await_answers(Instant::now()) {
             Ok(()) => Ok(Ok(self.quiesced)),

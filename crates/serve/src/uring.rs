@@ -29,16 +29,13 @@ use self::held_back::{DOORBELL, HeldBack};
 pub use self::job::{Awaited, Job, Progress};
 pub use self::setup::Needs;
 
-/// The result of starting a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submitted<S> {
-    /// It is finished.
     Done(S),
     /// The [`Engine`] will report its ticket.
     Pending,
 }
 
-/// Most submission entries the kernel grants.
 const MAX_ENTRIES: u32 = 32768;
 
 struct Slot<J> {
@@ -101,9 +98,6 @@ pub struct Engine<J: Job> {
 impl<J: Job> Engine<J> {
     /// An engine whose submission queue will have `entries` entries (rounded up to a power of two). More requests than
     /// twice that wait inside the engine.
-    ///
-    /// # Errors
-    /// `entries` is 0 or above 32768.
     pub fn new(entries: u32) -> io::Result<Self> {
         if !(1..=MAX_ENTRIES).contains(&entries) {
             let text = format!("an engine of {entries} entries cannot be made; use 1 to {MAX_ENTRIES}");
@@ -126,9 +120,6 @@ impl<J: Job> Engine<J> {
 
     /// Find out whether this machine lets us use io_uring for such jobs. Once it did, it is not asked again: the process may have
     /// given up the right to make further ones.
-    ///
-    /// # Errors
-    /// Why not, in words that say what to do.
     pub fn check() -> Result<(), String> {
         let needs = J::needs();
         if needs.is_there.get().is_none() {
@@ -144,7 +135,6 @@ impl<J: Job> Engine<J> {
     }
 
     /// Why it takes no job any more, if it does not.
-    #[must_use]
     pub fn refusal(&self) -> Errno {
         self.broken.unwrap_or(Errno::IO)
     }

@@ -27,7 +27,6 @@ const MOST_REPORTED: usize = 14;
 const TOKEN_MAILBOX: u64 = u64::MAX;
 const TOKEN_ENGINE: u64 = u64::MAX - 1;
 
-/// Where a worker runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerPlacement {
     /// The CPU it is bound to, if any.
@@ -38,24 +37,17 @@ pub struct WorkerPlacement {
     pub choices: Choices,
 }
 
-/// Counters of a worker.
 #[derive(Debug, Default)]
 pub struct WorkerCounters {
-    /// Queues it serves.
     pub queues: AtomicU64,
-    /// Times it went to sleep.
     pub sleeps: AtomicU64,
     /// Queues that were assigned to it.
     pub assigned: AtomicU64,
 }
 
-/// How to reach a worker.
 pub struct WorkerHandle<E: Engine> {
-    /// Commands to it.
     pub mailbox: Arc<Mailbox<Command<E>>>,
-    /// Its numbers.
     pub counters: Arc<WorkerCounters>,
-    /// Where it runs.
     pub place: WorkerPlacement,
 }
 
@@ -65,7 +57,6 @@ impl<E: Engine> Clone for WorkerHandle<E> {
     }
 }
 
-/// The result of a [`pass`](Worker::pass).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     /// There was work: there may be more.
@@ -81,7 +72,6 @@ pub struct Worker<E: Engine> {
     pub(crate) queues: PollSet<E>,
     /// Queues that are closing or have changes that wait.
     unsettled: Vec<u32>,
-    /// Queues with completions to publish.
     touched: Vec<u32>,
     pub(crate) engine: E,
     engine_watched: bool,
@@ -96,9 +86,6 @@ pub struct Worker<E: Engine> {
 }
 
 /// Start a worker on a thread of its own; `engine` is made there.
-///
-/// # Errors
-/// No descriptor or thread left.
 pub fn spawn<E: Engine>(
     index: usize,
     place: WorkerPlacement,
@@ -145,9 +132,6 @@ impl Drop for AbortOnPanic {
 
 impl<E: Engine> Worker<E> {
     /// A worker of the caller's thread, and how to reach it.
-    ///
-    /// # Errors
-    /// No descriptor left.
     pub fn new(place: WorkerPlacement, backoff: Backoff, engine: E) -> io::Result<(Self, WorkerHandle<E>)> {
         let (handle, epoll) = prepare(place)?;
         Ok((Self::assemble(handle.clone(), epoll, backoff, engine), handle))
@@ -210,7 +194,6 @@ impl<E: Engine> Worker<E> {
 
     /// Does it serve a single queue, and has it nothing else to do? Then a caller that has what the queue handed out may look for
     /// more by itself for a while.
-    #[must_use]
     #[inline(always)]
     pub fn has_one_queue_only(&self) -> bool {
         self.queues.has_one() && self.unsettled.is_empty() && !self.handle.mailbox.has_messages()
@@ -243,7 +226,6 @@ impl<E: Engine> Worker<E> {
         &mut self.engine
     }
 
-    /// The queue of this number.
     #[inline(always)]
     pub fn queue(&mut self, id: u32) -> Option<&mut dyn Queue<E>> {
         self.queues.get_mut(id as usize).map(|slot| &mut *slot.queue)
@@ -271,7 +253,6 @@ impl<E: Engine> Worker<E> {
         u32::try_from(finished).unwrap_or(u32::MAX)
     }
 
-    /// Let go of what waited for requests in flight.
     #[cold]
     pub(crate) fn settle(&mut self) {
         for id in std::mem::take(&mut self.unsettled) {
@@ -290,7 +271,6 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Serve a queue no more.
     pub(crate) fn remove(&mut self, id: usize) -> Option<Slot<E>> {
         let slot = self.queues.remove(id)?;
         let _ = slot.queue.doorbell().map(|doorbell| epoll::delete(&self.epoll, doorbell));

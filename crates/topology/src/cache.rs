@@ -1,6 +1,6 @@
 //! The last measurement, kept in a file for programs that start later.
 //!
-//! The writer of the file decides where we run, so it is believed only if it belongs to root or this user and no other user may
+//! The writer of the file decides where we run, so it is used only if it belongs to root or this user and no other user may
 //! write it; and only if it is about this machine, as it is now, and every figure is one that can have been measured.
 
 use std::fmt;
@@ -28,7 +28,6 @@ const MAX_TICKS: f64 = 4e6;
 const MAX_MILLISECONDS: f64 = 60_000.0;
 /// Choices that were compared differ by less.
 const MAX_RATIO: f64 = 1000.0;
-/// Most candidates of a class.
 const MAX_TRIALS: usize = 32;
 /// The bits of a word of choices that mean something.
 const CHOICES_MASK: u32 = 0x001f_ffff;
@@ -47,7 +46,6 @@ struct File {
     choices: Vec<Choice>,
 }
 
-/// The choices of one class of pairs.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Choice {
@@ -61,19 +59,14 @@ struct Choice {
     trials: Vec<(u32, f64, bool)>,
 }
 
-/// What is kept.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Kept {
-    /// The costs of lines.
     pub matrix: Matrix,
-    /// The choices of the ring.
     pub choices: ByDistance,
 }
 
-/// Why a file is not used.
 #[derive(Debug)]
 pub enum Unusable {
-    /// There is none.
     Missing,
     /// It is not trusted, or about something else: in words.
     Refused(String),
@@ -90,7 +83,6 @@ impl fmt::Display for Unusable {
 
 /// Where this user's measurements are kept: for root [`SYSTEM_PATH`], else below `XDG_CACHE_HOME` or `~/.cache`; `None` without
 /// any.
-#[must_use]
 pub fn own_path() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Some(PathBuf::from(SYSTEM_PATH));
@@ -101,9 +93,6 @@ pub fn own_path() -> Option<PathBuf> {
 }
 
 /// The newest measurement that may be used: one's own, else root's. With the file it came from.
-///
-/// # Errors
-/// Why there is none: of one's own file, unless that is missing.
 pub fn load(machine: &Machine) -> Result<(PathBuf, Kept), Unusable> {
     let system = PathBuf::from(SYSTEM_PATH);
     let own = own_path().filter(|own| *own != system);
@@ -117,7 +106,6 @@ pub fn load(machine: &Machine) -> Result<(PathBuf, Kept), Unusable> {
 
 /// The choices of rings for threads that are bound to no CPU: those of [`load`] that every class of pairs has in common, as
 /// [`choose::for_clients`] says, else those of the CPU's family. Looked for once in a process.
-#[must_use]
 pub fn choices_here() -> Choices {
     static HERE: LazyLock<Choices> = LazyLock::new(|| {
         let machine = Machine::this();
@@ -127,10 +115,7 @@ pub fn choices_here() -> Choices {
     *HERE
 }
 
-/// The measurement in `path`, if it is to be believed and about `machine`.
-///
-/// # Errors
-/// Why not.
+/// The measurement in `path`, if it can be trusted and is about `machine`.
 pub fn read(path: &Path, machine: &Machine) -> Result<Kept, Unusable> {
     let refuse = |why: &str| Unusable::Refused(format!("{} is ignored: {why}", path.display()));
     // Neither a link, which may lead anywhere, nor a pipe, which would keep us waiting.
@@ -228,9 +213,6 @@ fn choices_of(kept: Vec<Choice>, machine: &Machine) -> Result<ByDistance, String
 }
 
 /// Keep it in `path`, whole or not at all; folders are made.
-///
-/// # Errors
-/// The place cannot be written.
 pub fn write(path: &Path, machine: &Machine, kept: &Kept) -> io::Result<()> {
     let Kept { matrix, choices } = kept;
     // A tenth of a tick is more than can be measured, and makes the file half as long.

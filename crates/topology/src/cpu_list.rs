@@ -5,7 +5,6 @@
 pub const MAX_CPU: usize = 65_535;
 
 /// The numbers in `text`, ascending, each once; `None` if it is no such list. An empty text is an empty list.
-#[must_use]
 pub fn parse(text: &str) -> Option<Vec<usize>> {
     let mut numbers = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
@@ -24,8 +23,6 @@ pub fn parse(text: &str) -> Option<Vec<usize>> {
     Some(numbers)
 }
 
-/// `numbers`, ascending, as the kernel would write them.
-#[must_use]
 pub fn format(numbers: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for number in numbers {

@@ -3,6 +3,8 @@
 //! [`machine`] reads what the kernel says, [`measure`] measures what it does not say, [`cache`] keeps that for programs that
 //! start later, and [`plan`] makes a recommendation of both. This crate knows nothing of disks, requests or configuration.
 
+#![allow(missing_docs, reason = "a comment is where a name and a type do not say it")]
+
 pub mod cache;
 pub mod choose;
 pub mod cpu_list;

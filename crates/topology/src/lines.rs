@@ -38,7 +38,6 @@ impl Lines {
         NonNull::new(base.cast()).map(|base| Self { base }).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// The word in line `index`, if there is one.
     #[inline(always)]
     pub(crate) fn word(&self, index: usize) -> Option<&AtomicU32> {
         if index >= LINE_COUNT {

@@ -1,7 +1,7 @@
 //! What the kernel says of the machine's CPUs, in files below `/sys/devices/system` and `/proc`
 //! (Linux: Documentation/ABI/stable/sysfs-devices-system-cpu and sysfs-devices-node, Documentation/admin-guide/cputopology.rst).
 //!
-//! Containers hide these files and hypervisors invent them, so nothing here fails: what cannot be read is unknown, and
+//! Containers hide these files and hypervisors may fill them with anything, so nothing here fails: what cannot be read is unknown, and
 //! [`Machine::unknown`] says so.
 
 use std::collections::BTreeMap;
@@ -9,10 +9,8 @@ use std::path::Path;
 
 use crate::{cpu_list, pin};
 
-/// One online CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cpu {
-    /// Its number.
     pub number: usize,
     /// Its core, by the lowest number of the core's online CPUs; its own number when unknown.
     pub core: usize,
@@ -26,16 +24,11 @@ pub struct Cpu {
     pub is_small: bool,
 }
 
-/// How far two CPUs are from each other, by what the kernel says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Distance {
-    /// Threads of one core.
     SameCore,
-    /// Cores that share a last-level cache.
     SameCache,
-    /// Cores of one socket.
     SameSocket,
-    /// Different sockets.
     OtherSocket,
 }
 
@@ -44,7 +37,6 @@ impl Distance {
     pub const ALL: [Self; 4] = [Self::SameCore, Self::SameCache, Self::SameSocket, Self::OtherSocket];
 
     /// Of two CPUs. What is unknown of both is taken to be the same, except the cache.
-    #[must_use]
     pub fn between(a: &Cpu, b: &Cpu) -> Self {
         if a.core == b.core {
             Self::SameCore
@@ -68,7 +60,6 @@ impl Distance {
         }
     }
 
-    /// For people.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -80,12 +71,9 @@ impl Distance {
     }
 }
 
-/// The machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// Name of the CPU model.
     pub model: String,
-    /// Online CPUs, by number.
     pub cpus: Vec<Cpu>,
     /// CPUs that are present and offline.
     pub offline: Vec<usize>,
@@ -103,7 +91,6 @@ const SMALL_PERCENT: u64 = 80;
 
 impl Machine {
     /// Read the machine below `root`, `/` for this one.
-    #[must_use]
     pub fn read(root: &Path) -> Self {
         let mut reader = Reader { root, unknown: BTreeMap::new() };
         let numbers = reader.online();
@@ -138,33 +125,26 @@ impl Machine {
         Self { model, cpus, offline, usable, unknown, boot_id }
     }
 
-    /// This machine.
-    #[must_use]
     pub fn this() -> Self {
         Self::read(Path::new("/"))
     }
 
-    /// The online CPU of this number.
-    #[must_use]
     pub fn cpu(&self, number: usize) -> Option<&Cpu> {
         self.cpus.binary_search_by_key(&number, |cpu| cpu.number).ok().and_then(|index| self.cpus.get(index))
     }
 
     /// How far two CPUs are apart; of CPUs that are not online nothing is known.
-    #[must_use]
     pub fn distance(&self, a: usize, b: usize) -> Distance {
         self.cpu(a).zip(self.cpu(b)).map_or(Distance::OtherSocket, |(a, b)| Distance::between(a, b))
     }
 
     /// The NUMA node of a CPU, if the machine has several.
-    #[must_use]
     pub fn node_of(&self, number: usize) -> Option<usize> {
         let node = self.cpu(number)?.node?;
         self.cpus.iter().any(|cpu| cpu.node.is_some_and(|other| other != node)).then_some(node)
     }
 
     /// Groups of online CPUs that have the same `key`, by key; those without one are in none.
-    #[must_use]
     pub fn groups(&self, key: impl Fn(&Cpu) -> Option<usize>) -> BTreeMap<usize, Vec<usize>> {
         let mut groups = BTreeMap::<usize, Vec<usize>>::new();
         for cpu in &self.cpus {
@@ -177,7 +157,6 @@ impl Machine {
 
     /// Everything a measurement depends on, as text: another text, another machine. It ends with this start of the machine, since
     /// a hypervisor may run the same CPUs elsewhere after the next.
-    #[must_use]
     pub fn fingerprint(&self) -> String {
         let part = |value: Option<usize>| value.map_or_else(|| "?".to_owned(), |value| value.to_string());
         let cpu = |cpu: &Cpu| {
@@ -189,7 +168,6 @@ impl Machine {
     }
 }
 
-/// Reads small files and records what is missing.
 struct Reader<'a> {
     root: &'a Path,
     /// What is unknown, and of which CPUs.

@@ -7,13 +7,10 @@ use crate::machine::{Cpu, Distance, Machine};
 /// The cost of one direction, in ticks of the time-stamp counter per line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
-    /// Median of all rounds.
     pub median_ticks: f64,
-    /// The fastest round.
     pub least_ticks: f64,
 }
 
-/// Costs of the directions that were measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Matrix {
     /// Ticks per second of the time-stamp counter.
@@ -25,7 +22,6 @@ pub struct Matrix {
 
 impl Matrix {
     /// A matrix with these costs, by the CPU that has the line and the one that takes it.
-    #[must_use]
     pub fn new(tsc_hz: u64, own_ticks: Option<f64>, costs: impl IntoIterator<Item = ((usize, usize), Cost)>) -> Self {
         Self { tsc_hz, own_ticks, costs: costs.into_iter().collect() }
     }
@@ -35,14 +31,11 @@ impl Matrix {
         self.costs.iter().map(|(direction, cost)| (*direction, *cost))
     }
 
-    /// From `from` to `to`, if it was measured.
-    #[must_use]
     pub fn get(&self, from: usize, to: usize) -> Option<Cost> {
         self.costs.get(&(from, to)).copied()
     }
 
     /// Ticks of both directions together, a message and its answer, if they were measured.
-    #[must_use]
     pub fn both_ways(&self, a: usize, b: usize) -> Option<f64> {
         Some(self.get(a, b)?.median_ticks + self.get(b, a)?.median_ticks)
     }
@@ -54,7 +47,6 @@ impl Matrix {
     }
 
     /// The median of all directions at this distance, and the fastest round among them.
-    #[must_use]
     pub fn at_distance(&self, machine: &Machine, distance: Distance) -> Option<Cost> {
         let here: Vec<&Cost> =
             self.costs.iter().filter(|((a, b), _)| machine.distance(*a, *b) == distance).map(|(_, cost)| cost).collect();
@@ -63,7 +55,6 @@ impl Matrix {
     }
 
     /// `ticks` in nanoseconds.
-    #[must_use]
     pub fn to_ns(&self, ticks: f64) -> f64 {
         ticks * 1e9 / to_f64(self.tsc_hz.max(1))
     }
@@ -72,7 +63,6 @@ impl Matrix {
 /// Pairs of one kind cost about the same: those between the same two caches, at the same distance.
 pub(crate) type Kind = (Distance, [(Option<usize>, Option<usize>); 2]);
 
-/// The kind of a pair.
 pub(crate) fn kind_of(a: &Cpu, b: &Cpu) -> Kind {
     let mut ends = [(a.socket, a.cache), (b.socket, b.cache)];
     ends.sort_unstable();

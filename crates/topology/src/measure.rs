@@ -27,19 +27,16 @@ use crate::pin;
 
 /// Times that each pair is visited: an even number, so that the memory is with each of the two equally often.
 const VISITS: u32 = 6;
-/// Times that the lines go each way in a visit.
 const ROUNDS: u32 = 32;
 /// Times before these that are not counted: pages, TLB and clock frequency settle.
 const WARM_UP_ROUNDS: u32 = 8;
 /// All pairs are measured if that takes no longer; else a sample of each kind.
 pub const FULL_WITHIN: Duration = Duration::from_secs(10);
-/// Pairs measured of each kind in a sample.
 const SAMPLE_PER_KIND: usize = 2;
 /// A round this many times longer than the median was disturbed; if more than one in [`DISTURBED_ONE_IN`] was, a warning says so.
 const DISTURBED_FACTOR: f64 = 3.0;
 const DISTURBED_ONE_IN: usize = 10;
 
-/// What is to be measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Course {
     /// Pairs of CPUs; each is measured in both directions.
@@ -50,19 +47,14 @@ pub struct Course {
     pub expected: Duration,
 }
 
-/// What came out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// The costs.
     pub matrix: Matrix,
     /// Did other load disturb it? The medians hold up to half of the rounds; beyond, nothing does.
     pub is_disturbed: bool,
 }
 
 /// Plan a measurement of the machine's usable CPUs: all pairs with `full` or if that is quick.
-///
-/// # Errors
-/// As [`run`].
 pub fn course(machine: &Machine, full: bool) -> io::Result<Course> {
     let cpus = &machine.usable;
     let all: Vec<(usize, usize)> =
@@ -80,7 +72,6 @@ pub fn course(machine: &Machine, full: bool) -> io::Result<Course> {
     Ok(Course { expected: expected(&pairs), pairs, is_sample })
 }
 
-/// A few pairs of each kind.
 fn sample(machine: &Machine, pairs: &[(usize, usize)]) -> Vec<(usize, usize)> {
     let mut taken = std::collections::BTreeMap::<_, usize>::new();
     let is_wanted = |(a, b): &&(usize, usize)| {

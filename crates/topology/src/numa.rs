@@ -22,9 +22,6 @@ fn mask_of(node: usize) -> io::Result<NodeMask> {
 const MASK_BITS: libc::c_ulong = MAX_NODE_COUNT as libc::c_ulong + 1;
 
 /// Have the pages of `region` that are not touched yet allocated on `node`, whichever process touches them first.
-///
-/// # Errors
-/// There is no such node, or the kernel knows no nodes.
 pub fn prefer_for_region(region: &Region, node: usize) -> io::Result<()> {
     let mask = mask_of(node)?;
     let (address, length_bytes) = (region.base().as_ptr(), region.length_bytes());
@@ -36,9 +33,6 @@ pub fn prefer_for_region(region: &Region, node: usize) -> io::Result<()> {
 }
 
 /// Have what this thread, and threads it starts from now on, touch first taken from `node`.
-///
-/// # Errors
-/// There is no such node, or the kernel knows no nodes.
 pub fn prefer_for_thread(node: usize) -> io::Result<()> {
     let mask = mask_of(node)?;
     // SAFETY: the mask outlives the call, which changes no byte of memory.

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 /// Empty looks before the CPU is yielded to other threads.
 pub(crate) const LOOKS_PER_YIELD: u32 = 1 << 12;
-/// Longest wait for the other side.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The other side has failed, and says why itself.

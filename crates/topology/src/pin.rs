@@ -14,7 +14,6 @@ pub const FIRST_UNBINDABLE: usize = CpuSet::MAX_CPU;
 /// be found out.
 ///
 /// From `/proc`, because the system call with a mask of 1024 CPUs fails on machines that may have more.
-#[must_use]
 pub fn allowed() -> Option<Vec<usize>> {
     allowed_below(Path::new("/"))
 }
@@ -44,9 +43,6 @@ pub fn bind(cpu: usize) -> io::Result<()> {
 
 /// Have this thread, and those that it starts from now on, run on all that it may use but `cpus`. `false`: nothing would be left,
 /// and nothing was changed.
-///
-/// # Errors
-/// What it may use cannot be found out, or the kernel refuses.
 pub fn keep_off(cpus: &[usize]) -> io::Result<bool> {
     let allowed = allowed().ok_or_else(|| io::Error::other("/proc does not say which CPUs may be used"))?;
     if !allowed.iter().any(|cpu| cpus.contains(cpu)) {

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use fipsee_serve::takeover::{Answer, Given, Giving, GivingStep, LineError, Taking, TakingStep};
+use fipsee_serve::takeover::{Answer, Giving, GivingStep, LineError, PacketKind, Taking, TakingStep};
 
 use crate::course::Outcome;
 use crate::rng::Rng;
@@ -37,13 +37,13 @@ enum Fault {
 }
 
 /// Clients and virtual machines that are handed over: all that follows each.
-fn draw_given(rng: &mut Rng) -> Vec<Given> {
+fn draw_given(rng: &mut Rng) -> Vec<PacketKind> {
     let mut given = Vec::new();
     for client in 0..rng.below(4) as u64 {
-        let parts = [rng.below(3), rng.below(3)];
-        given.push(Given::Holder { client, parts });
-        let follow = parts.into_iter().enumerate().flat_map(|(kind, count)| std::iter::repeat_n(kind, count));
-        given.extend(follow.map(|kind| Given::Part { client, kind }));
+        let (memories, records) = (rng.below(3), rng.below(3));
+        given.push(PacketKind::Client { client, memories, records });
+        given.extend(std::iter::repeat_n(PacketKind::Memory(client), memories));
+        given.extend(std::iter::repeat_n(PacketKind::Record(client), records));
     }
     given
 }
@@ -121,16 +121,16 @@ struct World {
     old_step: GivingStep,
     old: End<Answer>,
     /// What the old one has still to send.
-    to_send: VecDeque<Given>,
-    given: Vec<Given>,
+    to_send: VecDeque<PacketKind>,
+    given: Vec<PacketKind>,
     /// The old one's end is shut down for reading.
     is_shut: bool,
     has_sent_end: bool,
     taking: Taking,
     new_step: TakingStep,
-    new: End<Given>,
-    last: Option<Given>,
-    taken: Vec<Given>,
+    new: End<PacketKind>,
+    last: Option<PacketKind>,
+    taken: Vec<PacketKind>,
     has_sent_taken: bool,
     restarts: bool,
     steps: u32,
@@ -243,12 +243,12 @@ impl World {
             0 => return drop(inbox.pop_front()),
             1 => inbox.front().cloned().flatten(),
             2 => return inbox.rotate_left(1.min(inbox.len())),
-            3 => Some(Given::Holder { client, parts: [0, 0] }),
-            4 => Some(Given::Holder { client, parts: [usize::MAX; 2] }),
-            5 => Some(Given::Part { client, kind: 1 }),
-            6 => Some(Given::Prepare),
-            7 => Some(Given::Greeting),
-            _ => Some(Given::End),
+            3 => Some(PacketKind::Client { client, memories: 0, records: 0 }),
+            4 => Some(PacketKind::Client { client, memories: usize::MAX, records: usize::MAX }),
+            5 => Some(PacketKind::Record(client)),
+            6 => Some(PacketKind::Prepare),
+            7 => Some(PacketKind::Greeting),
+            _ => Some(PacketKind::End),
         };
         inbox.push_front(injected);
     }
@@ -291,10 +291,10 @@ impl World {
     fn begin_sending(&mut self) {
         let (all, timeout) = match &self.old_step {
             GivingStep::Share(timeout) => {
-                let shared = std::iter::repeat_n(Given::Shared, self.rng.below(4));
-                (std::iter::once(Given::Greeting).chain(shared).chain([Given::Prepare]).collect(), *timeout)
+                let shared = std::iter::repeat_n(PacketKind::Shared, self.rng.below(4));
+                (std::iter::once(PacketKind::Greeting).chain(shared).chain([PacketKind::Prepare]).collect(), *timeout)
             }
-            GivingStep::Give(timeout) => (self.given.iter().cloned().chain([Given::End]).collect(), *timeout),
+            GivingStep::Give(timeout) => (self.given.iter().cloned().chain([PacketKind::End]).collect(), *timeout),
             _ => return,
         };
         self.to_send = all;
@@ -330,7 +330,7 @@ impl World {
                 self.giving.received(found.unwrap_or(Err(LineError::TimedOut)))
             }
             GivingStep::Resume(reason) => {
-                self.new.inbox.push_back(Some(Given::Refused(reason)));
+                self.new.inbox.push_back(Some(PacketKind::Refused(reason)));
                 self.old.end(true);
                 return;
             }
@@ -348,7 +348,7 @@ impl World {
             return Err(LineError::Ended.describe("it was sent"));
         }
         let Some(packet) = self.to_send.pop_front() else { return Ok(false) };
-        self.has_sent_end |= packet == Given::End;
+        self.has_sent_end |= packet == PacketKind::End;
         self.new.inbox.push_back(Some(packet));
         Ok(!self.to_send.is_empty())
     }
@@ -363,7 +363,9 @@ impl World {
                 self.taking.received(received.unwrap_or(Err(LineError::TimedOut)))
             }
             TakingStep::Take => {
-                self.taken.extend(self.last.take().filter(|given| matches!(given, Given::Holder { .. } | Given::Part { .. })));
+                self.taken.extend(
+                    self.last.take().filter(|given| matches!(given, PacketKind::Holder { .. } | PacketKind::Part { .. })),
+                );
                 self.taking.done(self.new.done())
             }
             TakingStep::Send(answer, _) => self.answer(answer),

@@ -7,9 +7,9 @@ use fipsee_ring::port::ReconnectPolicy;
 use super::connection::{AttachOptions, Disk, ReconnectEvent};
 use super::memory::{Buffer, Bytes};
 use super::queue::Queue;
-use super::transfer::{BOUNCE_BYTES, Plan, TransferMemory, Transfers};
+use super::transfer::{Action, BOUNCE_BYTES, Plan, TransferMemory, Transfers};
 use super::{DiskError, Error};
-use crate::wire::{BlockInfo, FLAG_UNMAP, Operation};
+use crate::wire::BlockInfo;
 
 type Hook = Box<dyn FnMut(ReconnectEvent<'_>) + Send>;
 
@@ -28,9 +28,6 @@ pub struct Blocking {
 
 impl Blocking {
     /// Attach with one queue; `options.queue_count` and a small `options.pool_bytes` are overridden.
-    ///
-    /// # Errors
-    /// As [`Disk::attach`].
     pub fn attach(socket_path: &Path, options: &AttachOptions) -> Result<Self, Error> {
         let pool_bytes = options.pool_bytes.max(BOUNCE_BYTES);
         let options = AttachOptions { queue_count: 1, pool_bytes, ..options.clone() };
@@ -47,14 +44,13 @@ impl Blocking {
     }
 
     /// The disk's description.
-    #[must_use]
     pub fn info(&self) -> BlockInfo {
         self.disk.info()
     }
 
     /// Read `into.len()` bytes at `offset_bytes`.
     pub fn read_at(&mut self, into: &mut [u8], offset_bytes: u64) -> Result<(), Error> {
-        self.run(Operation::Read, 0, (offset_bytes, into.len() as u64), Some(Bytes::of_slice(into)))
+        self.run(Action::Read, (offset_bytes, into.len() as u64), Some(Bytes::of_slice(into)))
     }
 
     /// Write `from` at `offset_bytes`. Durable after the next [`flush`](Self::flush).
@@ -62,37 +58,34 @@ impl Blocking {
         let range = (offset_bytes, from.len() as u64);
         // SAFETY: a slice is readable memory, and a write does not read into it.
         let bytes = unsafe { Bytes::from_raw(from.as_ptr().cast_mut(), range.1) };
-        self.run(Operation::Write, 0, range, Some(bytes))
+        self.run(Action::Write { fua: false }, range, Some(bytes))
     }
 
     /// Make everything written so far durable.
     pub fn flush(&mut self) -> Result<(), Error> {
-        self.run(Operation::Flush, 0, (0, 0), None)
+        self.run(Action::Flush, (0, 0), None)
     }
 
     /// Discard a range: its contents are no longer needed.
     pub fn discard(&mut self, offset_bytes: u64, length_bytes: u64) -> Result<(), Error> {
-        self.run(Operation::Discard, 0, (offset_bytes, length_bytes), None)
+        self.run(Action::Discard, (offset_bytes, length_bytes), None)
     }
 
     /// Make a range read as zeroes; `unmap`: its blocks may be deallocated.
     pub fn write_zeroes(&mut self, offset_bytes: u64, length_bytes: u64, unmap: bool) -> Result<(), Error> {
-        self.run(Operation::WriteZeroes, if unmap { FLAG_UNMAP } else { 0 }, (offset_bytes, length_bytes), None)
+        self.run(Action::WriteZeroes { unmap, fua: false }, (offset_bytes, length_bytes), None)
     }
 
     /// Detach in order.
-    ///
-    /// # Errors
-    /// As [`Disk::detach`].
     pub fn detach(self) -> Result<(), Error> {
         drop(self.bounce);
         self.disk.detach(self.queues)
     }
 
-    fn run(&mut self, operation: Operation, flags: u16, range: (u64, u64), bytes: Option<Bytes<'_>>) -> Result<(), Error> {
+    fn run(&mut self, action: Action, range: (u64, u64), bytes: Option<Bytes<'_>>) -> Result<(), Error> {
         let Self { disk, queues, bounce, transfers, reconnect } = self;
         let place = bytes.map_or(TransferMemory::None, |bytes| TransferMemory::Bounce(bytes, bounce));
-        let plan = Plan { operation, flags, disk_offsets: &[range.0], length_bytes: range.1, keep_going: false, place };
+        let plan = Plan { action, disk_offsets: &[range.0], length_bytes: range.1, keep_going: false, place };
         let done = transfers.run(&mut queues[0], &plan, |queue, waited| match (waited, &mut *reconnect) {
             (Err(Error::Disconnected), Some((policy, hook))) => disk.reconnect(std::slice::from_mut(queue), policy, hook),
             (waited, _) => waited.map(drop),

@@ -64,7 +64,6 @@ pub struct AttachOptions {
 
 impl AttachOptions {
     /// One queue of depth 64, 4 MiB of pool, adaptive waiting.
-    #[must_use]
     pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -83,7 +82,6 @@ impl AttachOptions {
 
 /// The default path of the daemon's socket: `FIPSEE_SOCKET`; else the user's own daemon under `XDG_RUNTIME_DIR`
 /// if it is there; else the system's, `/run/fipsee/fipsee.sock`.
-#[must_use]
 pub fn default_socket_path() -> PathBuf {
     if let Some(path) = std::env::var_os("FIPSEE_SOCKET") {
         return path.into();
@@ -159,7 +157,6 @@ impl Disk {
     }
 
     /// The disk's description, with the newest known size.
-    #[must_use]
     pub fn info(&self) -> BlockInfo {
         BlockInfo { sector_count: self.shared.sector_count.load(Ordering::Relaxed), ..self.info }
     }

@@ -106,26 +106,22 @@ pub struct Memory {
 
 impl Memory {
     /// Its id on the wire.
-    #[must_use]
     pub const fn id(&self) -> u16 {
         self.id
     }
 
     /// Length in bytes.
-    #[must_use]
     pub fn length_bytes(&self) -> u64 {
         self.region.length_bytes()
     }
 
     /// First byte. The daemon may write to this memory at any time, so do not make references into it while requests
     /// are in flight.
-    #[must_use]
     pub fn base(&self) -> NonNull<u8> {
         self.region.base()
     }
 
     /// The memory file, for handing the same memory to another process.
-    #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         std::os::fd::AsFd::as_fd(&*self.region)
     }
@@ -164,7 +160,6 @@ pub struct Buffer {
 
 impl Buffer {
     /// Length in bytes.
-    #[must_use]
     pub const fn length_bytes(&self) -> u64 {
         self.length_bytes
     }
@@ -173,7 +168,6 @@ impl Buffer {
     ///
     /// # Panics
     /// When it is outside the buffer, is not a whole number of sectors, or is longer than 65,535 sectors.
-    #[must_use]
     #[track_caller]
     pub fn segment(&self, offset_bytes: u64, length_bytes: u64) -> Segment {
         assert!(offset_bytes + length_bytes <= self.length_bytes, "segment outside its buffer");
@@ -266,7 +260,6 @@ unsafe impl Sync for Bytes<'_> {}
 
 impl<'a> Bytes<'a> {
     /// All of a slice.
-    #[must_use]
     pub const fn of_slice(slice: &'a mut [u8]) -> Self {
         Self { base: slice.as_mut_ptr(), length_bytes: slice.len() as u64, owner: PhantomData }
     }
@@ -275,7 +268,6 @@ impl<'a> Bytes<'a> {
     ///
     /// # Safety
     /// During `'a` it is valid for reads of `length_bytes`, and for writes if it is read into.
-    #[must_use]
     pub const unsafe fn from_raw(base: *mut u8, length_bytes: u64) -> Self {
         Self { base, length_bytes, owner: PhantomData }
     }

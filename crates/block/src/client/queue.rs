@@ -104,33 +104,28 @@ impl Queue {
 
     /// The CPU that the daemon's worker for this queue is bound to, as far as is known; `fipsee_topology::plan::clients_of` names
     /// CPUs near it. No thread is bound: only the caller knows its threads and their other work.
-    #[must_use]
     pub fn worker_cpu(&self) -> Option<usize> {
         self.port.queue.worker_cpu.and_then(|cpu| usize::try_from(cpu).ok())
     }
 
     /// The choices of the queue's rings: those that the daemon advises, else those of this CPU's family.
-    #[must_use]
     pub fn choices(&self) -> Choices {
         self.port.queue.tuning.to_choices()
     }
 
     /// Requests that can be staged now.
-    #[must_use]
     #[inline(always)]
     pub const fn free(&self) -> usize {
         self.free_tags.len()
     }
 
     /// Requests that can be outstanding at a time.
-    #[must_use]
     pub const fn depth(&self) -> usize {
         self.uses.len()
     }
 
     /// The caller's requests staged or published and not yet reaped. With [`free`](Self::free) less than the depth while
     /// an event is being acknowledged.
-    #[must_use]
     pub const fn outstanding(&self) -> usize {
         self.depth() - self.free_tags.len() - self.acknowledging
     }

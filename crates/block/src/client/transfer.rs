@@ -9,7 +9,7 @@ use fipsee_ring::ring::Full;
 use super::Error;
 use super::memory::{Buffer, Bytes};
 use super::queue::Queue;
-use crate::wire::{BlockInfo, Operation, SECTOR_BYTES, SECTOR_SHIFT, Segment, Status};
+use crate::wire::{BlockInfo, SECTOR_BYTES, SECTOR_SHIFT, Segment, Status};
 
 /// Most data of one request through bounce memory.
 pub const BOUNCE_PIECE_BYTES: u64 = 256 << 10;
@@ -30,13 +30,34 @@ pub enum TransferMemory<'a> {
     Bounce(Bytes<'a>, &'a Buffer),
 }
 
-/// The same on several ranges of the disk.
+/// What is done with a range of the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Read its data.
+    Read,
+    /// Write its data; `fua`: durable before the completion.
+    Write {
+        /// Force unit access.
+        fua: bool,
+    },
+    /// Make everything written before durable; of no range.
+    Flush,
+    /// Its contents are no longer needed.
+    Discard,
+    /// Make it read as zeroes.
+    WriteZeroes {
+        /// The blocks may be deallocated.
+        unmap: bool,
+        /// Force unit access.
+        fua: bool,
+    },
+}
+
+/// One action on several ranges of the disk.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
-    /// The operation.
-    pub operation: Operation,
-    /// `FLAG_*`.
-    pub flags: u16,
+    /// What is done.
+    pub action: Action,
     /// Offsets of the ranges, in bytes. The data of number `i` is at `i * length_bytes` of the memory.
     pub disk_offsets: &'a [u64],
     /// Bytes of each.
@@ -72,13 +93,11 @@ pub struct Pieces {
 
 impl Pieces {
     /// Of `range_count` ranges of `range_bytes`, in pieces of at most `piece_bytes`.
-    #[must_use]
     pub const fn new(range_count: usize, range_bytes: u64, piece_bytes: u64) -> Self {
         Self { range_bytes, piece_bytes, next_bytes: 0, end_bytes: range_bytes.saturating_mul(range_count as u64) }
     }
 
     /// Has every piece been handed out?
-    #[must_use]
     #[inline]
     pub const fn is_over(&self) -> bool {
         self.next_bytes >= self.end_bytes
@@ -117,19 +136,26 @@ impl Plan<'_> {
                 region,
             },
             TransferMemory::Bounce(bytes, bounce) => {
-                if self.operation == Operation::Write {
+                if matches!(self.action, Action::Write { .. }) {
                     bounce.copy(false, slot_bytes, bytes, start_bytes, length_bytes);
                 }
                 bounce.segment(slot_bytes, length_bytes)
             }
         };
-        queue.request(self.operation, self.flags, (offset_bytes >> SECTOR_SHIFT, length_bytes >> SECTOR_SHIFT), segment, token)
+        let (sector, sectors) = (offset_bytes >> SECTOR_SHIFT, length_bytes >> SECTOR_SHIFT);
+        match self.action {
+            Action::Read => queue.read(sector, segment, token),
+            Action::Write { fua } => queue.write(sector, segment, fua, token),
+            Action::Flush => queue.flush(token),
+            Action::Discard => queue.discard(sector, sectors, token),
+            Action::WriteZeroes { unmap, fua } => queue.write_zeroes(sector, sectors, unmap, fua, token),
+        }
     }
 
     /// The request for `piece` succeeded: bring what it read to where it belongs.
     #[inline]
     pub fn deliver(&self, piece: &Piece, slot_bytes: u64) {
-        if let (Operation::Read, TransferMemory::Bounce(bytes, bounce)) = (self.operation, self.place) {
+        if let (Action::Read, TransferMemory::Bounce(bytes, bounce)) = (self.action, self.place) {
             bounce.copy(true, slot_bytes, bytes, piece.start_bytes, piece.length_bytes);
         }
     }
@@ -150,7 +176,6 @@ pub struct Transfers {
 
 impl Transfers {
     /// For a disk like this. `period`: how often the caller must run during a wait.
-    #[must_use]
     pub fn new(info: &BlockInfo, period: Option<Duration>) -> Self {
         let block_bytes = u64::from(info.block_bytes);
         let whole_blocks = |bytes: u64| (bytes - bytes % block_bytes).max(block_bytes);
@@ -163,7 +188,6 @@ impl Transfers {
     }
 
     /// The pieces of `plan`, and how many may be in flight.
-    #[must_use]
     #[inline]
     pub fn pieces(&self, plan: &Plan<'_>, depth: usize) -> (Pieces, usize) {
         let (most_bytes, bounce_bytes) = match plan.place {

@@ -14,7 +14,6 @@ use crate::wire::Status;
 
 /// Carries the requests of a worker's file disks, through one io_uring.
 pub type Engine = uring::Engine<Job>;
-/// The outcome of a submission to a disk.
 pub type Submitted = uring::Submitted<Status>;
 
 pub(super) static NEEDS: Needs = Needs {

@@ -24,35 +24,16 @@ pub(super) const OPERATIONS: [(&str, Operation); 5] = [
     ("write-zeroes", Operation::WriteZeroes),
 ];
 
-/// Errors by name. Others have their number.
-const ERRNO_NAMES: [(Errno, &str); 24] = [
-    (Errno::ACCESS, "EACCES"),
-    (Errno::AGAIN, "EAGAIN"),
-    (Errno::BADF, "EBADF"),
-    (Errno::BUSY, "EBUSY"),
-    (Errno::DQUOT, "EDQUOT"),
-    (Errno::FBIG, "EFBIG"),
-    (Errno::ILSEQ, "EILSEQ"),
-    (Errno::INTR, "EINTR"),
-    (Errno::INVAL, "EINVAL"),
-    (Errno::IO, "EIO"),
-    (Errno::NODATA, "ENODATA"),
-    (Errno::NODEV, "ENODEV"),
-    (Errno::NOLINK, "ENOLINK"),
-    (Errno::NOMEDIUM, "ENOMEDIUM"),
-    (Errno::NOMEM, "ENOMEM"),
-    (Errno::NOSPC, "ENOSPC"),
-    (Errno::NXIO, "ENXIO"),
-    (Errno::OPNOTSUPP, "EOPNOTSUPP"),
-    (Errno::PERM, "EPERM"),
-    (Errno::REMOTEIO, "EREMOTEIO"),
-    (Errno::ROFS, "EROFS"),
-    (Errno::STALE, "ESTALE"),
-    (Errno::TIMEDOUT, "ETIMEDOUT"),
-    (Errno::TXTBSY, "ETXTBSY"),
-];
+macro_rules! errnos {
+    ($($name:ident)+) => { &[$((Errno::$name, concat!("E", stringify!($name)))),+] };
+}
 
-/// A fault of a disk.
+/// Errors by name. Others have their number.
+const ERRNO_NAMES: &[(Errno, &str)] = errnos! {
+    ACCESS AGAIN BADF BUSY DQUOT FBIG ILSEQ INTR INVAL IO NODATA NODEV NOLINK NOMEDIUM NOMEM NOSPC NXIO OPNOTSUPP PERM REMOTEIO
+    ROFS STALE TIMEDOUT TXTBSY
+};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A request failed; `None`: the file ended before the disk does.
@@ -63,16 +44,12 @@ pub enum Fault {
     Ended(Duration),
 }
 
-/// A report of the faults of one kind since the last drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The first fault.
     pub fault: Fault,
-    /// The operation.
     pub operation: &'static str,
     /// The sector; none for a flush.
     pub sector: Option<u64>,
-    /// The number of faults.
     pub count: u64,
 }
 
@@ -141,7 +118,6 @@ pub struct Faults {
     path: Option<PathBuf>,
     /// Requests that failed since the disk was opened, in the order of [`OPERATIONS`].
     failed: [AtomicU64; OPERATIONS.len()],
-    /// Requests that are now in flight for too long.
     stalled: AtomicU64,
     failures: FaultCounter,
     stalls: FaultCounter,
@@ -153,13 +129,10 @@ pub struct Faults {
 
 impl Faults {
     /// None yet. `path`: the disk's path, if it has one.
-    #[must_use]
     pub fn new(path: Option<&Path>) -> Self {
         Self { path: path.map(Path::to_owned), ..Self::default() }
     }
 
-    /// The disk's path.
-    #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
@@ -172,21 +145,18 @@ impl Faults {
         }
     }
 
-    /// A request failed; `None`: the file ended before the disk does.
     #[cold]
     pub fn failed(&self, operation: Operation, sector: u64, errno: Option<Errno>) {
         self.failed[usize::from(index_of(operation))].fetch_add(1, Ordering::Relaxed);
         self.put(&self.failures, operation, sector, errno.map_or(0, |errno| u64::from(errno.raw_os_error().unsigned_abs())));
     }
 
-    /// A request is in flight for too long.
     #[cold]
     pub(super) fn stalled(&self, operation: Operation, sector: u64, age: Duration) {
         self.stalled.fetch_add(1, Ordering::Relaxed);
         self.put(&self.stalls, operation, sector, nanoseconds(age));
     }
 
-    /// It has ended.
     #[cold]
     pub(super) fn stall_ended(&self, operation: Operation, sector: u64, duration: Duration) {
         self.stalled.fetch_sub(1, Ordering::Relaxed);
@@ -202,8 +172,6 @@ impl Faults {
         }
     }
 
-    /// Is there something to drain?
-    #[must_use]
     pub fn is_pending(&self) -> bool {
         self.is_pending.load(Ordering::Acquire)
     }
@@ -220,13 +188,11 @@ impl Faults {
         reports.into_iter().flatten()
     }
 
-    /// Requests that failed since the disk was opened, by operation.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         OPERATIONS.iter().zip(&self.failed).map(|((name, _), count)| (*name, count.load(Ordering::Relaxed)))
     }
 
     /// Requests that are now in flight for too long.
-    #[must_use]
     pub fn stalled_now(&self) -> u64 {
         self.stalled.load(Ordering::Relaxed)
     }
@@ -251,8 +217,6 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// An error by name, if it is one of a disk.
-#[must_use]
 pub fn errno_name(errno: Errno) -> Cow<'static, str> {
     let known = ERRNO_NAMES.iter().find(|(known, _)| *known == errno);
     known.map_or_else(|| format!("errno {}", errno.raw_os_error()).into(), |(_, name)| (*name).into())

@@ -33,7 +33,6 @@ use job::Step;
 use open::NewFile;
 use target::Target;
 
-/// Whether to bypass the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DirectMode {
     /// Where the file system and the size of the file allow.
@@ -41,31 +40,24 @@ pub enum DirectMode {
     Auto,
     /// Refuse to open a file with which it is not possible.
     On,
-    /// Never.
     Off,
 }
 
-/// The options of a file disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileOptions {
-    /// The file or block device.
     pub path: PathBuf,
     /// Size in bytes. A missing file is created with it; an existing one must have it.
     pub size_bytes: Option<u64>,
     /// Logical block size: 512 or 4096. Without, 512 for a file and its own for a device.
     pub block_bytes: Option<u32>,
-    /// Whether to bypass the page cache.
     pub direct: DirectMode,
-    /// Open for reading only.
     pub read_only: bool,
 }
 
-/// A disk in a file.
 #[derive(Debug)]
 pub struct FileDisk {
     target: Arc<Target>,
     path: PathBuf,
-    /// Its description when the file was opened.
     info: BlockInfo,
     /// Opening it created the file.
     new: Option<NewFile>,
@@ -98,9 +90,6 @@ impl FileDisk {
     }
 
     /// Remove the file if opening the disk created it: the disk will not be served after all.
-    ///
-    /// # Errors
-    /// It cannot be removed, in words that say what to do.
     pub fn remove_if_new(&self) -> Result<(), String> {
         let path = self.path.display();
         let removed = self.new.as_ref().map_or(Ok(()), NewFile::remove);
@@ -109,7 +98,6 @@ impl FileDisk {
     }
 
     /// The unit of direct I/O in bytes; `None`: everything goes through the page cache.
-    #[must_use]
     pub fn direct_unit_bytes(&self) -> Option<u64> {
         self.target.alignment.map(|alignment| alignment.unit_mask + 1)
     }

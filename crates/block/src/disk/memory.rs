@@ -8,10 +8,9 @@ use std::sync::{Mutex, PoisonError};
 
 use fipsee_ring::memory::Span;
 use rustix::io::Errno;
-use rustix::mm::Advice;
 use rustix::process::{Resource, getrlimit};
 
-use self::mapping::{HUGE_PAGE_BYTES, Mapping, overcommit_is_strict};
+use self::mapping::{HUGE_PAGE_BYTES, Mapping, PageAdvice, overcommit_is_strict};
 use super::{
     Disk, Engine, Submitted, Ticket, bytes_of, capabilities, check_block, description, page_bytes, random_identity, sectors_of,
 };
@@ -22,10 +21,8 @@ use crate::wire::{BlockInfo, Operation, SECTOR_BYTES, Status};
 /// milliseconds at this size.
 const MAX_RANGE_SECTORS: u32 = 128 << 10;
 
-/// The options of a memory disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryOptions {
-    /// Size in bytes.
     pub size_bytes: u64,
     /// Size in bytes up to which it can be resized; its own size without.
     pub max_bytes: Option<u64>,
@@ -33,11 +30,8 @@ pub struct MemoryOptions {
     pub block_bytes: Option<u32>,
     /// Take huge pages of 2 MiB from the system's pool, all at once.
     pub huge: bool,
-    /// Ask for transparent huge pages.
     pub thp: bool,
-    /// Keep it out of swap.
     pub lock: bool,
-    /// Refuse writes.
     pub read_only: bool,
 }
 
@@ -57,7 +51,6 @@ pub struct MemoryDisk {
     resizing: Mutex<()>,
     max_bytes: u64,
     options: MemoryOptions,
-    /// The initial description.
     info: BlockInfo,
 }
 
@@ -122,7 +115,7 @@ impl MemoryDisk {
         }
         let memory = make(max_bytes)?;
         if options.thp {
-            memory.advise(0, memory.length_bytes, Advice::LinuxHugepage).map_err(|errno| {
+            memory.advise(0, memory.length_bytes, PageAdvice::Huge).map_err(|errno| {
                 format!("the kernel refuses transparent huge pages ({errno}); leave out thp, or use a kernel that has them")
             })?;
         }
@@ -139,7 +132,6 @@ impl MemoryDisk {
         Ok(disk)
     }
 
-    /// Lock the first `size_bytes`, if requested.
     fn lock_memory(&self, size_bytes: u64) -> Result<(), String> {
         // Pages of the huge pool are never swapped.
         if !self.options.lock || self.options.huge {
@@ -251,7 +243,6 @@ fn memlock_text(size_bytes: u64, limit_bytes: Option<u64>, errno: Errno) -> Stri
 mod tests {
     use super::*;
 
-    /// Bytes of the disk's mapping that take memory or swap.
     fn resident_bytes(disk: &MemoryDisk) -> u64 {
         use std::os::unix::fs::FileExt;
         let page = rustix::param::page_size();

@@ -32,7 +32,6 @@ pub use null::{NullDisk, NullOptions};
 pub use spec::{DiskSpec, KindSpec};
 pub use wrap::{WrappedDisk, Wrapper};
 
-/// A disk: executes checked requests of several threads at a time.
 pub trait Disk: Send + Sync {
     /// Does `submit` always return [`Submitted::Done`]? The server then times only a sample of its visits.
     const ANSWERS_AT_ONCE: bool;
@@ -48,10 +47,6 @@ pub trait Disk: Send + Sync {
     /// the ticket for [`Submitted::Pending`].
     unsafe fn submit(&self, request: &Request, spans: &[Span], ticket: Ticket, engine: &mut Engine) -> Submitted;
 
-    /// Change the size.
-    ///
-    /// # Errors
-    /// The reason, in words that say what to do.
     fn resize(&self, sector_count: u64) -> Result<(), String>;
 
     /// Errors are recorded here. `None`: there are none.
@@ -74,8 +69,6 @@ pub enum AnyDisk {
 }
 
 impl AnyDisk {
-    /// The file disk at the bottom, if there is one.
-    #[must_use]
     pub fn file_disk(&self) -> Option<&FileDisk> {
         match self {
             Self::Null(_) | Self::Memory(_) => None,
@@ -84,8 +77,6 @@ impl AnyDisk {
         }
     }
 
-    /// The kind, as in a specification.
-    #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Null(_) => "null",
@@ -96,7 +87,6 @@ impl AnyDisk {
     }
 }
 
-/// The same of a disk of any kind.
 macro_rules! of_any {
     ($any:expr, $disk:ident => $what:expr) => {
         match $any {
@@ -154,7 +144,6 @@ fn description(sector_count: u64, block_bytes: u32, capabilities: u32, identity:
     }
 }
 
-/// The size in sectors, if a disk can have it.
 fn sectors_of(size_bytes: u64, block_bytes: u32) -> Result<u64, String> {
     let block = u64::from(block_bytes);
     if size_bytes == 0 {

@@ -7,14 +7,11 @@ use super::{Disk, Engine, Submitted, Ticket, bytes_of, capabilities, check_block
 use crate::request::Request;
 use crate::wire::{BlockInfo, CAPABILITY_WRITE, Operation, Status};
 
-/// The options of a null disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NullOptions {
-    /// Size in bytes.
     pub size_bytes: u64,
     /// Logical block size: 512 or 4096. Without, 512.
     pub block_bytes: Option<u32>,
-    /// Refuse writes.
     pub read_only: bool,
 }
 
@@ -22,15 +19,11 @@ pub struct NullOptions {
 #[derive(Debug)]
 pub struct NullDisk {
     sector_count: AtomicU64,
-    /// The initial description.
     info: BlockInfo,
 }
 
 impl NullDisk {
     /// A disk of this description. Its identity depends on `name` alone: all null disks have the same contents.
-    ///
-    /// # Errors
-    /// An impossible size or block size.
     pub fn new(name: &str, options: &NullOptions) -> Result<Self, String> {
         let block_bytes = check_block(options.block_bytes)?;
         let sector_count = sectors_of(options.size_bytes, block_bytes)?;

@@ -16,7 +16,6 @@ use fipsee_ring::control::MAX_NAME_BYTES;
 
 use super::{AnyDisk, DirectMode, FileDisk, FileOptions, MemoryDisk, MemoryOptions, NullDisk, NullOptions, WrappedDisk, Wrapper};
 
-/// The options of a disk, by kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KindSpec {
     /// `null:SIZE`
@@ -30,7 +29,6 @@ pub enum KindSpec {
 }
 
 impl KindSpec {
-    /// The options of `file:`, if there is one at the bottom.
     pub fn file_mut(&mut self) -> Option<&mut FileOptions> {
         match self {
             Self::File(options) => Some(options),
@@ -39,8 +37,6 @@ impl KindSpec {
         }
     }
 
-    /// The path of `file:`, if there is one at the bottom.
-    #[must_use]
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::File(options) => Some(&options.path),
@@ -49,8 +45,6 @@ impl KindSpec {
         }
     }
 
-    /// The kind's name, and the requested size, if any.
-    #[must_use]
     pub fn name_and_size(&self) -> (&'static str, Option<u64>) {
         match self {
             Self::Null(options) => ("null", Some(options.size_bytes)),
@@ -91,7 +85,6 @@ impl KindSpec {
         Ok((parsed, pieces.collect()))
     }
 
-    /// An option of the disk at the bottom.
     fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), String> {
         match (self, key) {
             (Self::Wrapped(_, below), _) => below.set(key, value)?,
@@ -134,16 +127,13 @@ impl KindSpec {
     }
 }
 
-/// A disk to be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskSpec {
     /// Its name for clients: 1 to 64 letters, digits, `-`, `_` and `.`.
     pub name: String,
     /// Its options. `open` sets its `read_only` from [`ro`](Self::ro).
     pub kind: KindSpec,
-    /// No client may write it.
     pub ro: bool,
-    /// One client at a time.
     pub exclusive: bool,
     /// Several clients may write at a time, whatever they claim.
     pub shared: bool,
@@ -151,9 +141,6 @@ pub struct DiskSpec {
 
 impl DiskSpec {
     /// Parse `NAME=KIND:ARGS`.
-    ///
-    /// # Errors
-    /// The piece that is wrong and what to write instead.
     pub fn parse(text: &str) -> Result<Self, String> {
         let Some((name, rest)) = text.split_once('=') else {
             return Err(format!("disk '{text}': there is no '='; write NAME=KIND:ARGS, for example a=memory:256M"));
@@ -239,9 +226,6 @@ fn direct_of(value: Option<&str>) -> Result<DirectMode, String> {
 }
 
 /// A size in bytes: an integer, alone or with K, M, G or T (or KiB, MiB, GiB, TiB), which are powers of 1024.
-///
-/// # Errors
-/// The text is not a size, or the size does not fit 64 bits.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

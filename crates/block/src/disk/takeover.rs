@@ -8,9 +8,6 @@ use crate::wire::{BlockInfo, SECTOR_BYTES};
 
 impl AnyDisk {
     /// The file that holds the contents, for the process that takes the disk over; a null disk has none.
-    ///
-    /// # Errors
-    /// The contents cannot be passed to another process.
     pub fn hand_over(&self) -> Result<Option<BorrowedFd<'_>>, String> {
         match self {
             Self::Null(_) => Ok(None),

@@ -22,15 +22,11 @@ pub struct EventState {
 /// The state of a queue. Nothing is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueState {
-    /// The next request.
     pub request: Cursor,
-    /// The next completion.
     pub completion: Cursor,
     /// Changes of the size.
     pub resize: EventState,
-    /// The end of the disk.
     pub detach: EventState,
-    /// Was the disk removed?
     pub detached: bool,
 }
 
@@ -65,7 +61,6 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         Status::Ok
     }
 
-    /// The disk's size changed.
     pub fn announce_resize(&mut self, info: &BlockInfo) {
         self.limits = RequestLimits::new(info, self.read_only);
         self.resize.wanted = (info.sector_count != self.announced_sectors).then_some(info.sector_count);
@@ -95,7 +90,6 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         }
     }
     /// The queue's state; `None` while requests are in flight.
-    #[must_use]
     pub fn state(&self) -> Option<QueueState> {
         (self.in_flight == 0 && self.packer.count == 0).then(|| QueueState {
             request: self.queue.requests.cursor(),

@@ -102,25 +102,21 @@ impl RawClient {
     }
 
     /// What the server says of the service.
-    #[must_use]
     pub const fn info(&self) -> ServiceInfo {
         self.info
     }
 
     /// How the rings go about their work: as the server advises, else as this CPU's family likes.
-    #[must_use]
     pub fn choices(&self) -> Choices {
         self.port.queue.tuning.to_choices()
     }
 
     /// Calls that can be outstanding at a time; the server may have granted fewer than wanted.
-    #[must_use]
     pub const fn depth(&self) -> u32 {
         self.depth
     }
 
     /// Calls started, less the replies taken.
-    #[must_use]
     #[inline(always)]
     pub fn outstanding(&self) -> u32 {
         self.port.queue.requests.outstanding() + u32::try_from(self.staged.len()).unwrap_or(u32::MAX)
@@ -140,7 +136,6 @@ impl RawClient {
 
     /// The payload of a reply that was taken: the newest when `age` is 0, the one before it when 1. It stays until `depth`
     /// calls have been started after its call.
-    #[must_use]
     pub fn reply_payload(&self, age: u32) -> Payload<'_> {
         let place = self.next_reply.back(1 + age.min(self.depth - 1));
         let (_, offset_bytes) = place.offsets_bytes(&self.info);

@@ -163,7 +163,7 @@ impl Host<Turns> for Serving {
     }
 
     fn command(&mut self, worker: usize, command: Command<Turns>) {
-        // One that is gone lets go of everything by itself: dropped, the command says that it was carried out.
+        // One that is gone has released everything: dropped, the command counts as carried out.
         if let Some(handle) = self.workers.get(&worker) {
             handle.mailbox.send(command);
         }
@@ -172,12 +172,11 @@ impl Host<Turns> for Serving {
 
 impl Serving {
     /// Have workers or the owner asked for something?
-    #[must_use]
     pub fn has_events(&self) -> bool {
         self.events.has_messages()
     }
 
-    /// Have the workers let go of their remaining clients, and end.
+    /// Have the workers release their remaining clients, and end.
     pub fn stop_workers(&self) {
         for handle in self.workers.values() {
             let all = Command::Remove { which: Which::All, finish: false, removed: Box::new(drop) };

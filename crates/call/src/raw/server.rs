@@ -52,9 +52,6 @@ impl RawServer {
     }
 
     /// A server without a socket: the caller adds clients to the sessions of the `Serving` returned beside it.
-    ///
-    /// # Errors
-    /// As [`bind`](Self::bind).
     #[doc(hidden)]
     pub fn without_socket(
         name: &str,
@@ -116,7 +113,6 @@ impl RawServer {
     }
 
     /// For stopping it from elsewhere.
-    #[must_use]
     pub fn stopper(&self) -> Stopper {
         Stopper(Arc::clone(&self.events))
     }

@@ -23,7 +23,7 @@ pub enum Taken {
     Call,
     /// None came in time.
     TimedOut,
-    /// The server stopped, and every client has been let go.
+    /// The server stopped, and every client has been released.
     Stopped,
 }
 
@@ -49,7 +49,6 @@ impl RawWorker {
     }
 
     /// What this worker serves.
-    #[must_use]
     pub const fn info(&self) -> ServiceInfo {
         self.info
     }
@@ -145,7 +144,6 @@ impl RawWorker {
     }
 
     /// The call that was taken: its client, and its payloads. `None` when none was taken.
-    #[must_use]
     #[inline(always)]
     pub fn call(&self) -> Option<Call<'_>> {
         self.turn.as_ref().filter(|_| self.has_unanswered).map(|channel| channel.call(&self.info))

@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hasher};
 
 use indicatif::ProgressBar;
 
-use super::place::Endpoint;
+use super::endpoint::Endpoint;
 use super::session::Session;
 use super::source::{DiskSource, Piece, Source};
 use super::{Copied, Manner};

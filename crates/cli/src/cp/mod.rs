@@ -1,8 +1,8 @@
 //! `fipsee cp SRC DST`: between files and disks, several large requests in flight, durable when it returns.
 
 mod check;
+mod endpoint;
 mod file;
-mod place;
 mod session;
 mod sink;
 mod source;
@@ -17,7 +17,7 @@ use fipsee_block::disk::spec::parse_size;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use self::check::Digests;
-use self::place::Endpoint;
+use self::endpoint::Endpoint;
 use self::sink::Sink;
 use self::source::{Piece, Source};
 use crate::error::Error;
@@ -86,17 +86,17 @@ struct Copied {
 }
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
-    let source_place = Endpoint::parse(&arguments.source, socket)?;
-    let destination_place = Endpoint::parse(&arguments.destination, socket)?;
-    place::check_pair(&source_place, &destination_place, arguments.verify)?;
+    let source_endpoint = Endpoint::parse(&arguments.source, socket)?;
+    let destination_endpoint = Endpoint::parse(&arguments.destination, socket)?;
+    endpoint::check_pair(&source_endpoint, &destination_endpoint, arguments.verify)?;
     let manner = Manner {
         request_bytes: arguments.block_size.unwrap_or(DEFAULT_REQUEST_BYTES),
         reconnect: Duration::from_secs(arguments.reconnect),
         claim: claim::of(arguments.force),
     };
     let started = Instant::now();
-    let mut source = Source::open(&source_place, manner)?;
-    let mut sink = Sink::open(&destination_place, manner, &source_place, source.size_bytes())?;
+    let mut source = Source::open(&source_endpoint, manner)?;
+    let mut sink = Sink::open(&destination_endpoint, manner, &source_endpoint, source.size_bytes())?;
     let bar = progress_bar(arguments, source.size_bytes());
     let digests = (arguments.verify && !source.can_be_read_again()).then(|| Digests::new(manner.request_bytes));
     let copied = copy(&mut source, &mut sink, digests, &bar)?;
@@ -106,13 +106,13 @@ pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
     if arguments.verify {
         bar.set_message("verifying");
         bar.set_position(0);
-        check::verify(&source_place, &destination_place, manner, &copied, &bar)?;
+        check::verify(&source_endpoint, &destination_endpoint, manner, &copied, &bar)?;
     }
     bar.finish_and_clear();
     let rate = units::count(units::per_second(copied.total_bytes, elapsed.as_secs_f64()));
     let verified = if arguments.verify { ", verified" } else { "" };
     eprintln!(
-        "copied {} bytes ({} as zeroes) from {source_place} to {destination_place} in {:.2} s, {rate}B/s{verified}",
+        "copied {} bytes ({} as zeroes) from {source_endpoint} to {destination_endpoint} in {:.2} s, {rate}B/s{verified}",
         copied.total_bytes,
         copied.zero_bytes,
         elapsed.as_secs_f64()

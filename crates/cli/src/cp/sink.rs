@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use fipsee_block::client::transfer::{Piece, Pieces};
 use fipsee_block::wire::{CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, SECTOR_BYTES};
 
+use super::endpoint::Endpoint;
 use super::file::FileSink;
-use super::place::Endpoint;
 use super::session::{Session, Work};
 use super::{ALIGN_BYTES, Manner};
 use crate::error::Error;

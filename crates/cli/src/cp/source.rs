@@ -5,8 +5,8 @@ use std::io::Read;
 use fipsee_block::client::transfer::Pieces;
 
 use super::Manner;
+use super::endpoint::Endpoint;
 use super::file::FileSource;
-use super::place::Endpoint;
 use super::session::{Session, Work};
 use crate::error::Error;
 

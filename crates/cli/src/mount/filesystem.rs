@@ -15,9 +15,9 @@ use fuser::{
 use rustix::fs::{FallocateFlags, OFlags};
 
 use super::answer::Answer;
+use super::compound::{Job, whole_blocks};
 use super::lane::{Lane, MAX_DATA_BYTES, Work};
 use super::link::MountedDisk;
-use super::patient::{Job, whole_blocks};
 use super::placement::Placement;
 use super::ranges::{Claim, Ranges};
 
@@ -44,7 +44,7 @@ pub(super) struct DiskFile {
     pub(super) lanes: Vec<Arc<Lane>>,
     pub(super) facts: Arc<MountedDisk>,
     pub(super) ranges: Arc<Ranges>,
-    pub(super) patient: Sender<Job>,
+    pub(super) compound: Sender<Job>,
     pub(super) owner: Owner,
     pub(super) read_only: bool,
     /// Let the kernel keep pages of the file.
@@ -110,7 +110,7 @@ impl DiskFile {
 
     fn hand_over(&self, job: Job) {
         // The thread ends after the session. Without it the reply would be dropped, which answers EIO.
-        drop(self.patient.send(job));
+        drop(self.compound.send(job));
     }
 
     fn write_bytes(&self, bytes: Range<u64>, data: &[u8], durably: bool, reply: ReplyWrite) {

@@ -2,13 +2,13 @@
 
 mod answer;
 mod background;
+mod compound;
 mod filesystem;
 mod kernel;
 mod lane;
 mod link;
 mod log;
 mod mount_point;
-mod patient;
 mod placement;
 mod ranges;
 mod session;

@@ -17,12 +17,12 @@ use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
 
+use super::compound::CompoundRequests;
 use super::filesystem::DiskFile;
 use super::lane::{Lane, LinkEvent};
 use super::link::{self, MountAttachment, MountedDisk, Target};
 use super::log::log;
 use super::mount_point::MountPoint;
-use super::patient::Patient;
 use super::placement::Placement;
 use super::ranges::Ranges;
 use super::{Arguments, Cache, background, kernel};
@@ -105,8 +105,8 @@ impl Threads {
         Ok(Self { lanes, facts, worker_cpus, ranges: Arc::default(), notifier, news: sender, stop, attendants, supervisor })
     }
 
-    fn patient(&self) -> Patient {
-        Patient { lane: Arc::clone(&self.lanes[0]), facts: Arc::clone(&self.facts), ranges: Arc::clone(&self.ranges) }
+    fn compound(&self) -> CompoundRequests {
+        CompoundRequests { lane: Arc::clone(&self.lanes[0]), facts: Arc::clone(&self.facts), ranges: Arc::clone(&self.ranges) }
     }
 
     /// No thread submits any more: detach.
@@ -136,16 +136,16 @@ fn serve(
     threads: &Threads,
     signals: &UnixStream,
 ) -> Result<(), Error> {
-    let (jobs, patient_jobs) = mpsc::channel();
-    let patient = threads.patient();
-    let patient_thread = spawn("fip-patient".to_owned(), move || patient.run(&patient_jobs))?;
+    let (jobs, compound_jobs) = mpsc::channel();
+    let compound = threads.compound();
+    let compound_thread = spawn("fip-compound".to_owned(), move || compound.run(&compound_jobs))?;
     let placement = Placement::choose(&arguments.cpus, &Machine::this(), &threads.worker_cpus);
     let cpus = placement.first_cpus();
     let file = DiskFile {
         lanes: threads.lanes.clone(),
         facts: Arc::clone(&threads.facts),
         ranges: Arc::clone(&threads.ranges),
-        patient: jobs,
+        compound: jobs,
         owner: place.owner(read_only),
         read_only,
         kernel_cache: arguments.cache == Cache::Kernel,
@@ -180,8 +180,8 @@ fn serve(
     // The kernel has closed the file and handed over everything it had still to write.
     *threads.notifier.lock().unwrap_or_else(PoisonError::into_inner) = None;
     let outcome = running.join().unwrap_or_else(|_| Err(io::Error::other("a thread that served the file panicked")));
-    let _ = patient_thread.join();
-    if !read_only && let Err(errno) = threads.patient().flush() {
+    let _ = compound_thread.join();
+    if !read_only && let Err(errno) = threads.compound().flush() {
         let error = io::Error::from_raw_os_error(errno.into());
         return Err(Error::io(format_args!("flush disk '{}' at the end", arguments.disk), &error));
     }
@@ -240,7 +240,7 @@ fn wait_for_either(signals: BorrowedFd<'_>, ended: BorrowedFd<'_>) -> bool {
 
 fn unmount_at_signal(place: &MountPoint, threads: &Threads) {
     let path = place.path().display();
-    if let Err(errno) = threads.patient().flush() {
+    if let Err(errno) = threads.compound().flush() {
         log(&format!("cannot flush the disk before unmounting: {}", io::Error::from_raw_os_error(errno.into())));
     }
     match kernel::unmount(place.path(), false) {

@@ -16,7 +16,6 @@ const NEWEST: ABI = ABI::V6;
 
 const HOMES: &str = "/home";
 
-/// The rights of the daemon below a path.
 type Rights = BitFlags<AccessFs>;
 
 fn reading() -> Rights {
@@ -34,7 +33,6 @@ fn sockets() -> Rights {
     AccessFs::MakeSock | AccessFs::MakeReg | AccessFs::ReadFile | AccessFs::RemoveFile
 }
 
-/// The paths, and the rights.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Paths(Vec<(PathBuf, Rights)>);
 
@@ -99,7 +97,6 @@ impl Paths {
         found.is_ok_and(|found| self.0.iter().any(|(below, what)| what.contains(needed) && found.starts_with(below)))
     }
 
-    /// Text for messages.
     pub(super) fn names(&self) -> String {
         let mut names: Vec<String> =
             self.0.iter().filter(|(_, what)| *what != reading()).map(|(path, _)| path.display().to_string()).collect();

@@ -61,7 +61,6 @@ struct Files {
 
 impl Confinement {
     /// As configured, for services with these needs; nothing is given up yet.
-    #[must_use]
     pub fn wanted(confine: Confine, needs: Needs) -> Self {
         let is_required = confine == Confine::Required;
         let state = || State { is_required, needs, files: OnceLock::new(), calls_begun: AtomicBool::new(false) };
@@ -93,9 +92,6 @@ impl Confinement {
     }
 
     /// Give up every system call but those on the list, in all threads. After [`files`](Self::files).
-    ///
-    /// # Errors
-    /// In words: it is required and not available.
     pub fn calls(&self) -> Result<(), String> {
         let Some(state) = self.0.as_ref().filter(|state| !state.calls_begun.swap(true, Ordering::Relaxed)) else { return Ok(()) };
         let Some(Files { has_landlock, filters, .. }) = state.files.get() else { return Ok(()) };

@@ -21,18 +21,14 @@ type Boxed = Box<dyn Service<DiskEngine>>;
 pub struct Entry {
     /// Its needs under a configuration: the daemon gives up everything else before it has workers.
     pub needs: fn(&Config) -> Needs,
-    /// Make it, for these workers.
     pub make: fn(&Arc<Live>, &[WorkerHandle]) -> Boxed,
 }
 
 /// Services that a program adds to those of `fipseed`.
 pub type Services = &'static [Entry];
 
-/// One line per service.
 const SERVICES: [Entry; 1] = [block::ENTRY];
 
-/// The needs of all services, including those `added`.
-#[must_use]
 pub fn needs(config: &Config, added: Services) -> Needs {
     let mut all = Needs::default();
     for entry in SERVICES.iter().chain(added) {
@@ -53,7 +49,6 @@ impl Registry {
         Self(SERVICES.iter().chain(added).map(|entry| (entry.make)(live, workers)).collect())
     }
 
-    /// Feature bits of all of them.
     pub(crate) fn features(&self) -> u64 {
         self.0.iter().fold(0, |features, service| features | service.features())
     }

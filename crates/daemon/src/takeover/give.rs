@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::MAX_WAIT;
 use super::line::Line;
-use super::wire::{DiskRecord, Given, Greeting, ListenerOf, VERSION};
+use super::wire::{DiskRecord, Greeting, HandoverPacket, ListenerOf, VERSION};
 use crate::admin::Admin;
 use crate::descriptors;
 use crate::export::{AttachedClient, Kind};
@@ -55,7 +55,6 @@ impl Admin {
         Ok(peer.pid.as_raw_nonzero().get())
     }
 
-    /// Returns the reason why it failed.
     fn give(&self, line: Line, pid: i32, timeout: Duration) -> String {
         let (mut giving, mut step) = Giving::begin();
         let mut deadline = Instant::now();
@@ -89,7 +88,7 @@ impl Admin {
     }
 
     fn give_what_is_shared(&self, line: &Line, deadline: Instant) -> Result<(), String> {
-        let send = |packet: &Given, descriptors: &[BorrowedFd<'_>]| {
+        let send = |packet: &HandoverPacket, descriptors: &[BorrowedFd<'_>]| {
             line.send(packet, descriptors, deadline).map_err(|error| error.describe("sockets and disks were handed over"))
         };
         let served = self.live.now();
@@ -97,9 +96,10 @@ impl Admin {
         let clients = served.exports.iter().map(|export| export.attached().iter().filter(is_local).count()).sum();
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let greeting = Greeting { pid: std::process::id(), version, clients };
-        send(&Given::Greeting(greeting), &[])?;
-        let give =
-            |of, listener: &Listener| send(&Given::Listener { of, path: listener.path().to_owned() }, &listener.descriptors());
+        send(&HandoverPacket::Greeting(greeting), &[])?;
+        let give = |of, listener: &Listener| {
+            send(&HandoverPacket::Listener { of, path: listener.path().to_owned() }, &listener.descriptors())
+        };
         give(ListenerOf::Clients, &self.listeners.0)?;
         give(ListenerOf::Admin, &self.listeners.1)?;
         for (disk, listener) in self.vms.listeners() {
@@ -114,8 +114,8 @@ impl Admin {
                 info: export.info(false).to_bytes().to_vec(),
             };
             let file = export.disk.hand_over().map_err(|text| format!("disk '{}': {text}", export.name()))?;
-            send(&Given::Disk(given), file.as_slice())?;
+            send(&HandoverPacket::Disk(given), file.as_slice())?;
         }
-        send(&Given::Prepare {}, &[])
+        send(&HandoverPacket::Prepare {}, &[])
     }
 }

@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::wire::{AnswerPacket, Given};
+use super::wire::{AnswerPacket, HandoverPacket};
 
 /// Longest packet: a queue with a full histogram has a third of it.
 const MAX_PACKET_BYTES: usize = 64 << 10;
@@ -22,14 +22,12 @@ const MAX_PACKET_BYTES: usize = 64 << 10;
 pub(crate) struct Line(pub(super) Seqpacket);
 
 impl Line {
-    /// This daemon's end, and the other's.
     pub(crate) fn pair() -> std::io::Result<(Self, OwnedFd)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         Ok((Self(Seqpacket::from_fd(ours)), theirs))
     }
 
-    /// Send a packet with its descriptors, before `deadline`.
     pub(crate) fn send(
         &self,
         packet: &impl Serialize,
@@ -57,7 +55,6 @@ impl Line {
         }
     }
 
-    /// Take the next packet, before `deadline`.
     pub(crate) fn receive<T: DeserializeOwned>(&self, deadline: Instant) -> Result<(T, Vec<OwnedFd>), LineError> {
         loop {
             if let Some(received) = self.try_receive()? {
@@ -94,7 +91,7 @@ impl Line {
                     self.try_receive().and_then(|packet| packet.ok_or(LineError::TimedOut))
                 }
                 GivingStep::Resume(reason) => {
-                    let _ = self.send(&Given::Refused { reason: reason.clone() }, &[], Instant::now());
+                    let _ = self.send(&HandoverPacket::Refused { reason: reason.clone() }, &[], Instant::now());
                     return step;
                 }
                 _ => return step,
@@ -171,8 +168,8 @@ mod tests {
                 (is_taken(&old), sender.join().expect("it does not panic"))
             });
             assert_eq!(taken, sent, "both would serve, or neither");
-            let answer = new.try_receive::<Given>().ok().flatten();
-            assert_eq!(matches!(answer, Some((Given::Refused { .. }, _))), !sent, "the answer to the other daemon");
+            let answer = new.try_receive::<HandoverPacket>().ok().flatten();
+            assert_eq!(matches!(answer, Some((HandoverPacket::Refused { .. }, _))), !sent, "the answer to the other daemon");
         }
     }
 }

@@ -16,14 +16,13 @@ use serde_json::json;
 
 use super::MAX_WAIT;
 use super::line::Line;
-use super::wire::{AnswerPacket, DiskRecord, Given, Greeting, ListenerOf, VERSION};
+use super::wire::{AnswerPacket, DiskRecord, Greeting, HandoverPacket, ListenerOf, VERSION};
 use crate::admin::admin_path;
 use crate::config::{Config, DiskConfig};
 use crate::descriptors;
 use crate::export::{Export, Opened};
 use crate::run::Origin;
 
-/// The reason why a takeover failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// One of the two refused or failed; the old one continues.
@@ -47,15 +46,15 @@ pub(crate) struct Conversation {
 
 impl Conversation {
     /// The next packet in order, after the ones before have been taken. `None`: this daemon serves, and the other never again.
-    pub(crate) fn next(&mut self) -> Result<Option<(Given, Vec<OwnedFd>)>, Failure> {
+    pub(crate) fn next(&mut self) -> Result<Option<(HandoverPacket, Vec<OwnedFd>)>, Failure> {
         loop {
             let mut packet = None;
             let step = match std::mem::replace(&mut self.step, TakingStep::Restart) {
                 TakingStep::Receive(timeout) => {
-                    let received = self.line.receive::<Given>(Instant::now() + timeout);
-                    let turn = received.as_ref().map(|(given, _)| given.turn()).map_err(Clone::clone);
+                    let received = self.line.receive::<HandoverPacket>(Instant::now() + timeout);
+                    let kind = received.as_ref().map(|(packet, _)| packet.kind()).map_err(Clone::clone);
                     packet = received.ok();
-                    self.taking.received(turn)
+                    self.taking.received(kind)
                 }
                 TakingStep::Take => self.taking.done(Ok(())),
                 TakingStep::Send(answer, timeout) => {
@@ -73,7 +72,7 @@ impl Conversation {
     }
 
     /// Likewise, where a packet must follow.
-    pub(crate) fn packet(&mut self) -> Result<(Given, Vec<OwnedFd>), Failure> {
+    pub(crate) fn packet(&mut self) -> Result<(HandoverPacket, Vec<OwnedFd>), Failure> {
         self.next()?.ok_or_else(Failure::out_of_order)
     }
 
@@ -85,13 +84,11 @@ impl Conversation {
     }
 }
 
-/// A daemon that still serves.
 pub(crate) struct Old {
     pub(crate) conversation: Conversation,
     pub(crate) greeting: Greeting,
 }
 
-/// The first answer, at the admin socket.
 #[derive(Deserialize)]
 struct First {
     error: Option<String>,
@@ -104,7 +101,7 @@ impl Old {
         let line = ask(&admin_path(socket), wait_ms)?;
         let (taking, step) = Taking::begin(Duration::from_millis(wait_ms).min(MAX_WAIT));
         let mut conversation = Conversation { line, taking, step };
-        let (Given::Greeting(greeting), _) = conversation.packet()? else { return Err(Failure::out_of_order()) };
+        let (HandoverPacket::Greeting(greeting), _) = conversation.packet()? else { return Err(Failure::out_of_order()) };
         let mut old = Self { conversation, greeting };
         let origin = old.take_what_is_shared(config, socket).inspect_err(|failure| old.conversation.refuse(failure))?;
         Ok((origin, old))
@@ -118,8 +115,8 @@ impl Old {
         let (mut clients, mut admin, mut machines, mut given) = (None, None, Vec::new(), Vec::new());
         loop {
             match self.conversation.packet()? {
-                (Given::Prepare {}, _) => break,
-                (Given::Listener { of, path }, descriptors) => {
+                (HandoverPacket::Prepare {}, _) => break,
+                (HandoverPacket::Listener { of, path }, descriptors) => {
                     let mut descriptors = descriptors.into_iter();
                     let fd = descriptors.next().ok_or_else(|| Failure::Refused("a listening socket is missing".to_owned()))?;
                     let listener = Listener::handed_over(path, fd, descriptors.next());
@@ -129,7 +126,7 @@ impl Old {
                         ListenerOf::Machines(disk) => machines.push((disk, listener)),
                     }
                 }
-                (Given::Disk(disk), descriptors) => {
+                (HandoverPacket::Disk(disk), descriptors) => {
                     given.push(take_disk(config, &disk, descriptors).map_err(Failure::Refused)?);
                 }
                 _ => return Err(Failure::out_of_order()),

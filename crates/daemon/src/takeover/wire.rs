@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use fipsee_block::server::{EventState, QueueState};
 use fipsee_block::stats::QueueCounters;
 use fipsee_ring::ring::Cursor;
-use fipsee_serve::takeover::{self, Answer};
+use fipsee_serve::takeover::{Answer, PacketKind};
 use serde::{Deserialize, Serialize};
 
 /// Version of everything below. Daemons of two versions do not take over from each other.
@@ -18,7 +18,7 @@ pub(crate) const VERSION: u32 = 6;
 /// daemon continues.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "packet", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Given {
+pub(crate) enum HandoverPacket {
     Greeting(Greeting),
     /// With the socket, and its lock if the old daemon made it.
     Listener {
@@ -58,28 +58,29 @@ pub(crate) enum Given {
     },
 }
 
-impl Given {
-    /// The turn in which this is allowed.
-    pub(crate) fn turn(&self) -> takeover::Given {
-        let part = |client: u64, kind| takeover::Given::Part { client, kind };
+impl HandoverPacket {
+    /// Its kind, which says when it is allowed.
+    pub(crate) fn kind(&self) -> PacketKind {
         match self {
-            Self::Greeting(_) => takeover::Given::Greeting,
-            Self::Listener { .. } | Self::Disk(_) => takeover::Given::Shared,
-            Self::Prepare {} => takeover::Given::Prepare,
+            Self::Greeting(_) => PacketKind::Greeting,
+            Self::Listener { .. } | Self::Disk(_) => PacketKind::Shared,
+            Self::Prepare {} => PacketKind::Prepare,
             Self::Client(ClientRecord { client, stage, .. }) => {
-                let parts = match stage {
-                    Stage::Attached(attached) => [attached.memories, attached.parts],
-                    Stage::Silent | Stage::Greeted => [0, 0],
+                let (memories, records) = match stage {
+                    Stage::Attached(attached) => (attached.memories, attached.parts),
+                    Stage::Silent | Stage::Greeted => (0, 0),
                 };
-                takeover::Given::Holder { client: *client, parts }
+                PacketKind::Client { client: *client, memories, records }
             }
             Self::Machine(machine::MachineRecord { client, regions, queues, .. }) => {
-                takeover::Given::Holder { client: *client, parts: [*regions, usize::from(*queues)] }
+                PacketKind::Client { client: *client, memories: *regions, records: usize::from(*queues) }
             }
-            Self::Memory { client, .. } | Self::GuestMemory(machine::GuestMemoryRecord { client, .. }) => part(*client, 0),
-            Self::Part { client, .. } | Self::Virtqueue(machine::VirtqueueRecord { client, .. }) => part(*client, 1),
-            Self::End { .. } => takeover::Given::End,
-            Self::Refused { reason } => takeover::Given::Refused(reason.clone()),
+            Self::Memory { client, .. } | Self::GuestMemory(machine::GuestMemoryRecord { client, .. }) => {
+                PacketKind::Memory(*client)
+            }
+            Self::Part { client, .. } | Self::Virtqueue(machine::VirtqueueRecord { client, .. }) => PacketKind::Record(*client),
+            Self::End { .. } => PacketKind::End,
+            Self::Refused { reason } => PacketKind::Refused(reason.clone()),
         }
     }
 }
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn packets_with_fields_they_do_not_have_are_refused() {
-        assert!(serde_json::from_str::<Given>("{\"packet\":\"prepare\"}").is_ok());
-        assert!(serde_json::from_str::<Given>("{\"packet\":\"prepare\",\"but\":1}").is_err());
+        assert!(serde_json::from_str::<HandoverPacket>("{\"packet\":\"prepare\"}").is_ok());
+        assert!(serde_json::from_str::<HandoverPacket>("{\"packet\":\"prepare\",\"but\":1}").is_err());
     }
 }

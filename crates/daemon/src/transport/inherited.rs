@@ -15,7 +15,6 @@ pub(crate) struct Inherited {
     pub(crate) admin: Option<Listener>,
 }
 
-/// Take the sockets that the environment names, if any.
 pub(crate) fn take() -> Result<Inherited, String> {
     let passed = sd_notify::listen_fds_with_names()
         .map_err(|error| format!("the sockets of the service manager cannot be taken: LISTEN_FDS and LISTEN_FDNAMES: {error}"))?;

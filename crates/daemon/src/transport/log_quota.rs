@@ -14,7 +14,6 @@ pub(crate) struct LogQuota {
 }
 
 impl LogQuota {
-    /// May a line about a client be logged now?
     pub(crate) fn allows(&mut self) -> bool {
         if self.second.is_none_or(|second| second.elapsed() >= Duration::from_secs(1)) {
             if self.left_out > 0 {

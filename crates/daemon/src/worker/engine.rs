@@ -19,7 +19,6 @@ const ENGINE_ENTRIES: u32 = 256;
 /// How long workers may take to make their kernel rings: they have no other work yet.
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Start a worker, as the configuration says.
 pub(crate) fn spawn(config: &Config, index: usize, place: WorkerPlacement) -> io::Result<(WorkerHandle, JoinHandle<()>)> {
     let stall_limit = config.stall_limit;
     fipsee_serve::spawn(index, place, config.wait, config.look, move || {

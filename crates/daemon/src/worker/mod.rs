@@ -4,7 +4,6 @@ mod engine;
 
 use std::sync::Arc;
 
-/// The kernel ring for file disks.
 pub(crate) use fipsee_block::disk::Engine as DiskEngine;
 use fipsee_block::server::DiskQueue;
 use fipsee_block::wire::BlockInfo;
@@ -14,9 +13,7 @@ use fipsee_virtio::blk::server::GuestDiskQueue;
 pub(crate) use self::engine::{make_rings_for_machines, spawn, start_engines};
 use crate::export::Export;
 
-/// A command to a worker.
 pub(crate) type Command = fipsee_serve::Command<DiskEngine>;
-/// A handle to a worker.
 pub(crate) type WorkerHandle = fipsee_serve::WorkerHandle<DiskEngine>;
 
 /// Announce a disk's new size to every client of the export.
@@ -29,7 +26,6 @@ pub(crate) fn announce_resize(export: &Export, info: BlockInfo) -> [Command; 2] 
     ]
 }
 
-/// Why a takeover is impossible, in words.
 pub(crate) fn why_not_quiesced(error: NotQuiesced, timeout: std::time::Duration) -> String {
     match error {
         NotQuiesced::InFlight => format!(

@@ -42,7 +42,6 @@ impl Method {
     }
 }
 
-/// What a caller wants of both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// The answerer's delay, in nanoseconds.

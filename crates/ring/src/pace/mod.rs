@@ -20,7 +20,7 @@ pub use crate::tuning::{Delays, FirstLook};
 
 /// Longest delay: half a microsecond at 2 GHz, several line transfers even between sockets.
 pub const MAX_HOLD_TICKS: u64 = 1024;
-/// Longest delay an answerer grants, in nanoseconds: the most that a caller's nonsense may cost a worker.
+/// Longest delay an answerer grants, in nanoseconds: the most that an unreasonable request of a caller may cost a worker.
 pub const MAX_HOLD_NS: u32 = 1000;
 /// An exchange that took longer says nothing about lines: there was other work, or one side slept or was interrupted.
 const MAX_PERIOD_TICKS: u64 = 8192;
@@ -45,7 +45,6 @@ pub fn let_answers_gather(due: usize) {
     }
 }
 
-/// The delay that is running, if one is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hold {
     since_ticks: u64,
@@ -91,7 +90,6 @@ pub struct CallerPace {
 
 impl CallerPace {
     /// The pace of a new channel.
-    #[must_use]
     pub fn new(tuning: &Tuning) -> Self {
         let first_look = tuning.first_look;
         let delays = match first_look {
@@ -154,7 +152,6 @@ impl CallerPace {
     }
 
     /// The delays in force.
-    #[must_use]
     pub const fn delays(&self) -> Delays {
         self.delays
     }
@@ -216,7 +213,6 @@ impl AnswererPace {
     }
 
     /// The delay asked for and granted, in ticks.
-    #[must_use]
     pub const fn hold_ticks(&self) -> u64 {
         self.asked_ticks
     }

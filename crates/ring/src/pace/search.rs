@@ -67,7 +67,6 @@ struct Kept {
 
 impl Search {
     /// The search of a new channel; `methods`: of other methods than prefetching, too.
-    #[must_use]
     pub fn new(methods: bool) -> Self {
         Self {
             methods,
@@ -107,7 +106,6 @@ impl Search {
         }
     }
 
-    /// The method being tried, or chosen.
     const fn method(&self) -> Method {
         match self.phase {
             Phase::Method { method } => method,
@@ -116,7 +114,6 @@ impl Search {
         }
     }
 
-    /// The delays of the point being tried.
     fn delays(&self) -> Delays {
         let steps = |count: u32, of_ticks: u64| u64::from(count) * of_ticks;
         match self.phase {

@@ -43,7 +43,6 @@ impl Visits {
     }
 
     /// Requests to take in this visit, of at most `most`.
-    #[must_use]
     #[inline(always)]
     pub fn limit(&self, most: u32) -> u32 {
         self.budget.min(most)

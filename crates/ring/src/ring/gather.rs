@@ -18,7 +18,6 @@ pub struct Gather {
 
 impl Gather {
     /// Of the reader of a stream of `slot_count` slots.
-    #[must_use]
     pub fn new(tuning: &Tuning, slot_count: u32) -> Self {
         Self { ticks: tuning.gather_and_read_ahead(slot_count).0, since_message: 0, since_ticks: 0 }
     }

@@ -11,7 +11,6 @@ use crate::sync::{AtomicU32, Ordering, full_fence_at, known_bad};
 /// * `stamp`, `released` and `asleep` return the same three kinds of word at every call.
 /// * `copy_in` and `write_payload` touch only slot `index`, and `copy_in` reads every byte exactly once.
 pub unsafe trait RingMemory {
-    /// Slots in the ring.
     fn slot_count(&self) -> u32;
     /// The stamp of slot `index`.
     fn stamp(&self, index: u32) -> &AtomicU32;
@@ -70,26 +69,20 @@ pub struct Cursor {
 
 impl Cursor {
     /// The first position of a ring whose geometry says `start` (a slot index; the lap is 1).
-    #[must_use]
     pub const fn at_start(start: u32) -> Self {
         Self { index: start, stamp: 1 }
     }
 
     /// Any position; `stamp` must not be 0. For handing a ring over and for tests of the wrap.
-    #[must_use]
     pub const fn at(index: u32, stamp: u32) -> Self {
         assert!(stamp != 0, "a stamp is never 0: fresh memory is");
         Self { index, stamp }
     }
 
-    /// Slot index of this position.
-    #[must_use]
     pub const fn index(&self) -> u32 {
         self.index
     }
 
-    /// Stamp that publishes this position.
-    #[must_use]
     pub const fn stamp(&self) -> u32 {
         self.stamp
     }

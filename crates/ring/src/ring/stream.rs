@@ -38,9 +38,6 @@ impl<M: RingMemory> StreamWriter<M> {
     }
 
     /// Slots free now, looking at the counter only when fewer than `wanted` are known to be.
-    ///
-    /// # Errors
-    /// The counter moved by more than is outstanding.
     #[inline(always)]
     pub fn free_slots(&mut self, wanted: u32) -> Result<u32, PeerFault> {
         let slot_count = self.writer.memory.slot_count();
@@ -73,9 +70,6 @@ impl<M: RingMemory> StreamWriter<M> {
     }
 
     /// Publish as many of `messages` as are known to fit, in one burst; returns how many, 0 only if the ring is full.
-    ///
-    /// # Errors
-    /// The counter is false.
     #[inline(always)]
     pub fn publish_burst(&mut self, messages: &[Message]) -> Result<usize, PeerFault> {
         let slot_count = self.writer.memory.slot_count();

@@ -19,7 +19,6 @@ impl Choices {
     pub const NONE: Self = Self(0);
 
     /// As a peer wrote it.
-    #[must_use]
     pub const fn from_word(word: u32) -> Self {
         Self(word)
     }
@@ -72,13 +71,11 @@ macro_rules! fields {
     ($($(#[$about:meta])* $get:ident, $set:ident: $type:ty = $shift:literal, $values:expr;)+) => {
         impl Choices {$(
             $(#[$about])*
-            #[must_use]
             pub fn $get(self) -> Option<$type> {
                 self.value($shift, &$values)
             }
 
             $(#[$about])*
-            #[must_use]
             pub fn $set(self, value: $type) -> Self {
                 self.with_value($shift, &$values, value)
             }

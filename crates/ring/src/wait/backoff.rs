@@ -6,7 +6,6 @@ use super::instructions::{Instructions, Monitorx, Waitpkg};
 use super::{WaitMode, Watch};
 use crate::{clock, cpu};
 
-/// What to do after a look that found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Look again.
@@ -57,13 +56,11 @@ pub struct Backoff {
 impl Backoff {
     /// A fresh count; `look` is how long adaptive mode looks before sleeping. A mode that this CPU does not have
     /// ([`WaitMode::available`]) waits as `pause`.
-    #[must_use]
     pub fn new(mode: WaitMode, look: Duration) -> Self {
         Self::with_instructions(mode, look, Instructions::detect())
     }
 
     /// As [`new`](Self::new), with the instructions that may be executed.
-    #[must_use]
     pub fn with_instructions(mode: WaitMode, look: Duration, instructions: Instructions) -> Self {
         // On a single CPU nothing can come while we run. (A thread bound to one of several still has a peer elsewhere.)
         let pauses = matches!(mode, WaitMode::Adaptive | WaitMode::Pause) && !cpu::is_only_one();

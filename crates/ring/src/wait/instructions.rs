@@ -26,7 +26,6 @@ pub struct Instructions {
 
 impl Instructions {
     /// What the CPU has.
-    #[must_use]
     pub fn detect() -> Self {
         let cpu = cpu::features();
         let (waitpkg, monitorx) = (Waitpkg(()), Monitorx(()));
@@ -43,7 +42,6 @@ impl Waitpkg {
     ///
     /// # Safety
     /// The CPU has WAITPKG, or a handler of SIGILL does what the instructions do.
-    #[must_use]
     pub const unsafe fn assume() -> Self {
         Self(())
     }
@@ -90,7 +88,6 @@ impl Monitorx {
     ///
     /// # Safety
     /// The CPU has MONITORX, or a handler of SIGILL does what the instructions do.
-    #[must_use]
     pub const unsafe fn assume() -> Self {
         Self(())
     }

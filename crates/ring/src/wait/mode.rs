@@ -48,9 +48,6 @@ impl WaitMode {
     }
 
     /// May it be chosen on this CPU?
-    ///
-    /// # Errors
-    /// The CPU lacks its instructions.
     pub fn available(self) -> Result<(), Unavailable> {
         let is_there = match self {
             Self::Umwait | Self::Tpause => cpu::features().has_waitpkg,
@@ -92,7 +89,6 @@ pub struct Unavailable(WaitMode);
 
 impl Unavailable {
     /// What is missing, in short.
-    #[must_use]
     pub const fn missing(&self) -> &'static str {
         match self.0 {
             WaitMode::Umwait => "no UMWAIT (CPUID leaf 7, ECX bit 5, WAITPKG)",

@@ -10,14 +10,11 @@ pub struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// Wait for `stamp` to become `expected`.
-    #[must_use]
     pub const fn new(stamp: &'a AtomicU32, expected: u32) -> Self {
         Self { stamp, expected }
     }
 
     /// Has it come?
-    #[must_use]
     #[inline(always)]
     pub fn is_there(&self) -> bool {
         self.stamp.load(Ordering::Acquire) == self.expected // A: pairs with the publishing store.

@@ -16,7 +16,6 @@ use super::Part;
 /// The memory and the doorbells of a client's queues.
 #[derive(Debug)]
 pub struct Channel {
-    /// The channel's memory.
     pub region: Arc<Region>,
     /// As it was laid out: the copy in the region is the client's to change.
     pub layout: RegionLayout,
@@ -27,11 +26,9 @@ pub struct Channel {
 /// Next request, next completion.
 pub type Positions = (Cursor, Cursor);
 
-/// A channel of another process.
 pub struct AdoptedChannel {
     /// What the service said of it.
     pub own: String,
-    /// The channel.
     pub channel: Channel,
     /// The server's end of each queue, and what the service said of it.
     pub queues: Vec<(ServerQueue, String)>,
@@ -39,7 +36,6 @@ pub struct AdoptedChannel {
 
 impl Channel {
     /// What a client was granted, with the ends of its queues still in `grant`.
-    #[must_use]
     pub fn of(grant: &Grant) -> Self {
         let doorbells = grant.queues.iter().map(doorbells_of).collect();
         Self { region: Arc::clone(&grant.region), layout: grant.layout.clone(), doorbells }
@@ -47,9 +43,6 @@ impl Channel {
 
     /// What another process needs to continue with it. The service adds `own` and, to the position of each queue, a text of its
     /// own.
-    ///
-    /// # Errors
-    /// Those of `queue`.
     pub fn save(
         &self,
         own: &str,
@@ -81,9 +74,6 @@ impl Channel {
     }
 
     /// Continue with what another process has [saved](Self::save).
-    ///
-    /// # Errors
-    /// What is impossible about it, in words.
     pub fn adopt(profile: &Profile, parts: Vec<Part<OwnedFd>>) -> Result<AdoptedChannel, String> {
         let mut parts = parts.into_iter();
         let Part { state, mut files } = parts.next().ok_or("its channel is missing")?;

@@ -12,11 +12,9 @@ const RESERVED_DESCRIPTORS: u64 = 64;
 /// Limits of one client (docs/threat-model.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientLimits {
-    /// Queues granted at most.
     pub max_queues: u16,
     /// Requests outstanding per queue at most.
     pub max_depth: u32,
-    /// Pool bytes granted at most.
     pub max_pool_bytes: u64,
     /// Bytes of its own memory that it may register in all.
     pub max_memory_bytes: u64,

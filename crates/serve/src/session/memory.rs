@@ -5,20 +5,16 @@ use std::sync::Arc;
 
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, MAX_REGIONS, Refusal, RefusalCode};
 use fipsee_ring::handshake::refuse;
-use fipsee_ring::region::{Access, MAX_REGION_BYTES, Region};
+use fipsee_ring::region::{Access, MAX_REGION_BYTES, Region, RegionError};
 
 use super::{Attachment, Done, Host, Registered, Sessions, State};
 use crate::Engine;
 
 impl Registered {
     /// Map what a client handed over; `access`: `ACCESS_*` bits.
-    ///
-    /// # Errors
-    /// Why not, in words.
-    pub fn map(file: OwnedFd, length_bytes: u64, access: u16) -> Result<Self, String> {
+    pub fn map(file: OwnedFd, length_bytes: u64, access: u16) -> Result<Self, RegionError> {
         let mapping = if access & ACCESS_WRITE != 0 { Access::ReadWrite } else { Access::Read };
-        let region = Region::from_peer(file, length_bytes, mapping).map_err(|error| error.to_string())?;
-        Ok(Self { region: Arc::new(region), access, is_going: false })
+        Ok(Self { region: Arc::new(Region::from_peer(file, length_bytes, mapping)?), access, is_going: false })
     }
 }
 
@@ -61,7 +57,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         let (Some(file), true) = (files.pop(), files.is_empty()) else {
             return Err(refuse(RefusalCode::BadMemory, "REGISTER carries exactly one descriptor, the memory file"));
         };
-        let memory = Registered::map(file, length_bytes, access).map_err(|text| refuse(RefusalCode::BadMemory, text))?;
+        let memory = Registered::map(file, length_bytes, access).map_err(|error| refuse(RefusalCode::BadMemory, error.to_string()))?;
         let region = Arc::clone(&memory.region);
         held.memory.insert(id, memory);
         let order = move |held: &dyn Attachment<E>, ack| Some(held.memory()?.add_region(client, id, &region, access, ack));
@@ -69,7 +65,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         Ok(())
     }
 
-    /// UNREGISTER: the id stays in use until the workers have let go of it.
+    /// UNREGISTER: the id stays in use until the workers have released it.
     pub(super) fn unregister(&mut self, client: u64, id: u16) -> Result<(), Refusal> {
         let Some(session) = self.sessions.get_mut(&client) else { return Ok(()) };
         let State::Attached(held) = &mut session.state else {

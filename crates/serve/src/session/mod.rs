@@ -32,35 +32,24 @@ const PENDING_ATTACH_TICK: Duration = Duration::from_millis(5);
 /// How soon silent clients are checked again. Coarse: one costs nothing but its place.
 const SILENT_TICK: Duration = Duration::from_millis(250);
 
-/// What a transport is to do, in order.
 pub enum Action<E: Engine> {
     /// Send a packet; what was granted comes with its descriptors. What a client does not take is reported by
     /// [`Sessions::not_taken`].
     Send {
-        /// To this client.
         client: u64,
-        /// The packet.
         message: Control,
-        /// The channel that it hands over.
         grant: Option<Box<Grant>>,
     },
-    /// Close a connection.
     Close {
-        /// Of this client.
         client: u64,
     },
-    /// Send a command to a worker.
     Command {
-        /// Its index.
         worker: usize,
-        /// The command.
         command: Command<E>,
     },
 }
 
-/// All clients of one transport.
 pub struct Sessions<E: Engine, H: Host<E>> {
-    /// What is served, and within which limits.
     pub host: H,
     report: Arc<dyn Fn(u64, Done) + Send + Sync>,
     sessions: HashMap<u64, Session<E>>,
@@ -81,44 +70,34 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         Self { host, report, sessions, leaving, moving: None, actions: Vec::new(), departures_seen: 0 }
     }
 
-    /// What is to be done, in order.
     pub fn take_actions(&mut self) -> Vec<Action<E>> {
         std::mem::take(&mut self.actions)
     }
 
-    /// Clients that are connected.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &Session<E>)> {
         self.sessions.iter().map(|(id, session)| (*id, session))
     }
 
-    /// Clients that are connected.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.sessions.len()
     }
 
     /// Is no client connected, and nothing of others in flight?
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty() && self.leaving.is_empty()
     }
 
     /// Is no client's answer or departure pending, and no queue on its way? Only then may another process continue with the
     /// clients.
-    #[must_use]
     pub fn is_settled(&self) -> bool {
         self.leaving.is_empty() && !self.is_moving() && !self.has_pending_attach()
     }
 
-    /// Continue with a client that another process admitted.
     pub fn adopt(&mut self, id: u64, session: Session<E>) {
         self.sessions.insert(id, session);
     }
 
     /// A client connects: its number, or why it is not admitted.
-    ///
-    /// # Errors
-    /// A limit is reached.
     pub fn connected(&mut self, credentials: Credentials, now: Instant) -> Result<u64, Refusal> {
         let uid = credentials.uid;
         self.check_place(uid)?;
@@ -129,7 +108,6 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         Ok(id)
     }
 
-    /// A packet of a client came.
     pub fn packet(&mut self, id: u64, bytes: &[u8], files: Vec<OwnedFd>, now: Instant) {
         if let Err(refusal) = self.take_packet(id, bytes, files, now) {
             self.refuse(id, refusal);
@@ -191,9 +169,6 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
     }
 
     /// Have the client's workers finish what it published, as if it had asked for that.
-    ///
-    /// # Errors
-    /// It is not attached.
     pub fn detach(&mut self, id: u64) -> Result<(), Refusal> {
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         match std::mem::replace(&mut session.state, State::Done) {
@@ -207,7 +182,6 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         Ok(())
     }
 
-    /// What is held for a client, attached or leaving.
     fn held(&mut self, id: u64) -> Option<&mut Held<E>> {
         match self.sessions.get_mut(&id).map(|session| &mut session.state) {
             Some(State::Attached(held) | State::Detaching(held)) => Some(held),
@@ -229,7 +203,6 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         self.actions.extend(actions);
     }
 
-    /// The workers did something for a client.
     pub fn acknowledged(&mut self, id: u64, done: Done) {
         match done {
             Done::Registered(region) => self.send(id, Control::Registered { region }),
@@ -270,7 +243,6 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         }
     }
 
-    /// What a client sent was no packet.
     pub fn unreadable(&mut self, id: u64, error: &std::io::Error) {
         self.refuse_and_close(id, refuse(RefusalCode::Malformed, error.to_string()));
     }
@@ -301,7 +273,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         }
     }
 
-    /// Send a client the reason why it is not served, and let go of it.
+    /// Send a client the reason why it is not served, and release it.
     pub fn refuse_and_close(&mut self, id: u64, refusal: Refusal) {
         let Some(session) = self.sessions.get(&id) else { return };
         self.host.event(Event::Refused { client: id, credentials: &session.credentials, reason: &refusal.text });
@@ -350,7 +322,6 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
     }
 
     /// After how long [`tick`](Self::tick) is to be called, whatever happens.
-    #[must_use]
     pub fn next_tick(&self) -> Option<Duration> {
         if self.has_pending_attach() {
             return Some(PENDING_ATTACH_TICK);

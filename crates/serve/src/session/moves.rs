@@ -15,7 +15,6 @@ use crate::{Assignment, Command, Engine, Queue, QueueName, Which};
 /// What the workers of a client are to be asked for; `None`: nothing.
 pub(super) type Order<E> = Box<dyn Fn(&dyn Attachment<E>, Ack) -> Option<Command<E>> + Send>;
 
-/// A queue on its way.
 pub(super) struct Move<E: Engine> {
     index: u16,
     to: Assignment,
@@ -25,8 +24,6 @@ pub(super) struct Move<E: Engine> {
 }
 
 impl<E: Engine, H: Host<E>> Sessions<E, H> {
-    /// Is a queue on its way?
-    #[must_use]
     pub const fn is_moving(&self) -> bool {
         self.moving.is_some()
     }

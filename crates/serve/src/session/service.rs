@@ -14,24 +14,17 @@ use crate::{Assignment, Command, Engine, Metric, Quiesced, WorkerPlacement};
 /// A client's identity, from the kernel when it connected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Credentials {
-    /// Its process.
     pub pid: i32,
-    /// Its user.
     pub uid: u32,
-    /// Its primary group.
     pub gid: u32,
-    /// Its other groups.
     pub more_gids: Vec<u32>,
 }
 
-/// A client that is about to be attached.
 #[derive(Clone, Copy, Debug)]
 pub struct Client<'a> {
     /// Its number; no other client of the program ever has the same.
     pub id: u64,
-    /// Its process and user.
     pub credentials: &'a Credentials,
-    /// What it may have.
     pub limits: ClientLimits,
     /// Agreed in the greeting.
     pub features: u64,
@@ -40,7 +33,6 @@ pub struct Client<'a> {
 /// Something that clients attach to. What it needs of a program that confines itself is declared before it is made:
 /// [`Needs`](crate::Needs).
 pub trait Service<E: Engine>: Send + Sync {
-    /// Its number in ATTACH.
     fn number(&self) -> u16;
 
     /// Feature bits that it knows, offered in the greeting.
@@ -54,32 +46,21 @@ pub trait Service<E: Engine>: Send + Sync {
     }
 
     /// ATTACH. When this fails, nothing is held for the client.
-    ///
-    /// # Errors
-    /// Why not, for the client.
     fn attach(&self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<E>, Denial>;
 
     /// Continue with a client of another process, which [saved](Attachment::save) these parts.
-    ///
-    /// # Errors
-    /// Why not, in words; the other process then continues.
     fn adopt(&self, _client: &Client<'_>, _parts: Vec<Part<OwnedFd>>) -> Result<Adopted<E>, String> {
         Err("its service cannot be taken over".to_owned())
     }
 }
 
-/// What a service holds for an attached client.
 pub trait Attachment<E: Engine>: Any + Send {
-    /// What the client is attached to.
     fn name(&self) -> &str;
 
     /// [Number](Service::number) of the service.
     fn service(&self) -> u16;
 
     /// What another process needs to continue with the client. Its queues are quiesced. Memory of the client is sent separately.
-    ///
-    /// # Errors
-    /// Why that is impossible, in words.
     fn save(&self, _client: u64, _quiesced: &Quiesced) -> Result<Vec<Part<BorrowedFd<'_>>>, String> {
         Err("its service cannot be handed over".to_owned())
     }
@@ -89,7 +70,6 @@ pub trait Attachment<E: Engine>: Any + Send {
         None
     }
 
-    /// A queue is served at another place from now on.
     fn moved(&self, _client: u64, _index: u16, _place: WorkerPlacement) {}
 
     /// The connection is closed; requests in flight go on.
@@ -108,17 +88,11 @@ pub trait TakesMemory<E: Engine> {
     fn remove_region(&self, client: u64, id: u16, ack: Ack) -> Command<E>;
 }
 
-/// What a service grants.
 pub struct Granted<E: Engine> {
-    /// What it holds for the client.
     pub attachment: Box<dyn Attachment<E>>,
-    /// The worker of each queue.
     pub assignments: Vec<Assignment>,
-    /// ATTACHED.
     pub reply: Control,
-    /// The channel that goes with it.
     pub grant: Grant,
-    /// What workers are to do, by their index.
     pub commands: Vec<(usize, Command<E>)>,
 }
 
@@ -128,7 +102,6 @@ pub struct Granted<E: Engine> {
 pub struct Part<F> {
     /// JSON or other text.
     pub state: String,
-    /// Descriptors.
     pub files: Vec<F>,
 }
 
@@ -139,17 +112,13 @@ pub const MAX_PART_FILES: usize = 4;
 pub struct Adopted<E: Engine> {
     /// As in [`Granted`].
     pub attachment: Box<dyn Attachment<E>>,
-    /// The worker of each queue.
     pub assignments: Vec<Assignment>,
-    /// What workers are to do, by their index.
     pub commands: Vec<(usize, Command<E>)>,
     /// Whether the workers, quiesced after that, have each queue where the other process left it.
     pub is_same: Box<dyn Fn(&Quiesced) -> bool>,
 }
 
-/// Why an ATTACH is not granted.
 pub enum Denial {
-    /// Permanently.
     Refused(Refusal),
     /// It may be granted when the clients that have hung up are gone.
     Later(Refusal),
@@ -163,7 +132,6 @@ impl From<Refusal> for Denial {
 
 /// The program around the services: limits, numbers, log.
 pub trait Host<E: Engine> {
-    /// The number of the next client.
     fn next_client(&mut self) -> u64;
 
     /// What one client may have that connects now.
@@ -177,16 +145,10 @@ pub trait Host<E: Engine> {
         (u64::MAX, 0)
     }
 
-    /// Feature bits offered in the greeting.
     fn features(&self) -> u64;
 
-    /// ATTACH, to one of the services.
-    ///
-    /// # Errors
-    /// Why not, for the client.
     fn attach(&mut self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<E>, Denial>;
 
-    /// Deliver a command to a worker.
     fn command(&mut self, worker: usize, command: Command<E>);
 
     /// Called before acknowledgements of workers are taken: what they sent before has to come first.
@@ -206,56 +168,27 @@ pub trait Host<E: Engine> {
         0
     }
 
-    /// For the log.
     fn event(&mut self, _event: Event<'_>) {}
 }
 
-/// Events for the log.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// A client is attached.
-    Attached {
-        /// Which.
-        client: &'a Client<'a>,
-        /// To what.
-        name: &'a str,
-        /// Queues granted.
-        queues: usize,
-    },
-    /// Everything of a client is released.
-    Gone {
-        /// Which.
-        client: u64,
-        /// What it was attached to.
-        name: &'a str,
-    },
-    /// A client is refused and loses its connection.
-    Refused {
-        /// Which.
-        client: u64,
-        /// Its process and user.
-        credentials: &'a Credentials,
-        /// As it is sent.
-        reason: &'a str,
-    },
+    Attached { client: &'a Client<'a>, name: &'a str, queues: usize },
+    Gone { client: u64, name: &'a str },
+    Refused { client: u64, credentials: &'a Credentials, reason: &'a str },
 }
 
 /// What workers have finished for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// They have this memory.
     Registered(u16),
-    /// They have let go of this memory.
     Unregistered(u16),
-    /// They have answered everything.
     Finished,
-    /// They have let go of everything.
     Gone,
-    /// One of them has let go of the queue that is to move.
+    /// One of them has released the queue that is to move.
     Lifted,
-    /// Another serves it.
     Moved,
-    /// The other cannot serve it, and has let go of it.
+    /// The other cannot serve it, and has released it.
     NotMoved,
 }
 

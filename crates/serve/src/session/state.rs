@@ -12,19 +12,14 @@ use super::moves::Move;
 use super::{Attachment, ClientLimits, Credentials};
 use crate::{Assignment, Engine};
 
-/// A client's state.
 pub enum State<E: Engine> {
     /// Connected; has sent nothing yet.
     Silent {
-        /// When it connected.
         since: Instant,
     },
-    /// Greeted.
     Greeted {
-        /// When it did.
         since: Instant,
     },
-    /// Attached.
     Attached(Held<E>),
     /// Asked to detach; the workers are finishing.
     Detaching(Held<E>),
@@ -32,11 +27,8 @@ pub enum State<E: Engine> {
     Done,
 }
 
-/// What an attached client holds.
 pub struct Held<E: Engine> {
-    /// Of the service.
     pub attachment: Box<dyn Attachment<E>>,
-    /// The worker of each of its queues.
     pub(super) assignments: Vec<Assignment>,
     /// Memory of its own that it registered, by id.
     pub memory: BTreeMap<u16, Registered>,
@@ -46,25 +38,19 @@ pub struct Held<E: Engine> {
 
 impl<E: Engine> Held<E> {
     /// What a client holds that has just been attached.
-    #[must_use]
     pub const fn new(attachment: Box<dyn Attachment<E>>, assignments: Vec<Assignment>) -> Self {
         Self { attachment, assignments, memory: BTreeMap::new(), moving: None }
     }
 
     /// Descriptors held for it: of the channel's memory, of both doorbells of each queue, of its own memory.
-    #[must_use]
     pub fn descriptors(&self) -> u64 {
         1 + 2 * self.assignments.len() as u64 + self.memory.len() as u64
     }
 
-    /// The worker of this queue.
-    #[must_use]
     pub fn worker(&self, index: u16) -> Option<usize> {
         self.assignments.get(usize::from(index)).map(|assignment| assignment.worker)
     }
 
-    /// The workers that serve it, each once.
-    #[must_use]
     pub fn workers(&self) -> Vec<usize> {
         let mut workers: Vec<usize> = self.assignments.iter().map(|assignment| assignment.worker).collect();
         workers.sort_unstable();
@@ -73,9 +59,7 @@ impl<E: Engine> Held<E> {
     }
 }
 
-/// Memory of a client.
 pub struct Registered {
-    /// Mapped.
     pub region: Arc<Region>,
     /// `ACCESS_*` bits.
     pub access: u16,
@@ -83,15 +67,12 @@ pub struct Registered {
     pub is_going: bool,
 }
 
-/// One connected client.
 pub struct Session<E: Engine> {
-    /// Its process and user.
     pub credentials: Credentials,
     /// Those in force when it connected.
     pub limits: ClientLimits,
     /// Agreed in the greeting.
     pub features: u64,
-    /// Its state.
     pub state: State<E>,
     /// Its ATTACH, while it waits for the last requests of clients that are gone; and the answer if that takes too long.
     pub(super) pending_attach: Option<(Wanted, Refusal)>,
@@ -99,13 +80,10 @@ pub struct Session<E: Engine> {
 
 impl<E: Engine> Session<E> {
     /// A client that has just connected, or one that another process admitted.
-    #[must_use]
     pub const fn new(credentials: Credentials, limits: ClientLimits, features: u64, state: State<E>) -> Self {
         Self { credentials, limits, features, state, pending_attach: None }
     }
 
-    /// What it holds, if it is attached.
-    #[must_use]
     pub const fn held(&self) -> Option<&Held<E>> {
         match &self.state {
             State::Attached(held) | State::Detaching(held) => Some(held),

@@ -40,13 +40,11 @@ enum Stage {
     Over,
 }
 
-/// The old daemon's side of a takeover.
 #[derive(Debug)]
 pub struct Giving(Stage);
 
 impl Giving {
     /// Another daemon has asked, and may.
-    #[must_use]
     pub const fn begin() -> (Self, GivingStep) {
         (Self(Stage::Sharing), GivingStep::Share(PREPARE_TIMEOUT))
     }

@@ -15,7 +15,6 @@ pub const PREPARE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the new daemon may take while queues are quiesced: it needs milliseconds, unless it is hostile or the machine stalls.
 pub const TAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why a packet was not sent or received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LineError {
     /// The other daemon is gone, or has closed its end.
@@ -40,31 +39,27 @@ impl LineError {
     }
 }
 
-/// What the giving daemon sends, in this order: greeting, what is shared, `Prepare`; clients of every transport, each followed
-/// by its parts; `End`. A refusal may come at any place.
+/// The packets of the giving daemon, in this order, without their contents: greeting, what is shared, `Prepare`; clients of every
+/// transport, each followed by its memories and then its records; `End`. A refusal may come at any place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Given {
-    /// The first packet.
+pub enum PacketKind {
     Greeting,
     /// Something that can be handed over while clients are served.
     Shared,
     /// That was all of it.
     Prepare,
-    /// A client, and how many parts of two kinds follow: memory first, then queues or what a service says of them.
-    Holder {
-        /// Its number.
+    /// A client, and how many packets of each kind follow.
+    Client {
         client: u64,
-        /// Of each kind.
-        parts: [usize; 2],
+        /// Pieces of memory.
+        memories: usize,
+        /// Queues, or what a service says of them.
+        records: usize,
     },
-    /// A part of the last one.
-    Part {
-        /// Of this number.
-        client: u64,
-        /// Of the first kind (0) or the second (1).
-        kind: usize,
-    },
-    /// That was all.
+    /// A piece of memory of this client, which is the last one.
+    Memory(u64),
+    /// A record of this client, likewise.
+    Record(u64),
     End,
     /// It continues to serve, for this reason.
     Refused(String),
@@ -77,9 +72,7 @@ pub enum Answer {
     Prepared {},
     /// To `End`: it is done. The sender serves, and the receiver never does again.
     Taken {},
-    /// It will not.
     Refused {
-        /// Why not, in words.
         reason: String,
     },
 }

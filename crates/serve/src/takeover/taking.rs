@@ -3,9 +3,8 @@
 use std::mem::replace;
 use std::time::Duration;
 
-use super::{Answer, Given, LineError, PREPARE_TIMEOUT, TAKE_TIMEOUT};
+use super::{Answer, LineError, PREPARE_TIMEOUT, PacketKind, TAKE_TIMEOUT};
 
-/// What the taking daemon is to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum TakingStep {
     /// Report what is received within this time, or what prevents that.
@@ -13,7 +12,6 @@ pub enum TakingStep {
     /// Take the packet just received, which is in turn. `Prepare`: make all that is needed to serve; `End`: have workers take all
     /// that came, quiesced, and see that every queue is where the other daemon left it.
     Take,
-    /// Send this, within this time.
     Send(Answer, Duration),
     /// Serve: the other daemon never does again.
     Serve,
@@ -29,15 +27,14 @@ enum Stage {
     Sharing,
     Preparing,
     Clients,
-    /// What is still to follow the last client.
-    Parts(u64, [usize; 2]),
+    /// What is still to follow this client: memories, records.
+    Following(u64, usize, usize),
     Adopting,
     /// The answer could not be sent: the line is closed. Has the other one said why? With everything here, it may serve no more.
     Doubting(bool),
     Over,
 }
 
-/// The new daemon's side of a takeover.
 #[derive(Debug)]
 pub struct Taking {
     stage: Stage,
@@ -46,7 +43,6 @@ pub struct Taking {
 
 impl Taking {
     /// The old daemon has given the line; it waits for requests in flight, and for conversations to rest, so long each.
-    #[must_use]
     pub fn begin(timeout: Duration) -> (Self, TakingStep) {
         // The other one's timeouts, for conversations and then for requests in flight, end before this one.
         let clients_timeout = 2 * (timeout + TAKE_TIMEOUT);
@@ -83,9 +79,9 @@ impl Taking {
     }
 
     /// A packet was received, or will not be.
-    pub fn received(&mut self, packet: Result<Given, LineError>) -> TakingStep {
+    pub fn received(&mut self, packet: Result<PacketKind, LineError>) -> TakingStep {
         let packet = match packet {
-            Ok(Given::Refused(reason)) => return self.refuse(format!("the running daemon refuses: {reason}")),
+            Ok(PacketKind::Refused(reason)) => return self.refuse(format!("the running daemon refuses: {reason}")),
             Ok(packet) => packet,
             Err(LineError::Ended) => {
                 // It ended while its queues were quiesced, they are all here, and it has not taken them back.
@@ -98,16 +94,16 @@ impl Taking {
             }
         };
         self.stage = match (replace(&mut self.stage, Stage::Over), packet) {
-            (Stage::Greeting, Given::Greeting) | (Stage::Sharing, Given::Shared) => Stage::Sharing,
-            (Stage::Sharing, Given::Prepare) => Stage::Preparing,
-            (Stage::Clients, Given::Holder { client, parts }) => following(client, parts),
-            (Stage::Parts(client, [left @ (1..), then]), Given::Part { client: of, kind: 0 }) if of == client => {
-                following(client, [left - 1, then])
+            (Stage::Greeting, PacketKind::Greeting) | (Stage::Sharing, PacketKind::Shared) => Stage::Sharing,
+            (Stage::Sharing, PacketKind::Prepare) => Stage::Preparing,
+            (Stage::Clients, PacketKind::Client { client, memories, records }) => following(client, memories, records),
+            (Stage::Following(client, memories @ 1.., records), PacketKind::Memory(of)) if of == client => {
+                following(client, memories - 1, records)
             }
-            (Stage::Parts(client, [0, left @ (1..)]), Given::Part { client: of, kind: 1 }) if of == client => {
-                following(client, [0, left - 1])
+            (Stage::Following(client, 0, records @ 1..), PacketKind::Record(of)) if of == client => {
+                following(client, 0, records - 1)
             }
-            (Stage::Clients, Given::End) => Stage::Adopting,
+            (Stage::Clients, PacketKind::End) => Stage::Adopting,
             _ => return self.out_of_order(),
         };
         TakingStep::Take
@@ -118,7 +114,7 @@ impl Taking {
             Stage::Greeting => "greeting",
             Stage::Sharing => "handing over what is shared",
             Stage::Clients => "handing over clients",
-            Stage::Parts(..) => "handing over queues and memory",
+            Stage::Following(..) => "handing over queues and memory",
             _ => "taking over",
         }
     }
@@ -133,6 +129,6 @@ impl Taking {
     }
 }
 
-fn following(client: u64, parts: [usize; 2]) -> Stage {
-    if parts == [0, 0] { Stage::Clients } else { Stage::Parts(client, parts) }
+fn following(client: u64, memories: usize, records: usize) -> Stage {
+    if (memories, records) == (0, 0) { Stage::Clients } else { Stage::Following(client, memories, records) }
 }

@@ -27,9 +27,7 @@ pub const FIRST_TOKEN: u64 = u64::MAX - 16;
 const TOKEN_LISTENER: u64 = u64::MAX;
 const TOKEN_MAILBOX: u64 = u64::MAX - 1;
 
-/// Clients that connect to a listening socket.
 pub struct UnixTransport<E: Engine, H: Host<E>> {
-    /// Their state.
     pub sessions: Sessions<E, H>,
     sockets: HashMap<u64, Seqpacket>,
     epoll: OwnedFd,
@@ -37,10 +35,6 @@ pub struct UnixTransport<E: Engine, H: Host<E>> {
 }
 
 impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
-    /// Without a listener yet.
-    ///
-    /// # Errors
-    /// No descriptor left.
     pub fn new(host: H) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mailbox = Arc::new(Mailbox::new()?);
@@ -52,22 +46,14 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
     }
 
     /// Report a descriptor of the owner under `token`, at least [`FIRST_TOKEN`], when it becomes readable.
-    ///
-    /// # Errors
-    /// It cannot be watched.
     pub fn watch(&self, fd: impl AsFd, token: u64, flags: epoll::EventFlags) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN | flags)?)
     }
 
-    /// Accept clients, from now on.
-    ///
-    /// # Errors
-    /// The socket cannot be watched.
     pub fn listen(&self, listener: impl AsFd) -> io::Result<()> {
         self.watch(listener, TOKEN_LISTENER, epoll::EventFlags::empty())
     }
 
-    /// Let clients wait to be accepted.
     pub fn stop_listening(&self, listener: impl AsFd) {
         let _ = epoll::delete(&self.epoll, listener);
     }
@@ -90,7 +76,6 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
         (tokens, accepted)
     }
 
-    /// What workers have confirmed.
     pub fn take_reports(&mut self) {
         let reports = self.mailbox.take();
         H::catch_up(&mut self.sessions);
@@ -139,18 +124,12 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
         Ok(())
     }
 
-    /// Continue with a client that another process admitted.
-    ///
-    /// # Errors
-    /// Its socket cannot be watched.
     pub fn adopt(&mut self, client: u64, socket: Seqpacket, session: Session<E>) -> io::Result<()> {
         self.add(client, socket)?;
         self.sessions.adopt(client, session);
         Ok(())
     }
 
-    /// The socket of a client.
-    #[must_use]
     pub fn socket(&self, client: u64) -> Option<&Seqpacket> {
         self.sockets.get(&client)
     }
@@ -176,7 +155,6 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
         }
     }
 
-    /// Do what the sessions decided.
     pub fn carry_out(&mut self) {
         loop {
             let actions = self.sessions.take_actions();
@@ -205,10 +183,6 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
     }
 }
 
-/// The credentials of the peer that connected.
-///
-/// # Errors
-/// The kernel does not report them.
 pub fn credentials_of(socket: &impl AsFd) -> io::Result<Credentials> {
     let peer = rustix::net::sockopt::socket_peercred(socket)?;
     let (pid, uid, gid) = (peer.pid.as_raw_nonzero().get(), peer.uid.as_raw(), peer.gid.as_raw());

@@ -19,8 +19,6 @@ struct Page([u8; PAGE_BYTES]);
 pub struct Buffer(Box<[Page]>);
 
 impl Buffer {
-    /// Its length.
-    #[must_use]
     pub const fn length_bytes(&self) -> usize {
         self.0.len() * PAGE_BYTES
     }
@@ -37,7 +35,6 @@ impl Buffer {
     }
 }
 
-/// The buffers of one engine.
 #[derive(Debug, Default)]
 pub struct Buffers {
     /// By size: 1, 2, 4 ... pages.
@@ -69,7 +66,6 @@ impl Buffers {
         })
     }
 
-    /// Give one back.
     pub fn give(&mut self, buffer: Buffer) {
         let class = (buffer.0.len().ilog2() as usize).min(CLASSES - 1);
         self.spare[class].push(buffer);

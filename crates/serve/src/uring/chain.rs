@@ -16,13 +16,11 @@ type Step<J> = (Ticket, Option<Then<J>>);
 /// The queue of links. A worker's queues are numbered from 0 and never reach this number.
 const LINK_QUEUE: u32 = u32::MAX;
 
-/// What happens when a job has ended.
 pub(super) struct Ended<J: Job> {
     /// By the number of a link.
     steps: Vec<Option<Step<J>>>,
     free: Vec<usize>,
     links: Vec<(Ticket, J::Status)>,
-    /// Requests that have been in flight for too long.
     pub(super) stalls: Stalls<J::Awaited>,
 }
 
@@ -60,7 +58,6 @@ impl<J: Job> Ended<J> {
         usize::try_from(link.started_ticks).unwrap_or(usize::MAX)
     }
 
-    /// The request that a step belongs to.
     pub(super) fn request_of(&self, mut ticket: Ticket) -> Ticket {
         while Self::is_link(ticket)
             && let Some(Some((of, _))) = self.steps.get(Self::place(ticket))
@@ -96,7 +93,6 @@ impl<J: Job> Engine<J> {
         self.ended.take(link);
     }
 
-    /// What follows the step that has this link.
     pub fn follow(&mut self, link: Ticket, then: Then<J>) {
         if let Some(Some((_, follows))) = self.ended.steps.get_mut(Ended::<J>::place(link)) {
             *follows = Some(then);

@@ -19,10 +19,6 @@ pub struct Grants {
 }
 
 impl Grants {
-    /// For one engine, or for a test.
-    ///
-    /// # Errors
-    /// No descriptor left.
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self { granted: Mutex::default(), doorbell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)? }))
     }
@@ -35,7 +31,6 @@ impl Grants {
         }
     }
 
-    /// What was added since the last time.
     pub fn take(&self) -> Vec<(u32, u32)> {
         std::mem::take(&mut self.granted.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -50,7 +45,6 @@ pub(super) const DOORBELL: u32 = u32::MAX;
 
 pub(super) struct HeldBack {
     pub(super) grants: Arc<Grants>,
-    /// Slots that wait for a lock.
     for_lock: usize,
     /// Slots that wait for a buffer, oldest first.
     pub(super) for_buffer: VecDeque<u32>,
@@ -72,7 +66,6 @@ impl HeldBack {
         !std::mem::replace(&mut self.listens, true)
     }
 
-    /// The slots that hold their lock now.
     pub(super) fn take(&mut self) -> Vec<(u32, u32)> {
         if self.for_lock == 0 {
             return Vec::new();

@@ -14,14 +14,11 @@ use super::{Buffers, Grants, Needs};
 /// What an [`entry`](Self::entry) names stays open and in place, even when the job is moved, until [`advance`](Self::advance)
 /// gets its result or the engine is gone: descriptors, memory that is not the client's.
 pub unsafe trait Job: Sized + 'static {
-    /// How it ends.
     type Status: Copy;
-    /// What is reported when it takes too long.
     type Awaited: Awaited;
     /// The engine did not begin it, or the kernel did not take it.
     const NOT_DONE: Self::Status;
 
-    /// What jobs of this kind ask the kernel for.
     fn needs() -> &'static Needs;
 
     /// A place without work.
@@ -30,7 +27,6 @@ pub unsafe trait Job: Sized + 'static {
     /// May it begin? If it waits for a lock, [`Grants::add`] is called with `slot` and the lock when it is held.
     fn may_begin(&mut self, grants: &Arc<Grants>, slot: u32) -> bool;
 
-    /// The lock it waited for is held.
     fn set_lock(&mut self, lock: u32);
 
     /// The kernel's form of the next step; `None`: it needs a buffer, and none is left.
@@ -42,7 +38,6 @@ pub unsafe trait Job: Sized + 'static {
     /// The kernel does not take it any more.
     fn refused(&self, errno: Errno);
 
-    /// It has ended: let go of everything.
     fn release(&mut self, buffers: &mut Buffers, grants: &Arc<Grants>);
 
     /// The engine ends, whatever the job waits for.
@@ -52,10 +47,8 @@ pub unsafe trait Job: Sized + 'static {
     fn awaited(&self) -> Option<Self::Awaited>;
 }
 
-/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress<S> {
-    /// It was the last.
     Finished(S),
     /// Submit [`Job::entry`] again: the rest, or the next step.
     Again,
@@ -63,9 +56,7 @@ pub enum Progress<S> {
 
 /// What a client waits for, and where that is recorded if it takes too long.
 pub trait Awaited: 'static {
-    /// It has been in flight for this long.
     fn stalled(&self, age: Duration);
 
-    /// It was, and has ended.
     fn stall_ended(&self, age: Duration);
 }

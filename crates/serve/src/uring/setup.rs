@@ -7,14 +7,12 @@ use io_uring::register::Restriction;
 use io_uring::{IoUring, Probe, squeue};
 use rustix::io::Errno;
 
-/// What jobs need of the kernel.
 #[derive(Debug)]
 pub struct Needs {
     /// The users of it, for messages.
     pub users: &'static str,
     /// The operations, by name and number; the ring carries out no others. The engine itself needs read.
     pub operations: &'static [(&'static str, u8)],
-    /// The kernel has it.
     pub is_there: OnceLock<()>,
 }
 

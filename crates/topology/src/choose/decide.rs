@@ -8,10 +8,8 @@ use fipsee_ring::tuning::{Choices, Ownership, Touch};
 use super::words::over;
 use crate::matrix::median;
 
-/// What two CPUs do with each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Task {
-    /// A message and its answer.
     RoundTrip,
     /// Eight messages published together, and their answers.
     Burst8,
@@ -24,7 +22,6 @@ pub enum Task {
 }
 
 impl Task {
-    /// All of them.
     pub const ALL: [Self; 5] = [Self::RoundTrip, Self::Burst8, Self::Burst64, Self::Stream, Self::ShortStream];
 
     /// Which stream it is, if it is one.
@@ -36,7 +33,6 @@ impl Task {
         }
     }
 
-    /// For people.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -49,12 +45,8 @@ impl Task {
     }
 }
 
-/// What measures a task once.
 pub trait Measure {
     /// Ticks per message of `task` with `choices`. All that is measured in one `turn` is to begin at the same place of its rings.
-    ///
-    /// # Errors
-    /// It could not be measured.
     fn measure(&mut self, choices: Choices, task: Task, turn: usize) -> io::Result<f64>;
     /// Is there time for more turns than are needed at least?
     fn has_time(&self) -> bool {
@@ -62,21 +54,17 @@ pub trait Measure {
     }
 }
 
-/// The result of one candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trial {
     /// The field that was changed.
     pub tried: Choices,
     /// Its time over that of the choices until then: the geometric mean over the tasks that decide.
     pub ratio: f64,
-    /// Was it taken?
     pub taken: bool,
 }
 
-/// The outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// What was chosen.
     pub choices: Choices,
     /// What was tried, in its order.
     pub trials: Vec<Trial>,
@@ -94,9 +82,6 @@ const TURNS: [(usize, f64); 3] = [(5, f64::INFINITY), (11, 0.045), (21, 0.03)];
 /// Each choice is made for itself, in the order in which one shows the other: a touch, for example, gains nothing in bursts while
 /// prefetching takes the lines away. How many requests are taken before the first answer is not among them: pieces as short as
 /// these do not show what it does to long runs of bursts.
-///
-/// # Errors
-/// Whatever `measure` fails with.
 pub fn decide(prior: Choices, stores: &[StoreVariant], measure: &mut impl Measure) -> io::Result<Decision> {
     let mut made = Decision { choices: prior, trials: Vec::new() };
     let none = Choices::NONE;

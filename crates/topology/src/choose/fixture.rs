@@ -19,7 +19,6 @@ use crate::pin;
 
 /// Slots of the rings for calls and for answers, as a client's usual queue has them.
 pub(super) const CALL_SLOTS: u32 = 64;
-/// Slots of the rings of streams.
 pub(super) const STREAM_SLOTS: [u32; 2] = [1024, 64];
 
 const PAGE_BYTES: u64 = 4096;
@@ -63,7 +62,6 @@ pub(super) struct Orders {
 const FLOOR: u32 = u32::MAX;
 const ENDED: u32 = u32::MAX;
 
-/// The rings of both directions, and of the stream.
 pub(super) struct Rings {
     region: Arc<Region>,
 }
@@ -113,7 +111,6 @@ pub(super) struct Idle<'a> {
 }
 
 impl Idle<'_> {
-    /// A look found nothing.
     #[inline(always)]
     pub(super) fn step(&mut self) -> io::Result<()> {
         std::hint::spin_loop();
@@ -121,7 +118,6 @@ impl Idle<'_> {
         if self.looks.is_multiple_of(LOOKS_PER_YIELD) { self.is_late() } else { Ok(()) }
     }
 
-    /// A look found something.
     #[inline(always)]
     pub(super) const fn reset(&mut self) {
         self.looks = 0;

@@ -33,25 +33,19 @@ use crate::plan::Plan;
 /// siblings were seen to take 27 to 44, the nearest cores 54 and more. In between measuring is harmless: it finds no difference.
 pub const ONE_CORE_NS: f64 = 35.0;
 
-/// Why these choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Basis {
-    /// They were measured.
     Measured,
     /// The line did not move: both threads were on one core. Those from before, or of the CPU's family, are kept.
     OneCore,
 }
 
-/// The choices for two CPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chosen {
-    /// What was chosen.
     pub choices: Choices,
-    /// Why.
     pub basis: Basis,
     /// A word bounced on one line, there and back, in ticks: before all else, and after.
     pub floor_ticks: [f64; 2],
-    /// How long choosing took.
     pub milliseconds: f64,
     /// What was tried, in its order.
     pub trials: Vec<Trial>,
@@ -60,14 +54,11 @@ pub struct Chosen {
 /// The choices of each class of pairs that was measured.
 pub type ByDistance = BTreeMap<Distance, Chosen>;
 
-/// The choices of this CPU's family.
-#[must_use]
 pub fn of_family() -> Choices {
     Tuning::default().to_choices()
 }
 
 /// Was a CPU of this family measured, so that its choices are more than a guess?
-#[must_use]
 pub fn is_family_known(vendor: &[u8; 12], family: u32, model: u32) -> bool {
     let by_table = Tuning::for_family(vendor, family, model) != Tuning::usual();
     // The usual choices are those of Sapphire and Emerald Rapids, and were not beaten on Zen 3.
@@ -75,7 +66,6 @@ pub fn is_family_known(vendor: &[u8; 12], family: u32, model: u32) -> bool {
 }
 
 /// The stores that this CPU has, the one that asks most of it first.
-#[must_use]
 pub fn stores() -> Vec<StoreVariant> {
     let best = cpu::features().store;
     let all = [StoreVariant::Wide64, StoreVariant::Split32, StoreVariant::Wide16];
@@ -113,9 +103,6 @@ fn is_one_core(floor_ticks: f64) -> bool {
 pub type Round = ([f64; 2], Vec<BTreeMap<Task, f64>>);
 
 /// Measure all tasks with each of `all`, by turns, `rounds` times. For checks of what was chosen.
-///
-/// # Errors
-/// As [`choose`].
 pub fn compare(pair: (usize, usize), all: &[Choices], rounds: usize) -> io::Result<Vec<Round>> {
     fixture::run(pair, |fixture| {
         let mut found = Vec::with_capacity(rounds);
@@ -138,7 +125,6 @@ pub fn compare(pair: (usize, usize), all: &[Choices], rounds: usize) -> io::Resu
 }
 
 /// A pair of usable CPUs of each class, the caller's first: where a worker and its client are recommended, if that is one.
-#[must_use]
 pub fn pairs(machine: &Machine, matrix: Option<&Matrix>) -> BTreeMap<Distance, (usize, usize)> {
     let mut pairs = BTreeMap::new();
     let plan = Plan::new(machine, matrix, 1);
@@ -157,9 +143,6 @@ pub fn pairs(machine: &Machine, matrix: Option<&Matrix>) -> BTreeMap<Distance, (
 }
 
 /// Choose for a pair of each class of the machine. Choices from before, `earlier`, are kept where the two are on one core now.
-///
-/// # Errors
-/// As [`choose`].
 pub fn choose_all(machine: &Machine, matrix: Option<&Matrix>, earlier: &ByDistance) -> io::Result<ByDistance> {
     let mut chosen = ByDistance::new();
     for (distance, pair) in pairs(machine, matrix) {
@@ -174,7 +157,6 @@ pub fn choose_all(machine: &Machine, matrix: Option<&Matrix>, earlier: &ByDistan
 
 /// What a worker on `cpu`, if it is bound, should use with clients on `clients`, best first: the choices of the class of the
 /// first such pair. Without a pair, those that all classes have in common; `None` if there is no such thing.
-#[must_use]
 pub fn for_clients<'a>(machine: &Machine, cpu: Option<usize>, clients: &[usize], chosen: &'a ByDistance) -> Option<&'a Chosen> {
     if let (Some(cpu), Some(client)) = (cpu, clients.first()) {
         return chosen.get(&machine.distance(cpu, *client));

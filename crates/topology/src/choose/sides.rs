@@ -125,7 +125,6 @@ impl<'a> Caller<'a> {
         self.calls = self.calls.next_multiple_of(CALL_SLOTS) + CALL_SLOTS + start;
     }
 
-    /// Ticks per message of a task.
     pub(super) fn run(&mut self, task: Task, tuning: &Tuning) -> io::Result<f64> {
         match task.stream() {
             Some(which) => self.send(which, course(task), tuning),
@@ -218,7 +217,6 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// One burst and its answers.
 #[inline(always)]
 fn exchange(
     calls: &mut CallWriter<MappedRing>,
@@ -255,7 +253,6 @@ fn exchange(
     Ok(())
 }
 
-/// The second side of a task.
 pub(super) fn answer(side: &mut Caller<'_>, task: Task, tuning: &Tuning) -> io::Result<()> {
     match task.stream() {
         Some(which) => receive(side, which, course(task), tuning),

@@ -5,8 +5,6 @@ use fipsee_ring::tuning::{Choices, Ownership, Touch};
 
 use super::{Basis, Chosen, Trial};
 
-/// `base`, with every field that `advice` has.
-#[must_use]
 pub fn over(base: Choices, advice: Choices) -> Choices {
     let base = advice.ownership().map_or(base, |ownership| base.with_ownership(ownership));
     let base = advice.touch().map_or(base, |touch| base.with_touch(touch));
@@ -16,7 +14,6 @@ pub fn over(base: Choices, advice: Choices) -> Choices {
 }
 
 /// The names of the fields and what `choices` has there, for people: "-" where it advises nothing.
-#[must_use]
 pub fn field(choices: Choices) -> [(&'static str, &'static str); 5] {
     let ownership = choices.ownership().map(|ownership| match ownership {
         Ownership::PrefetchNext => "prefetch next",
@@ -41,15 +38,12 @@ pub fn field(choices: Choices) -> [(&'static str, &'static str); 5] {
 }
 
 /// All fields in a line, those left out that advise nothing.
-#[must_use]
 pub fn summary(choices: Choices) -> String {
     let known = field(choices).into_iter().filter(|(_, value)| *value != "-");
     let words: Vec<String> = known.map(|(name, value)| format!("{name} {value}")).collect();
     if words.is_empty() { "nothing".to_owned() } else { words.join(", ") }
 }
 
-/// Why these and no others.
-#[must_use]
 pub fn reason(chosen: &Chosen) -> String {
     if chosen.basis == Basis::OneCore {
         let kept = if chosen.choices.is_measured() { "measured before" } else { BY_FAMILY };

@@ -18,10 +18,8 @@ use crate::cpu_list;
 use crate::machine::{Cpu, Machine};
 use crate::matrix::Matrix;
 
-/// One poller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Poller {
-    /// Where it should run.
     pub cpu: usize,
     /// Where its clients should, best first: every usable CPU that no poller has.
     pub clients: Vec<usize>,
@@ -29,10 +27,8 @@ pub struct Poller {
     pub reason: String,
 }
 
-/// A recommendation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Pollers, in order of preference.
     pub pollers: Vec<Poller>,
     /// Workers that were asked for and have no CPU of their own.
     pub unbound_count: usize,
@@ -43,8 +39,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Recommend places for `worker_count` pollers.
-    #[must_use]
     pub fn new(machine: &Machine, matrix: Option<&Matrix>, worker_count: usize) -> Self {
         let polls = machine.cpus.len() > 1;
         if machine.usable.len() < 2 {
@@ -77,7 +71,6 @@ impl Plan {
 
 /// Where a client of the poller on `worker_cpu` should run, best first. CPUs of `taken`, where other pollers and clients are,
 /// come into it only when there are no others.
-#[must_use]
 pub fn clients_of(machine: &Machine, matrix: Option<&Matrix>, worker_cpu: usize, taken: &[usize]) -> Vec<usize> {
     let view = View::new(machine, matrix);
     let Some(worker) = machine.cpu(worker_cpu) else { return Vec::new() };

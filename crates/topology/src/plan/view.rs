@@ -20,7 +20,6 @@ const SAME_FACTOR: f64 = 1.25;
 /// What counts when a poller's CPU is chosen; the first difference decides and the least is the best.
 pub(super) type Weight = [f64; 7];
 
-/// Machine and matrix together.
 pub(super) struct View<'a> {
     machine: &'a Machine,
     matrix: Option<&'a Matrix>,
@@ -47,7 +46,6 @@ impl<'a> View<'a> {
         view
     }
 
-    /// All pairs of usable CPUs.
     fn pairs(&self) -> impl Iterator<Item = (&'a Cpu, &'a Cpu)> + '_ {
         let after = |index: usize| self.usable[index + 1..].iter();
         self.usable.iter().enumerate().flat_map(move |(index, a)| after(index).map(move |b| (*a, *b)))
@@ -67,7 +65,6 @@ impl<'a> View<'a> {
         self.ticks(a, b).zip(self.cheapest_ticks).is_some_and(|(ticks, cheapest)| ticks >= cheapest * OTHER_CORE_PART)
     }
 
-    /// Are two CPUs threads of one core?
     pub(super) fn is_same_core(&self, a: &Cpu, b: &Cpu) -> bool {
         if a.core == b.core { !self.is_two_cores_by_measurement(a, b) } else { self.is_one_core_by_measurement(a, b) }
     }
@@ -102,7 +99,6 @@ impl<'a> View<'a> {
         two.into_iter().chain(one).chain(inverted).collect()
     }
 
-    /// The cost of `cpu` as the next poller after `chosen`.
     pub(super) fn weight(&self, cpu: &Cpu, chosen: &[&Cpu]) -> Weight {
         let flag = |is_set| if is_set { 1.0 } else { 0.0 };
         let share = |key: fn(&Cpu) -> Option<usize>| {
@@ -159,7 +155,6 @@ impl<'a> View<'a> {
         weighted.into_iter().map(|(_, cpu)| cpu).collect()
     }
 
-    /// Why a poller should be on `cpu`.
     pub(super) fn reason(&self, cpu: &Cpu, chosen: &[&Cpu]) -> String {
         let mut words = Vec::new();
         match (self.machine.node_of(cpu.number), cpu.socket) {

@@ -12,13 +12,11 @@ use zerocopy::little_endian::U64;
 
 use crate::core::{FEATURES, bit};
 
-/// Bytes of the configuration space.
 pub const SPACE_BYTES: usize = size_of::<Space>();
 /// Offset of the cache mode, the only field that a driver writes.
 pub const WRITEBACK_OFFSET: usize = core::mem::offset_of!(Space, writeback);
 /// Segments of one discard. All of them together may be as long as one discard of the disk.
 pub const MAX_DISCARD_SEGMENTS: u32 = 4;
-/// Segments of one write-zeroes.
 pub const MAX_WRITE_ZEROES_SEGMENTS: u32 = 1;
 /// Data segments of one request: with header and status they fit a queue of 128, the smallest size that hypervisors choose.
 const MAX_SEGMENTS: u32 = 126;
@@ -26,7 +24,6 @@ const MAX_SEGMENTS: u32 = 126;
 const MIN_SEGMENT_BYTES: u32 = 4096;
 
 /// The features of a disk of this description, with those of every device.
-#[must_use]
 pub fn features(info: &BlockInfo, read_only: bool) -> u64 {
     let mut features = FEATURES
         | bit(VIRTIO_BLK_F_SIZE_MAX)
@@ -70,7 +67,6 @@ fipsee_ring::wire_structures! {
 }
 
 /// The [`Space`] of a disk of this description.
-#[must_use]
 pub fn space(info: &BlockInfo, num_queues: u16, writeback: bool) -> [u8; SPACE_BYTES] {
     let (segment_count, segment_bytes) = segments(info);
     let blocks_of = |bytes: u32| bytes / info.block_bytes;

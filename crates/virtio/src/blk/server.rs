@@ -33,20 +33,16 @@ use crate::core::{DeviceQueue, DeviceQueueSetup, RingAddresses, VirtqueueState};
 /// Bytes of a serial number, as GET_ID answers it.
 pub const SERIAL_BYTES: usize = 20;
 
-/// The parameters of a virtqueue.
 #[derive(Debug)]
 pub struct VirtqueueSetup {
     /// The part of the queue common to all devices.
     pub queue: DeviceQueueSetup,
-    /// The disk's description.
     pub info: BlockInfo,
-    /// Refuse writes?
     pub read_only: bool,
     /// The device's cache mode (CONFIG_WCE): false, every write is durable before it is completed.
     pub writeback: Arc<AtomicBool>,
     /// The serial number that GET_ID answers, at most 20 bytes.
     pub serial: String,
-    /// Its counters.
     pub counters: Arc<QueueCounters>,
 }
 
@@ -59,7 +55,6 @@ pub trait Device: Debug + Send {
     fn broke(&mut self, reason: &str);
 }
 
-/// State of a virtqueue and its ring.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceQueueState {
     /// The virtqueue. A pending doorbell request is among the chains taken and not answered.
@@ -68,18 +63,15 @@ pub struct DeviceQueueState {
     pub ring: Option<GuestRingState>,
 }
 
-/// State of a ring in guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestRingState {
     /// Its number in the attachment.
     pub queue: u16,
     /// Rung while no doorbell request was pending.
     pub kept: bool,
-    /// As for any ring.
     pub state: QueueState,
 }
 
-/// State of a chain that was taken and is not answered.
 #[derive(Debug)]
 struct Job {
     place: StatusAddress,
@@ -110,7 +102,6 @@ struct StatusAddress {
 #[derive(Debug)]
 pub struct VirtqueueServer {
     id: u32,
-    /// The part of the queue common to all devices.
     pub queue: DeviceQueue,
     ring: Option<Ring>,
     /// None: upgrade requests are unsupported.
@@ -222,7 +213,6 @@ impl VirtqueueServer {
     }
 
     /// Its state; `None` while requests are in flight, or the device is about to end the attachment.
-    #[must_use]
     pub fn state(&self) -> Option<DeviceQueueState> {
         if self.in_flight() > 0 {
             return None;
@@ -235,7 +225,6 @@ impl VirtqueueServer {
     }
 
     /// Requests that the disk works on, or that wait for a flush. Pending upgrade requests are not counted.
-    #[must_use]
     pub fn in_flight(&self) -> u32 {
         // A queue that is over flushes nothing: the blocks were written, and no completion was sent.
         let deferred = if self.queue.is_over() { 0 } else { self.deferred_flushes.len() };
@@ -244,13 +233,10 @@ impl VirtqueueServer {
     }
 
     /// Pending upgrade requests.
-    #[must_use]
     pub const fn unanswered(&self) -> u32 {
         self.unanswered
     }
 
-    /// Is a request waiting that may be taken?
-    #[must_use]
     #[inline(always)]
     pub fn has_work(&self) -> bool {
         let on_ring = || self.ring.as_ref().is_some_and(|ring| !ring.ending && ring.server.has_work());
@@ -274,7 +260,6 @@ impl VirtqueueServer {
     }
 
     /// Does the guest kick?
-    #[must_use]
     pub fn is_armed(&self) -> bool {
         let ring = self.ring.as_ref().filter(|ring| !ring.ending);
         self.queue.ring.is_armed && ring.is_none_or(|ring| ring.server.queue.requests.is_armed())
@@ -351,10 +336,8 @@ impl VirtqueueServer {
     }
 }
 
-/// A virtqueue, with its ring, and its disk.
 #[derive(Debug)]
 pub struct GuestDiskQueue {
-    /// The virtqueue.
     pub queue: VirtqueueServer,
     disk: Arc<AnyDisk>,
     fault_is_reported: bool,
@@ -362,7 +345,6 @@ pub struct GuestDiskQueue {
 
 impl GuestDiskQueue {
     /// Serve `disk`.
-    #[must_use]
     pub const fn new(queue: VirtqueueServer, disk: Arc<AnyDisk>) -> Self {
         Self { queue, disk, fault_is_reported: false }
     }

@@ -15,10 +15,8 @@ use super::queue::chain::{Chain, MAX_TABLE_ENTRIES, Piece};
 use super::queue::{RingAddresses, Virtqueue};
 use super::{fault_guard, has};
 
-/// The parameters of a virtqueue of any device.
 #[derive(Debug)]
 pub struct DeviceQueueSetup {
-    /// The guest's memory.
     pub memory: Arc<GuestMemory>,
     /// Descriptors in the table, a power of two, at most 32768.
     pub size: u16,
@@ -36,7 +34,6 @@ pub struct DeviceQueueSetup {
     pub error: Option<OwnedFd>,
     /// The queue's part of the inflight area.
     pub inflight: Option<InflightQueue>,
-    /// Where to log the pages that are written.
     pub log: Option<Arc<DirtyLog>>,
     /// Guest-physical address under which writes to the used ring are logged (VHOST_VRING_F_LOG).
     pub used_log_address: Option<u64>,
@@ -46,9 +43,7 @@ pub struct DeviceQueueSetup {
 /// used chains are published.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VirtqueueState {
-    /// The next available entry.
     pub next_available: u16,
-    /// The next used entry.
     pub next_used: u16,
     /// Chains that were taken and not used, by their heads: those that are pending, and those to be served again. Sorted.
     pub taken: Vec<u16>,
@@ -58,7 +53,6 @@ pub struct VirtqueueState {
     pub inflight: Option<InflightState>,
 }
 
-/// One virtqueue of a device.
 #[derive(Debug)]
 pub struct DeviceQueue {
     pub(crate) ring: Virtqueue,
@@ -147,9 +141,6 @@ impl DeviceQueue {
 
     /// Continue where another server of the queue left off; its state counts, not the rings' contents. Nothing is written to
     /// memory of the guest or the inflight area before the first visit, so that the other server may still continue.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new); and the state is impossible.
     pub(crate) fn resume(mut setup: DeviceQueueSetup, state: &VirtqueueState) -> Result<Self, String> {
         let faults_seen = fault_guard::fault_count();
         let size = setup.size;
@@ -169,14 +160,12 @@ impl DeviceQueue {
         Ok(queue)
     }
 
-    /// Is the feature in force?
     #[inline(always)]
     pub(crate) const fn has(&self, feature: u32) -> bool {
         has(self.features, feature)
     }
 
     /// Why the queue is no longer served, if so. This is final: a new server is made when the device was reset.
-    #[must_use]
     pub fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }
@@ -200,13 +189,10 @@ impl DeviceQueue {
         }
     }
 
-    /// The guest's memory.
     pub(crate) const fn memory(&self) -> &Arc<GuestMemory> {
         self.finder.memory()
     }
 
-    /// Where kicks arrive.
-    #[must_use]
     pub fn doorbell(&self) -> BorrowedFd<'_> {
         self.kick.as_fd()
     }
@@ -328,7 +314,6 @@ impl DeviceQueue {
         }
     }
 
-    /// Log bytes that were written.
     #[inline(always)]
     pub(crate) fn log_bytes(&self, address: u64, length_bytes: u64) {
         if let Some(log) = &self.log {
@@ -336,7 +321,6 @@ impl DeviceQueue {
         }
     }
 
-    /// Log pieces that were written.
     #[inline(always)]
     pub(crate) fn log_pieces(&self, pieces: &[Piece]) {
         if let Some(log) = &self.log {

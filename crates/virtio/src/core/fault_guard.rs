@@ -45,13 +45,12 @@ static FAULTS: AtomicU64 = AtomicU64::new(0);
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Faults of guarded memory in this process so far.
-#[must_use]
 #[inline(always)]
 pub(crate) fn fault_count() -> u64 {
     FAULTS.load(Ordering::Relaxed)
 }
 
-/// A mapping whose faults do not kill the process, until this is dropped.
+/// A mapping whose faults do not end the process, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Guard {
     index: usize,
@@ -61,9 +60,6 @@ impl Guard {
     /// Guard the shared mapping of `length_bytes` at `start`, which consists of pages of `page_bytes`.
     ///
     /// The mapping stays until after the guard is dropped.
-    ///
-    /// # Errors
-    /// Too many are guarded, or the handler cannot be installed.
     pub(crate) fn new(start: NonNull<u8>, length_bytes: usize, page_bytes: usize) -> io::Result<Self> {
         install()?;
         let free = ENTRIES
@@ -85,7 +81,6 @@ impl Guard {
     }
 
     /// Was a part of it missing when it was accessed?
-    #[must_use]
     pub(crate) fn is_broken(&self) -> bool {
         ENTRIES[self.index].broken.load(Ordering::Acquire)
     }
@@ -157,7 +152,6 @@ fn cover(address: usize) -> bool {
     false
 }
 
-/// Take the previous action.
 fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut c_void, is_fault: bool) {
     let Some(previous) = PREVIOUS.get() else { return };
     match previous.sa_sigaction {

@@ -30,7 +30,6 @@ fn queue_bytes(size: u16) -> u64 {
     (HEADER_BYTES as u64 + u64::from(size) * ENTRY_BYTES as u64).next_multiple_of(ALIGNMENT)
 }
 
-/// The area of a device.
 #[derive(Clone, Debug)]
 pub struct InflightArea {
     mapping: Arc<SharedMapping>,
@@ -40,9 +39,6 @@ pub struct InflightArea {
 
 impl InflightArea {
     /// A new area for `queues` queues of at most `size` descriptors, and the file to hand to the hypervisor.
-    ///
-    /// # Errors
-    /// Errors of memfd_create, ftruncate, fcntl or mmap.
     pub fn create(queues: u16, size: u16) -> io::Result<(Self, OwnedFd)> {
         let length_bytes = queue_bytes(size) * u64::from(queues);
         let file = Region::create("fipsee-inflight", length_bytes)?.as_fd().try_clone_to_owned()?;
@@ -69,19 +65,16 @@ impl InflightArea {
     }
 
     /// Bytes that the area takes in its file.
-    #[must_use]
     pub fn length_bytes(&self) -> u64 {
         queue_bytes(self.size) * u64::from(self.queues)
     }
 
     /// Its file, and the number of queues and descriptors it was made for.
-    #[must_use]
     pub fn source(&self) -> (Source<'_>, u16, u16) {
         (self.mapping.source(), self.queues, self.size)
     }
 
     /// The part of queue `index`.
-    #[must_use]
     pub fn queue(&self, index: u16) -> Option<InflightQueue> {
         let offset = usize::try_from(queue_bytes(self.size) * u64::from(index)).ok().filter(|_| index < self.queues)?;
         // SAFETY: the mapping holds the parts of all queues.
@@ -99,7 +92,6 @@ pub struct InflightState {
     pub last_batch_head: u16,
 }
 
-/// The part of a queue.
 #[derive(Debug)]
 pub struct InflightQueue {
     base: NonNull<u8>,

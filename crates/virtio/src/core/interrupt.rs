@@ -126,7 +126,6 @@ fn build_ring() -> io::Result<IoUring> {
     Ok(ring)
 }
 
-/// A ring for an eventfd.
 fn take_ring() -> Option<IoUring> {
     match spare().as_mut() {
         Some(rings) => rings.pop(),

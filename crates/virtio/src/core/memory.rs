@@ -22,7 +22,6 @@ const PAGE_SHIFT: u32 = 12;
 pub struct RegionDescription {
     /// Where the guest sees it.
     pub guest_address: u64,
-    /// Length in bytes.
     pub length_bytes: u64,
     /// Where the hypervisor sees it: the addresses of SET_VRING_ADDR.
     pub user_address: u64,
@@ -47,11 +46,8 @@ pub(crate) struct SharedMapping {
 /// The origin of memory of a peer, with which another process can map it.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
-    /// The file.
     pub file: BorrowedFd<'a>,
-    /// Offset of the memory in the file.
     pub offset_bytes: u64,
-    /// Length.
     pub length_bytes: u64,
 }
 
@@ -92,7 +88,6 @@ impl SharedMapping {
         Ok(mapping)
     }
 
-    /// Its origin.
     pub(crate) fn source(&self) -> Source<'_> {
         Source { file: self.file.as_fd(), offset_bytes: self.offset_bytes, length_bytes: self.length_bytes }
     }
@@ -124,8 +119,6 @@ impl DirtyLog {
         SharedMapping::new("the log of written pages", file, offset_bytes, length_bytes).map(Self)
     }
 
-    /// Its origin.
-    #[must_use]
     pub fn source(&self) -> Source<'_> {
         self.0.source()
     }
@@ -151,7 +144,6 @@ impl DirtyLog {
     }
 
     /// Was a part of its file missing when it was accessed?
-    #[must_use]
     pub fn is_broken(&self) -> bool {
         self.0.is_broken()
     }
@@ -165,7 +157,6 @@ fn page_bytes_of(file: &OwnedFd) -> io::Result<u64> {
     Ok(if status.f_type == HUGETLBFS_MAGIC { u64::try_from(status.f_bsize).unwrap_or(page).max(page) } else { page })
 }
 
-/// A region, mapped.
 #[derive(Debug)]
 pub struct GuestRegion {
     /// As the hypervisor described it.
@@ -188,8 +179,6 @@ impl GuestRegion {
         Ok(Arc::new(Self { description, mapping }))
     }
 
-    /// Its file.
-    #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.mapping.file.as_fd()
     }
@@ -200,12 +189,10 @@ impl GuestRegion {
     }
 }
 
-/// The location of a region of guest memory.
 #[derive(Clone, Copy, Debug)]
 struct View {
     guest_address: u64,
     length_bytes: u64,
-    /// Our address of it.
     base: NonNull<u8>,
 }
 
@@ -225,6 +212,29 @@ impl View {
     }
 }
 
+/// Why a table of guest memory is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    #[error("there are {} regions of memory already, which is the most; remove one", MAX_REGIONS)]
+    TooMany,
+    #[error(
+        "the guest's memory of {} bytes at {:#x} cannot be used: {source}; share it (share=on)",
+        .description.length_bytes, .description.guest_address
+    )]
+    Unusable { description: RegionDescription, source: io::Error },
+    #[error("the guest's memory cannot be used: two regions of guest memory overlap")]
+    Overlap,
+    #[error("there is no region of memory of {} bytes at {:#x} to be removed", .0.length_bytes, .0.guest_address)]
+    Missing(RegionDescription),
+}
+
+/// For messages of the vhost-user protocol, which are refused in words.
+impl From<MemoryError> for String {
+    fn from(error: MemoryError) -> Self {
+        error.to_string()
+    }
+}
+
 /// All memory of a guest at one moment. It does not change: when the hypervisor changes its table, queues get a new one.
 #[derive(Clone, Debug, Default)]
 pub struct GuestMemory {
@@ -233,60 +243,38 @@ pub struct GuestMemory {
 }
 
 impl GuestMemory {
-    /// The memory that consists of `regions`.
-    ///
-    /// # Errors
-    /// Two of them overlap, as the guest sees them.
-    pub fn new(mut regions: Vec<Arc<GuestRegion>>) -> io::Result<Self> {
+    pub fn new(mut regions: Vec<Arc<GuestRegion>>) -> Result<Self, MemoryError> {
         regions.sort_by_key(|region| region.description.guest_address);
         let overlap = |pair: &[Arc<GuestRegion>]| pair[0].view().host(pair[1].description.guest_address, 1).is_some();
         if regions.windows(2).any(overlap) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "two regions of guest memory overlap"));
+            return Err(MemoryError::Overlap);
         }
         Ok(Self { regions })
     }
 
-    /// All regions, by their address.
-    #[must_use]
     pub fn regions(&self) -> &[Arc<GuestRegion>] {
         &self.regions
     }
 
     /// This memory with one more region.
-    ///
-    /// # Errors
-    /// In words: there are too many, it cannot be mapped, or overlaps another.
-    pub fn with(&self, description: RegionDescription, file: OwnedFd) -> Result<Self, String> {
-        let RegionDescription { guest_address, length_bytes, .. } = description;
+    pub fn with(&self, description: RegionDescription, file: OwnedFd) -> Result<Self, MemoryError> {
         if self.regions.len() >= MAX_REGIONS {
-            return Err(format!("there are {MAX_REGIONS} regions of memory already, which is the most; remove one"));
+            return Err(MemoryError::TooMany);
         }
-        let region = GuestRegion::map(description, file).map_err(|error| {
-            format!(
-                "the guest's memory of {length_bytes} bytes at {guest_address:#x} cannot be used: {error}; share it (share=on)"
-            )
-        })?;
-        let regions = self.regions.iter().cloned().chain([region]).collect();
-        Self::new(regions).map_err(|error| format!("the guest's memory cannot be used: {error}"))
+        let region = GuestRegion::map(description, file).map_err(|source| MemoryError::Unusable { description, source })?;
+        Self::new(self.regions.iter().cloned().chain([region]).collect())
     }
 
     /// This memory without a region, wherever that is in its file.
-    ///
-    /// # Errors
-    /// There is no such region.
-    pub fn without(&self, description: RegionDescription) -> Result<Self, String> {
-        let RegionDescription { guest_address, length_bytes, file_offset_bytes, .. } = description;
+    pub fn without(&self, description: RegionDescription) -> Result<Self, MemoryError> {
+        let RegionDescription { file_offset_bytes, .. } = description;
         let is_it = |region: &Arc<GuestRegion>| RegionDescription { file_offset_bytes, ..region.description } == description;
-        let place =
-            self.regions.iter().position(is_it).ok_or_else(|| {
-                format!("there is no region of memory of {length_bytes} bytes at {guest_address:#x} to be removed")
-            })?;
+        let place = self.regions.iter().position(is_it).ok_or(MemoryError::Missing(description))?;
         let mut regions = self.regions.clone();
         regions.remove(place);
         Ok(Self { regions })
     }
 
-    /// The region that holds guest-physical `address`.
     fn view(&self, address: u64) -> Option<View> {
         let after = self.regions.partition_point(|region| region.description.guest_address <= address);
         let view = self.regions.get(after.checked_sub(1)?)?.view();
@@ -294,7 +282,6 @@ impl GuestMemory {
     }
 
     /// Our address of `length_bytes` bytes at guest-physical `address`, if they are in one region.
-    #[must_use]
     #[inline]
     pub fn host(&self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
         self.view(address)?.host(address, length_bytes)
@@ -302,7 +289,6 @@ impl GuestMemory {
 
     /// Pass the pieces of `length_bytes` bytes at guest-physical `address` to `piece`, in order: more than one where
     /// they cross from one region into the next. False, without a call of `piece`, if a part of them is not guest memory.
-    #[must_use]
     pub fn pieces(&self, address: u64, length_bytes: u64, piece: &mut impl FnMut(NonNull<u8>, usize)) -> bool {
         let Some(end) = address.checked_add(length_bytes) else { return false };
         let mut at = address;
@@ -324,7 +310,6 @@ impl GuestMemory {
 
     /// Append `length_bytes` bytes from guest-physical `address` on, each read once; false, and nothing is appended, if a part is
     /// not guest memory.
-    #[must_use]
     pub(crate) fn read(&self, address: u64, length_bytes: u64, bytes: &mut Vec<u8>) -> bool {
         self.pieces(address, length_bytes, &mut |place, length| {
             // SAFETY: the piece is mapped guest memory; only the copy is parsed.
@@ -333,7 +318,6 @@ impl GuestMemory {
     }
 
     /// Write `bytes` from guest-physical `address` on; false, and nothing is written, if a part of that is not guest memory.
-    #[must_use]
     pub(crate) fn write(&self, address: u64, mut bytes: &[u8]) -> bool {
         self.pieces(address, bytes.len() as u64, &mut |place, length| {
             let (now, later) = bytes.split_at(length);
@@ -344,7 +328,6 @@ impl GuestMemory {
     }
 
     /// The guest-physical address of the hypervisor's `user_address`.
-    #[must_use]
     pub fn guest_address(&self, user_address: u64) -> Option<u64> {
         self.regions.iter().map(|region| region.description).find_map(|region| {
             let offset = user_address.checked_sub(region.user_address).filter(|offset| *offset < region.length_bytes)?;
@@ -353,7 +336,6 @@ impl GuestMemory {
     }
 
     /// Was a part of a region's file missing when it was accessed? Then nothing that was read or written is reliable.
-    #[must_use]
     pub fn is_broken(&self) -> bool {
         self.regions.iter().any(|region| region.mapping.is_broken())
     }

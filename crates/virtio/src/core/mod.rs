@@ -24,8 +24,6 @@ pub(crate) const fn bit(feature: u32) -> u64 {
     1 << feature
 }
 
-/// Is the feature among those in force?
-#[must_use]
 #[inline(always)]
 pub(crate) const fn has(features: u64, feature: u32) -> bool {
     features & bit(feature) != 0

@@ -12,20 +12,16 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VRING_AVAIL_F_NO_INT
 use crate::core::memory::{DirtyLog, GuestMemory};
 use crate::core::{DeviceQueueSetup, has};
 
-/// Largest queue.
 const MAX_SIZE: u16 = 32768;
 
 fipsee_ring::wire_structures! {
-    /// A descriptor, copied.
     #[derive(Default)]
     pub(crate) Descriptor: 16 { 0 address: u64, 8 length_bytes: u32, 12 flags: u16, 14 next: u16 }
     /// The start of the available and of the used ring; entries follow, followed by the other side's event index.
     RingHeader: 4 { 0 flags: u16, 2 index: u16 }
-    /// An entry of the used ring.
     UsedEntry: 8 { 0 head: u32, 4 written_bytes: u32 }
 }
 
-/// Bytes of a descriptor.
 pub(crate) const DESCRIPTOR_BYTES: usize = size_of::<Descriptor>();
 const FLAGS_OFFSET: usize = offset_of!(RingHeader, flags);
 const INDEX_OFFSET: usize = offset_of!(RingHeader, index);
@@ -40,14 +36,10 @@ impl Descriptor {
     }
 }
 
-/// Guest-physical addresses of the areas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingAddresses {
-    /// The descriptor table.
     pub descriptor: u64,
-    /// The available ring.
     pub available: u64,
-    /// The used ring.
     pub used: u64,
 }
 
@@ -87,7 +79,6 @@ impl Areas {
     }
 }
 
-/// The rings and our position in them.
 #[derive(Debug)]
 pub(crate) struct Virtqueue {
     areas: Areas,
@@ -123,9 +114,6 @@ impl Virtqueue {
     }
 
     /// As another server of the rings left them: kicks not asked for, its next entries these. Nothing is written.
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new).
     pub(crate) fn at(setup: &DeviceQueueSetup, (next_available, next_used): (u16, u16)) -> Result<Self, String> {
         let size = setup.size;
         if !size.is_power_of_two() || size > MAX_SIZE {
@@ -146,9 +134,6 @@ impl Virtqueue {
     }
 
     /// The same rings in other memory.
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new); nothing is changed then.
     pub(crate) fn move_to(&mut self, memory: &GuestMemory, rings: RingAddresses) -> Result<(), String> {
         self.areas = Areas::find(memory, self.size, rings)?;
         self.interrupt_anyway = true;
@@ -205,7 +190,6 @@ impl Virtqueue {
         self.next_available = self.next_available.wrapping_add(count);
     }
 
-    /// Copy a descriptor out of the table.
     #[inline(always)]
     pub(crate) fn descriptor(&self, index: u16) -> Option<Descriptor> {
         if index >= self.size {
@@ -216,7 +200,6 @@ impl Virtqueue {
         Some(unsafe { copy_descriptor(place) })
     }
 
-    /// Prefetch the descriptor's cache line.
     #[inline(always)]
     pub(crate) fn prefetch(&self, index: u16) {
         prefetch_for_read(self.areas.descriptors.as_ptr().wrapping_add(usize::from(index & self.mask) * DESCRIPTOR_BYTES));
@@ -242,7 +225,6 @@ impl Virtqueue {
         self.next_used != self.published
     }
 
-    /// Log the entries that were put since the last publishing.
     pub(crate) fn log_entries(&self, log: &DirtyLog, used_log_address: u64) {
         let mut index = self.published;
         while index != self.next_used {

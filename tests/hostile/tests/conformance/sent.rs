@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 
 use fipsee_block::client::{Disk, DiskError, Error, Queue, default_socket_path};
-use fipsee_block::wire::{Operation, Status};
+use fipsee_block::wire::Status;
 
 use super::faults::options;
 use super::mock::{COLD, MockAttachment, Script, completion, handshake, play};
@@ -97,7 +97,7 @@ fn requests_hold_zero_in_all_that_they_do_not_use() {
             assert_eq!(finish(&mut queue), [Status::Ok]);
             queue.write(4, piece, true, round).expect("room");
             assert_eq!(finish(&mut queue), [Status::Ok]);
-            queue.transfer(Operation::Write, 5, &[piece, piece], false, round).expect("room");
+            queue.write_vectored(5, &[piece, piece], false, round).expect("room");
             assert_eq!(finish(&mut queue), [Status::Ok]);
             queue.flush(round).expect("room");
             assert_eq!(finish(&mut queue), [Status::Ok]);
@@ -184,11 +184,11 @@ fn no_request_has_more_segments_than_the_disk_takes() {
     let client = |disk: Disk, mut queue: Queue| {
         let buffer = disk.allocate(512).expect("a pool");
         let four = vec![buffer.segment(0, 512); 4];
-        let refused = queue.transfer(Operation::Read, 0, &[four.clone(), four.clone()].concat(), false, 1);
+        let refused = queue.read_vectored(0, &[four.clone(), four.clone()].concat(), 1);
         assert!(matches!(refused, Err(Error::Service(DiskError::Request(Status::TooLong)))), "{refused:?}");
-        let refused = queue.transfer(Operation::Read, 0, &[four[0]; 5], false, 1);
+        let refused = queue.read_vectored(0, &[four[0]; 5], 1);
         assert!(matches!(refused, Err(Error::Service(DiskError::Request(Status::TooLong)))), "{refused:?}");
-        queue.transfer(Operation::Read, 0, &four, false, 1).expect("as many as it takes");
+        queue.read_vectored(0, &four, 1).expect("as many as it takes");
         assert_eq!(finish(&mut queue), [Status::Ok]);
     };
     let mut script = Script::new(8, 0x1f);

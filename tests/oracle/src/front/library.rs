@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use fipsee_block::client::{AttachOptions, Buffer, Completion, Disk, Error, Memory, Queue, ReconnectPolicy};
-use fipsee_block::wire::{CAPABILITY_DISCARD, CAPABILITY_FUA, CAPABILITY_WRITE_ZEROES, MAX_INDIRECT_ENTRIES, Operation, Segment};
+use fipsee_block::wire::{CAPABILITY_DISCARD, CAPABILITY_FUA, CAPABILITY_WRITE_ZEROES, MAX_INDIRECT_ENTRIES, Segment};
 
 use super::{Action, Done, Front, Limits, Piece, Request, Waited};
 use crate::content::SECTOR_BYTES;
@@ -97,10 +97,8 @@ impl Front for Library {
         let queue = &mut self.queues[request.queue];
         let full = |_| "the queue has no room".to_owned();
         match request.action {
-            Action::Read => queue.transfer(Operation::Read, sector, &segments, false, token).map_err(|error| error.to_string()),
-            Action::Write { fua } => {
-                queue.transfer(Operation::Write, sector, &segments, fua, token).map_err(|error| error.to_string())
-            }
+            Action::Read => queue.read_vectored(sector, &segments, token).map_err(|error| error.to_string()),
+            Action::Write { fua } => queue.write_vectored(sector, &segments, fua, token).map_err(|error| error.to_string()),
             Action::Flush => queue.flush(token).map_err(full),
             Action::Discard => queue.discard(sector, count, token).map_err(full),
             Action::WriteZeroes { unmap, fua } => queue.write_zeroes(sector, count, unmap, fua, token).map_err(full),

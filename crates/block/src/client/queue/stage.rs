@@ -43,32 +43,41 @@ impl Queue {
         self.stage_other(token, |tag| wire::request_one_segment(Operation::Write, FLAG_FUA, tag, sector, segment))
     }
 
-    /// Stage a read or write of several pieces of memory; more than five go through a table in the pool.
+    /// Stage a read into several pieces of memory; more than five go through a table in the pool.
     ///
     /// # Errors
     /// [`Error::Full`] when `depth` requests are outstanding; [`DiskError::Request`] with [`Status::TooLong`] beyond
     /// 256 pieces, or fewer if the disk takes fewer; [`DiskError::PoolExhausted`] when the pool has no room for the table.
-    pub fn transfer(
+    pub fn read_vectored(&mut self, sector: u64, segments: &[Segment], token: u64) -> Result<(), Error> {
+        match segments {
+            [one] => Ok(self.read(sector, *one, token)?),
+            _ => self.stage_segments(Operation::Read, 0, sector, segments, token),
+        }
+    }
+
+    /// Stage a write of several pieces of memory; otherwise as [`read_vectored`](Self::read_vectored).
+    pub fn write_vectored(&mut self, sector: u64, segments: &[Segment], fua: bool, token: u64) -> Result<(), Error> {
+        match segments {
+            [one] => Ok(self.write(sector, *one, fua, token)?),
+            _ => self.stage_segments(Operation::Write, if fua { FLAG_FUA } else { 0 }, sector, segments, token),
+        }
+    }
+
+    fn stage_segments(
         &mut self,
         operation: Operation,
+        flags: u16,
         sector: u64,
         segments: &[Segment],
-        fua: bool,
         token: u64,
     ) -> Result<(), Error> {
-        let flags = if fua { FLAG_FUA } else { 0 };
         let tag = self.free_tags.last().copied().ok_or(Error::Full)?;
         if segments.len() > self.max_segments {
             return Err(Error::Service(DiskError::Request(Status::TooLong)));
         }
-        match (operation, segments) {
-            (Operation::Read, [one]) if !fua => return self.read(sector, *one, token).map_err(|Full| Error::Full),
-            (Operation::Write, [one]) => return self.write(sector, *one, fua, token).map_err(|Full| Error::Full),
-            _ => {}
-        }
         if segments.len() <= MAX_INLINE_SEGMENTS {
             let build = |tag| wire::request_inline(operation, flags, tag, sector, segments);
-            return self.stage_other(token, build).map_err(|Full| Error::Full);
+            return Ok(self.stage_other(token, build)?);
         }
         let entry_count = u32::try_from(segments.len()).unwrap_or(u32::MAX);
         let table_bytes = (MAX_INDIRECT_ENTRIES * 8) as u64;
@@ -82,7 +91,7 @@ impl Queue {
         let place = table.segment(0, (bytes.len() as u64).next_multiple_of(SECTOR_BYTES));
         *slot = Some(table);
         let build = |tag| wire::request_indirect(operation, flags, tag, sector, place, entry_count);
-        self.stage_other(token, build).map_err(|Full| Error::Full)
+        Ok(self.stage_other(token, build)?)
     }
 
     /// Stage a flush: everything completed before is durable after.
@@ -104,31 +113,6 @@ impl Queue {
     /// Stage a query of the disk's description, written into `segment` (64 bytes of a sector).
     pub fn get_info(&mut self, segment: Segment, token: u64) -> Result<(), Full> {
         self.stage_other(token, |tag| wire::request_one_segment(Operation::GetInfo, 0, tag, 0, segment))
-    }
-
-    /// Stage any request, with the parameters of its operation. `range`: sectors of the disk, first and count.
-    ///
-    /// # Errors
-    /// As for all staging. [`Operation::AckEvent`] is always refused: the queue sends those itself.
-    #[inline]
-    pub fn request(
-        &mut self,
-        operation: Operation,
-        flags: u16,
-        range: (u64, u64),
-        segment: Segment,
-        token: u64,
-    ) -> Result<(), Full> {
-        let ((sector, sectors), fua) = (range, flags & FLAG_FUA != 0);
-        match operation {
-            Operation::Read => self.read(sector, segment, token),
-            Operation::Write => self.write(sector, segment, fua, token),
-            Operation::Flush => self.flush(token),
-            Operation::Discard => self.discard(sector, sectors, token),
-            Operation::WriteZeroes => self.write_zeroes(sector, sectors, flags & FLAG_UNMAP != 0, fua, token),
-            Operation::GetInfo => self.get_info(segment, token),
-            Operation::AckEvent => Err(Full),
-        }
     }
 
     #[cold]

@@ -29,7 +29,6 @@ struct Zeroes([u8; ZERO_BYTES]);
 
 static ZEROES: Zeroes = Zeroes([0; ZERO_BYTES]);
 
-/// The next step of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::disk) enum Step {
     Read,
@@ -45,10 +44,8 @@ pub(in crate::disk) enum Step {
     Sync,
 }
 
-/// The last operation given to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Asked {
-    /// An operation without data.
     #[default]
     Other,
     /// A transfer of this many bytes with the client's memory.
@@ -67,7 +64,6 @@ pub struct Job {
     /// Keeps the descriptor open until the kernel is done with it, even if the disk is dropped.
     target: Option<Arc<Target>>,
     step: Step,
-    /// The rest of the range on the disk.
     offset_bytes: u64,
     length_bytes: u64,
     /// The memory of the rest, as iovecs from `first` on; the kernel is given a pointer to these. For a write-zeroes that
@@ -127,7 +123,6 @@ impl Job {
         }
     }
 
-    /// The range to lock against other writes, if any.
     #[inline(always)]
     fn range_to_lock(&self) -> Option<(&Arc<Target>, Range)> {
         let target = self.target.as_ref().filter(|target| target.locks.is_some())?;
@@ -248,7 +243,6 @@ impl Job {
         }
     }
 
-    /// Is the rest's memory suitable for direct I/O?
     #[inline(always)]
     fn memory_fits(&self, alignment: Alignment) -> bool {
         let bits = |bits, span: &Span| bits | span.base().addr().get() as u64 | span.length_bytes() as u64;
@@ -296,7 +290,6 @@ impl Job {
         }
     }
 
-    /// This much of the memory is finished.
     fn spend(&mut self, bytes: u64) {
         self.span_bytes -= bytes;
         let mut skip = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -317,7 +310,6 @@ impl Job {
         bytes == self.length_bytes && matches!(self.step, Step::Read | Step::Write { .. })
     }
 
-    /// This much of the range is done.
     fn done(&mut self, bytes: u64) -> Progress {
         self.offset_bytes += bytes;
         self.length_bytes -= bytes;
@@ -468,7 +460,6 @@ unsafe impl uring::Job for Job {
     }
 }
 
-/// The status for an error of the file below a disk.
 pub(in crate::disk) fn status_of(errno: Errno) -> Status {
     match errno {
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Status::NoSpace,

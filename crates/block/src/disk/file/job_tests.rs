@@ -312,13 +312,11 @@ fn errno_reaches_the_client_as_its_status() {
     }
 }
 
-/// An entry as the kernel reads it.
 fn bytes_of(entry: Entry) -> [u8; 64] {
     // SAFETY: an entry is the kernel's structure of 64 bytes, without padding that could be uninitialised.
     unsafe { std::mem::transmute::<Entry, [u8; 64]>(entry) }
 }
 
-/// Operation and flags of an entry.
 fn operation_of(entry: Entry) -> (u8, u32) {
     let bytes = bytes_of(entry);
     (bytes[0], u32::from_ne_bytes([bytes[28], bytes[29], bytes[30], bytes[31]]))

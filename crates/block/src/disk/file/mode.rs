@@ -70,9 +70,6 @@ fn set_direct(file: &File, flags: OFlags) -> Result<(), String> {
 }
 
 /// The alignment of direct transfers, with a file that is open for them.
-///
-/// # Errors
-/// They are not possible, or useless.
 fn alignment(file: &File, device_block: Option<u32>, size_bytes: u64) -> Result<Alignment, String> {
     let magic = magic_of(file);
     if device_block.is_none() && IN_MEMORY_MAGICS.contains(&magic) {
@@ -92,7 +89,6 @@ fn alignment(file: &File, device_block: Option<u32>, size_bytes: u64) -> Result<
     Ok(found)
 }
 
-/// The file system that it is on.
 pub(super) fn magic_of(file: &File) -> u64 {
     rustix::fs::fstatfs(file).map_or(0, |stat| stat.f_type.cast_unsigned())
 }

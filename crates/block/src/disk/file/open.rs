@@ -252,10 +252,6 @@ impl NewFile {
         self.is_kept = true;
     }
 
-    /// Remove the file, if it still is there.
-    ///
-    /// # Errors
-    /// The error of the system.
     pub(super) fn remove(&self) -> io::Result<()> {
         match self.path.symlink_metadata() {
             Ok(found) if self.place == place_of(&found) => std::fs::remove_file(&self.path),

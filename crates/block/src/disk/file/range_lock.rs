@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fipsee_serve::uring::Grants;
 
-/// Bytes of the file, in whole units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::disk) struct Range {
     pub(in crate::disk) start_bytes: u64,
@@ -27,7 +26,6 @@ impl Range {
     }
 }
 
-/// A waiting request: its slot in an engine.
 struct Waiter {
     grants: Arc<Grants>,
     slot: u32,
@@ -51,7 +49,6 @@ struct Table {
     next_number: u64,
 }
 
-/// The ranges of one file that are held or waited for.
 #[derive(Default)]
 pub(in crate::disk) struct RangeLocks(Mutex<Table>);
 
@@ -61,7 +58,6 @@ impl core::fmt::Debug for RangeLocks {
     }
 }
 
-/// Identifies an entry until it is released.
 pub(in crate::disk) type LockId = u32;
 
 impl RangeLocks {

@@ -10,7 +10,6 @@ use super::range_lock::{Range, RangeLocks};
 use super::window::Alignment;
 use crate::disk::Faults;
 
-/// A method to make a range read as zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::disk) enum ZeroMethod {
     /// Keeps the blocks allocated.
@@ -119,7 +118,6 @@ impl Target {
         self.missing.fetch_or(bit, Ordering::Relaxed);
     }
 
-    /// Resize a regular file.
     pub(in crate::disk) fn resize(&self, size_bytes: u64) -> Result<(), Errno> {
         let _resizing = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         let old_bytes = self.size_bytes();
@@ -130,7 +128,6 @@ impl Target {
         resized
     }
 
-    /// The device has this size.
     pub(in crate::disk) fn set_size_bytes(&self, size_bytes: u64) {
         self.size_bytes.store(size_bytes, Ordering::Relaxed);
     }

@@ -18,7 +18,6 @@ pub(in crate::disk) struct Alignment {
     pub(in crate::disk) range_mask: u64,
 }
 
-/// The next part of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
     /// This many bytes, between the file and the client's memory.
@@ -53,18 +52,15 @@ pub(super) fn next_piece(alignment: Alignment, offset_bytes: u64, length_bytes: 
     Piece::Plain { length_bytes: length_bytes & !mask }
 }
 
-/// The current use of the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// The file's units are read, for the client.
     Read,
     /// They are read because the client writes only a part of them.
     Fill,
-    /// They are written.
     Store,
 }
 
-/// The buffer of a request, and its state.
 pub(super) struct Window {
     pub(super) buffer: Buffer,
     /// File offset of the buffer's first byte.
@@ -136,7 +132,6 @@ impl Window {
         Some((to - from) as u64)
     }
 
-    /// Put the client's bytes among those of the file.
     fn merge(&mut self, spans: &[Span]) {
         let (from, to) = self.data;
         // SAFETY: memory of a request in flight, which stays mapped; the buffer is the engine's.

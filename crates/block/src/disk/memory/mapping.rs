@@ -11,6 +11,18 @@ use crate::disk::page_bytes;
 
 /// Size of the huge pages that `huge` takes.
 pub(super) const HUGE_PAGE_BYTES: u64 = 2 << 20;
+/// The file keeps its length, so that no access ends in SIGBUS, and these seals.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// Advice to the kernel about pages of a mapping; they stay mapped in any case.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PageAdvice {
+    /// Transparent huge pages, please.
+    Huge,
+    Populate,
+    /// Deallocate them: they read as zeroes.
+    Remove,
+}
 
 /// Memory, zero at first.
 #[derive(Debug)]
@@ -40,7 +52,7 @@ impl Mapping {
         let refused = |errno| huge_text(length_bytes.div_ceil(HUGE_PAGE_BYTES), HugePool::read().as_ref(), errno);
         let memory = Self::shared(length_bytes, HUGE_PAGE_BYTES, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB).map_err(refused)?;
         // A missing page (a cgroup's limit, another NUMA node) is an error here, and SIGBUS later.
-        match memory.advise(0, memory.length_bytes, Advice::LinuxPopulateWrite) {
+        match memory.advise(0, memory.length_bytes, PageAdvice::Populate) {
             // Linux before 5.14 does not know it; the reservation must suffice.
             Ok(()) | Err(Errno::INVAL) => Ok(memory),
             Err(errno) => Err(refused(errno)),
@@ -52,7 +64,7 @@ impl Mapping {
         let length = rounded(length_bytes, page_bytes)?;
         let file = rustix::fs::memfd_create("fipsee-disk", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | flags)?;
         rustix::fs::ftruncate(&file, length as u64)?;
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        rustix::fs::fcntl_add_seals(&file, SEALS)?;
         Self::map(Some(file), length)
     }
 
@@ -61,10 +73,15 @@ impl Mapping {
         let length = rounded(length_bytes, page_bytes).map_err(unusable)?;
         let seals = rustix::fs::fcntl_get_seals(&file).map_err(unusable)?;
         let found = rustix::fs::fstat(&file).map_err(unusable)?;
-        if !seals.contains(SealFlags::SHRINK) || u64::try_from(found.st_size) != Ok(length as u64) {
+        if u64::try_from(found.st_size) != Ok(length as u64) {
             return Err(format!(
                 "it is {} bytes of memory in the running daemon and {length} here; leave its size, max= and huge as they are",
                 found.st_size
+            ));
+        }
+        if !seals.contains(SEALS) {
+            return Err(format!(
+                "its memory is sealed as {seals:?} only, not as {SEALS:?}; start both daemons from the same release"
             ));
         }
         const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
@@ -87,9 +104,17 @@ impl Mapping {
         Ok(Self { base: NonNull::new(base?.cast()).ok_or(Errno::NOMEM)?, length_bytes, file })
     }
 
-    pub(super) fn advise(&self, offset: usize, length: usize, advice: Advice) -> Result<(), Errno> {
-        // SAFETY: the callers' ranges are within the mapping; every advice used here keeps it mapped, and those that drop
-        // content are used only where content is to be dropped. No reference to the memory exists.
+    pub(super) fn advise(&self, offset: usize, length: usize, advice: PageAdvice) -> Result<(), Errno> {
+        if offset.checked_add(length).is_none_or(|end| end > self.length_bytes) {
+            return Err(Errno::INVAL);
+        }
+        let advice = match advice {
+            PageAdvice::Huge => Advice::LinuxHugepage,
+            PageAdvice::Populate => Advice::LinuxPopulateWrite,
+            PageAdvice::Remove if self.file.is_some() => Advice::LinuxRemove,
+            PageAdvice::Remove => Advice::LinuxDontNeed,
+        };
+        // SAFETY: the range is within the mapping, and stays mapped. No reference to the bytes exists, which may change at any time.
         unsafe { rustix::mm::madvise(self.base.as_ptr().wrapping_add(offset).cast(), length, advice) }
     }
 
@@ -103,8 +128,7 @@ impl Mapping {
             // The edges first: writing to a missing page may allocate a huge one, whose rest is then released, too.
             self.write_zeroes(offset_bytes, first_page);
             self.write_zeroes(end_page, end);
-            let give_back = if self.file.is_some() { Advice::LinuxRemove } else { Advice::LinuxDontNeed };
-            if self.advise(start, length, give_back).is_ok() {
+            if self.advise(start, length, PageAdvice::Remove).is_ok() {
                 return;
             }
         }
@@ -162,7 +186,6 @@ fn address_space_text(length_bytes: u64, errno: Errno) -> String {
     )
 }
 
-/// The system's pool of 2 MiB pages.
 #[derive(Clone, Copy, Debug)]
 struct HugePool {
     pages: u64,
@@ -202,6 +225,32 @@ fn huge_text(needed_pages: u64, pool: Option<&HugePool>, errno: Errno) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_with_fewer_seals_is_not_taken_over() {
+        let page = page_bytes();
+        let sealed = |seals| {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            let file = rustix::fs::memfd_create("test", flags).expect("a memory file");
+            rustix::fs::ftruncate(&file, page).expect("its length");
+            rustix::fs::fcntl_add_seals(&file, seals).expect("sealed");
+            Mapping::take_over(file, page, page)
+        };
+        assert!(sealed(SEALS).is_ok());
+        for seal in SEALS.iter() {
+            assert!(sealed(SEALS - seal).is_err_and(|text| text.contains("sealed")), "without {seal:?}");
+        }
+    }
+
+    #[test]
+    fn advice_beyond_the_mapping_is_refused() {
+        let memory = Mapping::private(2 * page_bytes()).expect("memory");
+        let page = memory.length_bytes / 2;
+        assert_eq!(memory.advise(page, page, PageAdvice::Remove), Ok(()));
+        for (offset, length) in [(page, 2 * page), (2 * page, 1), (usize::MAX, page)] {
+            assert_eq!(memory.advise(offset, length, PageAdvice::Remove), Err(Errno::INVAL));
+        }
+    }
 
     #[test]
     fn too_few_huge_pages_are_counted_in_the_error() {

@@ -27,7 +27,6 @@ mod power_cut;
 use power_cut::PowerCut;
 pub use power_cut::PowerCutOptions;
 
-/// A wrapper and its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wrapper {
     /// `delay:`
@@ -40,9 +39,6 @@ pub enum Wrapper {
 
 impl Wrapper {
     /// The wrapper of that name with its options; `None`: no wrapper has this name.
-    ///
-    /// # Errors
-    /// The option that is wrong and what to write instead.
     pub(super) fn parse(name: &str, options: &str) -> Option<Result<Self, String>> {
         let parsed = match name {
             "delay" => DelayOptions::parse(options).map(Self::Delay),
@@ -54,7 +50,6 @@ impl Wrapper {
     }
 }
 
-/// A disk that wraps another.
 #[derive(Debug)]
 pub struct WrappedDisk {
     inner: Arc<AnyDisk>,
@@ -73,10 +68,6 @@ enum Manner {
 }
 
 impl WrappedDisk {
-    /// Wrap `inner`.
-    ///
-    /// # Errors
-    /// This machine has no io_uring, whose timers most wrappers use.
     pub(super) fn new(inner: AnyDisk, wrapper: &Wrapper) -> Result<Self, String> {
         let (faults, inner) = (inner.faults().cloned().unwrap_or_default(), Arc::new(inner));
         if !matches!(wrapper, Wrapper::Error(_)) {
@@ -147,14 +138,11 @@ impl Disk for WrappedDisk {
     }
 }
 
-/// The delay of each request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DelayOptions {
-    /// The least delay.
     pub fixed: Duration,
     /// A random time below this is added.
     pub random: Duration,
-    /// The seed of the random sequence.
     pub seed: u64,
 }
 
@@ -209,7 +197,6 @@ impl DelayOptions {
 const ERRORS: [(&str, Errno); 4] =
     [("EIO", Errno::IO), ("ENOSPC", Errno::NOSPC), ("EROFS", Errno::ROFS), ("EOPNOTSUPP", Errno::OPNOTSUPP)];
 
-/// The requests that fail, and the error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorOptions {
     /// One in this many of the requests that the other options choose; 1: all of them.
@@ -220,7 +207,6 @@ pub struct ErrorOptions {
     pub operations: Vec<Operation>,
     /// Only requests that touch these sectors, both included; a flush touches none.
     pub sectors: Option<(u64, u64)>,
-    /// The error.
     pub errno: Errno,
 }
 

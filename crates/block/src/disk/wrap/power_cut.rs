@@ -1,12 +1,10 @@
 //! `powercut:[survive=PERCENT][,seed=N][,cache=SIZE][,cut=N]:`: a disk with a cache that a power cut loses.
 //!
-//! Data written and not flushed is only in this process's memory, so that SIGKILL loses it, as a power cut
-//! loses the cache of a drive. A flush, and FUA for its own blocks, writes it to the disk below and
-//! flushes that. With `cut=N` the power fails by itself at the N-th step: a request, or a piece of a flush.
-//!
-//! A drive may write back any part of its cache at any time, in any order. With `survive=P` each sector that is written
-//! reaches the disk below at once with a probability of P percent, as `seed` says: after a cut some sectors of a
-//! request are written and others are not (it is torn), and a later request may have survived where an earlier one has not.
+//! Data written and not flushed is only in this process's memory, so that SIGKILL loses it, as a power cut loses the cache of a
+//! drive. A flush, and FUA for its own blocks, writes it to the disk below and flushes that. With `cut=N` the power fails by
+//! itself at the N-th step: a request, or a piece of a flush. With `survive=P` each sector that is written reaches the disk below
+//! at once with a probability of P percent, as `seed` says: requests are torn, and later ones may survive where earlier ones do
+//! not.
 //!
 //! For tests: it takes a lock and allocates for each request, and has no holes (a discard writes zeroes).
 
@@ -31,12 +29,10 @@ pub(super) const MAX_RANGE_SECTORS: u32 = 16 << 10;
 /// How long a write-back to the disk below waits for another one.
 const BUSY_PAUSE: Duration = Duration::from_micros(100);
 
-/// The options of a power cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PowerCutOptions {
     /// Percentage of sectors written and not flushed that survive.
     pub survive_percent: u64,
-    /// The seed that selects them.
     pub seed: u64,
     /// Beyond this size all is written back, as a drive does whose cache is full. Writing back is not a flush.
     pub cache_bytes: u64,
@@ -82,7 +78,6 @@ impl PowerCut {
         Arc::new(Self { inner, options: options.clone(), cache: Mutex::new(Cache::new(options.seed)) })
     }
 
-    /// Drop data beyond the end.
     pub(super) fn cut(&self, sector_count: u64) {
         self.cache().cut(sector_count);
     }
@@ -144,7 +139,6 @@ impl PowerCut {
         engine::wait(engine, BUSY_PAUSE, None, ticket, again)
     }
 
-    /// Continue with the rest of a batch.
     fn go_on(self: &Arc<Self>, mut batch: Batch, ticket: Ticket, engine: &mut Engine) -> Submitted {
         while let Some(request) = batch.next_request() {
             self.step();
@@ -268,7 +262,6 @@ const MOST_SECTORS: usize = 512;
 /// The data of a write: another write has other data, even if equal.
 type Bytes = Arc<[u8; SECTOR_LENGTH]>;
 
-/// Sectors to be written to the disk below.
 #[derive(Debug)]
 enum Wanted {
     All,
@@ -285,14 +278,12 @@ struct Cache {
     is_busy: bool,
 }
 
-/// A batch of sectors to be written to the disk below.
 #[derive(Debug)]
 struct Batch {
     /// By sector, ascending; those behind `next` were not submitted yet.
     sectors: Vec<(u64, Bytes)>,
     next: usize,
     flush: bool,
-    /// The status of the last request.
     status: Status,
     /// The content of the request in flight.
     buffer: Vec<u8>,
@@ -320,19 +311,16 @@ impl Cache {
         }
     }
 
-    /// Copies of the cached data of a range.
     fn get(&self, first: u64, count: u64) -> Vec<(u64, Bytes)> {
         let range = self.sectors.range(first..first.saturating_add(count));
         range.map(|(sector, bytes)| (*sector, Arc::clone(bytes))).collect()
     }
 
-    /// A random choice of a range.
     fn choose(&mut self, first: u64, count: u64, percent: u64) -> Wanted {
         let chosen = (first..first + count).filter(|_| percent > 0 && next_random(&mut self.random) % 100 < percent);
         Wanted::Sectors(chosen.collect())
     }
 
-    /// Drop data beyond the end.
     fn cut(&mut self, sector_count: u64) {
         self.sectors.split_off(&sector_count);
     }

@@ -30,7 +30,6 @@ use crate::placement;
 use crate::takeover::wire::{QueueStateRecord, count, recount};
 use crate::worker::{Command, DiskEngine, WorkerHandle};
 
-/// The block service, in the registry.
 pub(super) const ENTRY: Entry =
     Entry { needs: declared::needs, make: |live, workers| Box::new(Block { live: Arc::clone(live), workers: workers.to_vec() }) };
 

@@ -12,7 +12,7 @@ use fipsee_serve::{IfAbandoned, Quiesced};
 
 use super::UnixSocket;
 use crate::takeover::take::{Conversation, Failure};
-use crate::takeover::wire::{AttachedRecord, ClientRecord, Given, Stage};
+use crate::takeover::wire::{AttachedRecord, ClientRecord, HandoverPacket, Stage};
 use crate::transport::vhost_user::{Machines, Socket};
 use crate::worker::{Command, DiskEngine, why_not_quiesced};
 
@@ -31,23 +31,22 @@ pub(crate) struct Adopted<'a> {
 }
 
 impl UnixSocket {
-    /// Take in all clients that the other daemon sends.
     pub(crate) fn adopt<'a>(&mut self, line: &mut Conversation, sockets: &'a [Socket]) -> Result<Adopted<'a>, Failure> {
         let mut commands: Vec<Vec<Command>> = self.clients.sessions.host.workers.iter().map(|_| Vec::new()).collect();
         let (mut detaching, mut checks, mut machines) = (Vec::new(), Vec::new(), Machines::new(sockets));
         let quiesced_at_ns = loop {
             match line.packet()? {
-                (Given::End { quiesced_at_ns, next_client }, _) => {
+                (HandoverPacket::End { quiesced_at_ns, next_client }, _) => {
                     self.clients.sessions.host.live.number_clients_from(next_client);
                     break quiesced_at_ns;
                 }
-                (Given::Client(given), descriptors) => {
+                (HandoverPacket::Client(given), descriptors) => {
                     if let Stage::Attached(AttachedRecord { detaching: true, .. }) = given.stage {
                         detaching.push(given.client);
                     }
                     self.adopt_client(line, given, descriptors, &mut commands, &mut checks)?;
                 }
-                (Given::Machine(given), descriptors) => machines.adopt(line, given, descriptors, &mut commands)?,
+                (HandoverPacket::Machine(given), descriptors) => machines.adopt(line, given, descriptors, &mut commands)?,
                 _ => return Err(Failure::out_of_order()),
             }
         };
@@ -66,7 +65,6 @@ impl UnixSocket {
         Ok(Adopted { still, machines, quiesced_at_ns, clients, detaching })
     }
 
-    /// Serve them, once the workers resume.
     pub(crate) fn begin_adopted(&mut self, Adopted { still, machines, detaching, .. }: Adopted<'_>) {
         machines.begin();
         still.resume();
@@ -122,7 +120,7 @@ impl UnixSocket {
         let wrong = |what: String| Failure::Refused(format!("client {id}: {what}"));
         let memory = (0..given.memories).map(|_| adopt_memory(line, id)).collect::<Result<Vec<_>, _>>()?;
         let parts = (0..given.parts).map(|_| match line.packet()? {
-            (Given::Part { state, .. }, files) => Ok(Part { state, files }),
+            (HandoverPacket::Part { state, .. }, files) => Ok(Part { state, files }),
             _ => Err(Failure::out_of_order()),
         });
         let parts = parts.collect::<Result<Vec<_>, _>>()?;
@@ -147,7 +145,7 @@ impl UnixSocket {
 }
 
 fn adopt_memory(line: &mut Conversation, client: u64) -> Result<(u16, Registered), Failure> {
-    let (Given::Memory { id, access, length_bytes, .. }, mut descriptors) = line.packet()? else {
+    let (HandoverPacket::Memory { id, access, length_bytes, .. }, mut descriptors) = line.packet()? else {
         return Err(Failure::out_of_order());
     };
     let wrong = |what: &str| Failure::Refused(format!("client {client}: its memory {id}: {what}"));
@@ -155,5 +153,5 @@ fn adopt_memory(line: &mut Conversation, client: u64) -> Result<(u16, Registered
     let (Some(file), true) = (descriptors.pop(), is_possible) else {
         return Err(wrong("its id, access or file is impossible"));
     };
-    Ok((id, Registered::map(file, length_bytes, access).map_err(|text| wrong(&text))?))
+    Ok((id, Registered::map(file, length_bytes, access).map_err(|error| wrong(&error.to_string()))?))
 }

@@ -12,7 +12,7 @@ use super::UnixSocket;
 use crate::notify;
 use crate::takeover::line::Line;
 use crate::takeover::monotonic_ns;
-use crate::takeover::wire::{AttachedRecord, ClientRecord, Given, Stage};
+use crate::takeover::wire::{AttachedRecord, ClientRecord, HandoverPacket, Stage};
 use crate::transport::vhost_user;
 use crate::worker::{DiskEngine, why_not_quiesced};
 
@@ -32,7 +32,6 @@ pub(crate) struct HandOver {
 }
 
 impl HandOver {
-    /// The handover fails.
     pub(super) fn refuse(mut self, reason: &str) {
         let step = self.giving.done(Err(reason.to_owned()));
         self.line.carry_out(&mut self.giving, step, Instant::now());
@@ -102,7 +101,7 @@ impl UnixSocket {
             self.give(line, client, session, still, deadline).map_err(|error| error.describe("clients were handed over"))?;
         }
         order.machines.give(line, still, deadline).map_err(|error| error.describe("virtual machines were handed over"))?;
-        let end = Given::End { quiesced_at_ns, next_client: self.clients.sessions.host.live.clients_before() };
+        let end = HandoverPacket::End { quiesced_at_ns, next_client: self.clients.sessions.host.live.clients_before() };
         line.send(&end, &[], deadline).map_err(|error| error.describe("clients were handed over"))
     }
 
@@ -136,13 +135,13 @@ impl UnixSocket {
         let features = session.features;
         let given = ClientRecord { client, features, max_queues, max_depth, max_pool_bytes, max_memory_bytes, stage };
         let socket = self.clients.socket(client).ok_or_else(|| wrong("its connection is gone".to_owned()))?;
-        line.send(&Given::Client(given), &[socket.as_fd()], deadline)?;
+        line.send(&HandoverPacket::Client(given), &[socket.as_fd()], deadline)?;
         for (id, Registered { region, access, .. }) in held.iter().flat_map(|held| &held.memory) {
-            let memory = Given::Memory { client, id: *id, access: *access, length_bytes: region.length_bytes() };
+            let memory = HandoverPacket::Memory { client, id: *id, access: *access, length_bytes: region.length_bytes() };
             line.send(&memory, &[region.as_fd()], deadline)?;
         }
         for Part { state, files } in parts {
-            line.send(&Given::Part { client, state }, &files, deadline)?;
+            line.send(&HandoverPacket::Part { client, state }, &files, deadline)?;
         }
         Ok(())
     }

@@ -52,7 +52,6 @@ pub(crate) struct ClientSettings {
 pub(crate) struct UnixSocket {
     listener: Arc<Listener>,
     clients: UnixTransport<DiskEngine, DaemonHost>,
-    /// Requests to hand over.
     pub(crate) orders: Arc<Mailbox<HandOver>>,
     /// Commands that wait for a queue in transit between workers.
     waiting: Vec<HandOver>,

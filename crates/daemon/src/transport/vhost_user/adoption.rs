@@ -20,7 +20,7 @@ use super::vring::UserRings;
 use crate::export::Kind;
 use crate::takeover::take::{Conversation, Failure};
 use crate::takeover::wire::machine::{GuestMemoryRecord, MachineRecord, VirtqueueRecord};
-use crate::takeover::wire::{self, Given};
+use crate::takeover::wire::{self, HandoverPacket};
 use crate::worker::Command;
 
 /// Virtual machines received over the line. They are ours as soon as the other daemon is notified.
@@ -32,7 +32,6 @@ pub(crate) struct Machines<'a> {
     served: Vec<(QueueName, Receiver<Result<(), String>>)>,
 }
 
-/// The fault of a record, in words.
 type Wrong = String;
 
 impl<'a> Machines<'a> {
@@ -44,7 +43,6 @@ impl<'a> Machines<'a> {
         self.adopted.len()
     }
 
-    /// Serve them.
     pub(crate) fn begin(self) {
         for (socket, connection) in self.adopted {
             self.sockets[socket].adopt(connection);
@@ -67,16 +65,16 @@ impl<'a> Machines<'a> {
         let place = place.ok_or_else(|| refused("its socket is not there".to_owned()))?;
         let mut memory = GuestMemory::default();
         for _ in 0..given.regions {
-            let (Given::GuestMemory(given), mut files) = line.packet()? else { return Err(Failure::out_of_order()) };
+            let (HandoverPacket::GuestMemory(given), mut files) = line.packet()? else { return Err(Failure::out_of_order()) };
             let GuestMemoryRecord { guest_address, length_bytes, user_address, file_offset_bytes, .. } = given;
             let region = RegionDescription { guest_address, length_bytes, user_address, file_offset_bytes };
             let file = files.pop().ok_or_else(|| refused("its memory is missing".to_owned()))?;
-            memory = memory.with(region, file).map_err(refused)?;
+            memory = memory.with(region, file).map_err(|error| refused(error.to_string()))?;
         }
         let mut connection = connect(&self.sockets[place].shared, &given, descriptors, memory).map_err(refused)?;
         let mut grants = lock(&connection.device).resume_attachment(&given).map_err(refused)?;
         for index in 0..given.queues {
-            let (Given::Virtqueue(queue), eventfds) = line.packet()? else { return Err(Failure::out_of_order()) };
+            let (HandoverPacket::Virtqueue(queue), eventfds) = line.packet()? else { return Err(Failure::out_of_order()) };
             if queue.index != index {
                 return Err(refused("its queues are out of order".to_owned()));
             }

@@ -268,7 +268,7 @@ impl FrontendConnection {
     }
 }
 
-/// The device, whose lock is not poisoned: a thread that panics takes the process with it.
+/// The device, whose lock is not poisoned: a panic of a thread ends the process.
 pub(super) fn lock(device: &Mutex<Device>) -> MutexGuard<'_, Device> {
     device.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -39,7 +39,6 @@ pub type Change = Box<dyn FnOnce(&mut VirtqueueServer) -> Result<(), String> + S
 
 /// An action of the machine. Those that concern a queue are acknowledged, in any order.
 pub enum Action {
-    /// Send this to the hypervisor.
     Reply(Vec<u8>, Option<OwnedFd>),
     /// Send this over the channel for our requests, without waiting.
     Announce(Vec<u8>),
@@ -74,14 +73,10 @@ pub enum Acknowledgement {
     Done(Result<(), String>),
 }
 
-/// A disk as its guest sees it.
 #[derive(Clone, Debug)]
 pub struct DiskDescription {
-    /// Its name.
     pub name: String,
-    /// Size and abilities.
     pub info: BlockInfo,
-    /// Are writes refused?
     pub read_only: bool,
 }
 
@@ -117,7 +112,6 @@ pub struct Device {
 
 impl Device {
     /// A device that its hypervisor has not set up yet.
-    #[must_use]
     pub fn new(disk: DiskDescription, queues: u16) -> Self {
         Self {
             disk,
@@ -154,7 +148,6 @@ impl Device {
     }
 
     /// Have all inputs taken effect?
-    #[must_use]
     pub fn is_settled(&self) -> bool {
         self.awaited == 0 && self.steps.is_empty()
     }
@@ -169,10 +162,6 @@ impl Device {
         begun.and_then(|()| self.advance()).map_err(|problem| format!("{header}: {problem}"))
     }
 
-    /// An action has been carried out.
-    ///
-    /// # Errors
-    /// As [`message`](Self::message).
     pub fn acknowledged(&mut self, acknowledgement: Acknowledgement) -> Result<(), String> {
         self.awaited = self.awaited.saturating_sub(1);
         let mut result = Ok(());
@@ -279,7 +268,6 @@ impl Device {
         }
     }
 
-    /// The numbers of the queues that are served.
     fn served(&self) -> Vec<u16> {
         (0..).zip(&self.vrings).filter(|(_, vring)| vring.is_served()).map(|(queue, _)| queue).collect()
     }

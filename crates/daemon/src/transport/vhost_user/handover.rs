@@ -19,12 +19,11 @@ use super::vring::Vring;
 use super::{Notice, VhostUserSockets};
 use crate::takeover::line::Line;
 use crate::takeover::wire::machine::{AttachmentRecord, GuestMemoryRecord, InflightRecord, MachineRecord, VirtqueueRecord};
-use crate::takeover::wire::{self, Given};
+use crate::takeover::wire::{self, HandoverPacket};
 
 /// Longer than a thread needs to reach its next notice, unless it gets no CPU or is blocked.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Pauses a socket thread.
 #[derive(Debug)]
 pub(super) struct Hold {
     /// The connection. No message is half read or unanswered.
@@ -34,7 +33,6 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Pause until released.
     pub(super) fn rest(self, connection: Option<&FrontendConnection>) {
         let _ = self.reply.send(connection.map(|connection| Machine {
             shared: Arc::clone(&connection.shared),
@@ -46,7 +44,6 @@ impl Hold {
     }
 }
 
-/// A connected hypervisor, and its device.
 struct Machine {
     shared: Arc<SharedSocket>,
     client: u64,
@@ -61,7 +58,6 @@ pub(crate) struct Held {
 }
 
 impl VhostUserSockets {
-    /// Pause every socket between two messages.
     pub(crate) fn hold(&self, timeout: Duration) -> Result<Held, String> {
         let sockets = self.lock();
         let mut held = Held { machines: Vec::new(), _until: Vec::new() };
@@ -131,17 +127,17 @@ impl Machine {
             regions: device.memory.regions().len(),
             queues: device.queue_count(),
         };
-        line.send(&Given::Machine(given), &descriptors, deadline)?;
+        line.send(&HandoverPacket::Machine(given), &descriptors, deadline)?;
         for region in device.memory.regions() {
             let RegionDescription { guest_address, length_bytes, user_address, file_offset_bytes } = region.description;
             let given = GuestMemoryRecord { client, guest_address, length_bytes, user_address, file_offset_bytes };
-            line.send(&Given::GuestMemory(given), &[region.file()], deadline)?;
+            line.send(&HandoverPacket::GuestMemory(given), &[region.file()], deadline)?;
         }
         for (index, vring) in (0..).zip(&device.vrings) {
             let given = vring.describe(QueueName { client, index }, still).map_err(LineError::Wrong)?;
             let descriptors = [&vring.kick, &vring.call, &vring.error];
             let descriptors: Vec<BorrowedFd<'_>> = descriptors.into_iter().flatten().map(AsFd::as_fd).collect();
-            line.send(&Given::Virtqueue(given), &descriptors, deadline)?;
+            line.send(&HandoverPacket::Virtqueue(given), &descriptors, deadline)?;
         }
         Ok(())
     }

@@ -70,7 +70,6 @@ impl fmt::Display for Header {
 
 impl Header {
     /// Parsed from bytes; returns the length of the body, unless no message has such a header.
-    #[must_use]
     pub fn parse(bytes: [u8; HEADER_BYTES]) -> (Self, Option<usize>) {
         let RawHeader { request, flags, length_bytes } = zerocopy::transmute!(bytes);
         let header = Self { code: request, needs_reply: flags & FLAG_NEED_REPLY != 0 };
@@ -103,14 +102,12 @@ fn encode(request: u32, flags: u32, body: &[u8]) -> Vec<u8> {
     [RawHeader { request, flags, length_bytes }.as_bytes(), body].concat()
 }
 
-/// A request that was received whole.
 #[derive(Debug)]
 pub struct Message {
     /// Its header.
     pub header: Header,
     /// What follows the header.
     pub body: Vec<u8>,
-    /// The descriptors that came with it.
     pub descriptors: Vec<OwnedFd>,
 }
 

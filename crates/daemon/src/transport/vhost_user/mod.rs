@@ -28,10 +28,8 @@ use crate::export::Export;
 use crate::live::Live;
 use crate::worker::WorkerHandle;
 
-/// Notices to a socket thread.
 #[derive(Debug)]
 enum Notice {
-    /// Serve hypervisors that connect.
     Begin,
     /// Serve this one, which another daemon accepted.
     Adopt(Box<FrontendConnection>),
@@ -39,9 +37,7 @@ enum Notice {
     Hold(Hold),
     Stop,
     Resized,
-    /// A guest sent an upgrade request.
     Asked(Asked),
-    /// A queue broke.
     Fault {
         queue: u16,
         reason: String,
@@ -75,7 +71,6 @@ impl VhostUserSockets {
         self.lock().iter().map(named).collect()
     }
 
-    /// Serve at the prepared socket.
     pub(crate) fn add(&self, sockets: Vec<Socket>) {
         sockets.iter().for_each(Socket::begin);
         self.lock().extend(sockets);

@@ -67,7 +67,6 @@ impl SharedSocket {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new device for the disk.
     pub(super) fn device(&self, queues: u16) -> Device {
         let (name, info, read_only) = (self.export.name().to_owned(), self.export.info(false), self.export.spec.ro);
         Device::new(DiskDescription { name, info, read_only }, queues)
@@ -111,7 +110,6 @@ impl VhostUserSockets {
 }
 
 impl Socket {
-    /// Serve hypervisors that connect.
     pub(super) fn begin(&self) {
         self.shared.listener.own();
         self.notify(Notice::Begin);
@@ -125,7 +123,6 @@ impl Socket {
         self.shared.listener.path()
     }
 
-    /// For its thread.
     pub(super) fn notify(&self, notice: Notice) {
         self.shared.notices.send(notice);
     }
@@ -176,17 +173,12 @@ fn watch(listener: &Listener, notices: &Mailbox<Notice>) -> std::io::Result<Owne
     Ok(epoll)
 }
 
-/// How a connection ended.
 enum End {
-    /// The hypervisor hung up.
     HungUp,
-    /// It sent a message that is refused.
     Refused(String),
-    /// The socket is being removed.
     Stopped,
 }
 
-/// The thread's own state.
 struct SocketThread {
     shared: Arc<SharedSocket>,
     epoll: OwnedFd,
@@ -243,7 +235,6 @@ impl SocketThread {
         events.iter().map(|event| event.data.u64()).collect()
     }
 
-    /// A hypervisor that may use the disk.
     fn admit(&mut self) -> Option<FrontendConnection> {
         let shared = &self.shared;
         let (export, disk) = (&shared.export, shared.export.name());
@@ -282,7 +273,6 @@ impl SocketThread {
         Some(connection)
     }
 
-    /// Serve an admitted hypervisor until it is gone.
     fn serve(&mut self, mut connection: FrontendConnection) -> End {
         let shared = Arc::clone(&self.shared);
         let (client, disk) = (connection.client, shared.export.name());

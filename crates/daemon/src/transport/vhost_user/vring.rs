@@ -69,7 +69,6 @@ impl Vring {
         self.run.is_some()
     }
 
-    /// Is it fully described?
     pub(super) const fn is_described(&self) -> bool {
         self.rings.is_some() && self.kick.is_some() && self.size > 0
     }

@@ -35,7 +35,6 @@ impl ClientDoorbell for DeferredDoorbell {
     }
 }
 
-/// Identifies a pending upgrade request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpgradeToken {
     head: u16,
@@ -48,7 +47,6 @@ pub(super) struct Ring {
     pub(super) attachment: u64,
     pub(super) number: u16,
     pub(super) entry: Entry,
-    /// The pending doorbell request.
     pub(super) pending: Option<UpgradeToken>,
     /// Rung while none was pending.
     pub(super) kept: bool,

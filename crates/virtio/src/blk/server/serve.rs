@@ -252,7 +252,6 @@ impl VirtqueueServer {
         }
     }
 
-    /// A request without range and flags.
     pub(super) const fn plain_request(&self, operation: Operation, head: u16) -> Request {
         Request { operation, tag: head, fua: false, unmap: false, sector: 0, length_sectors: 0, aux: 0 }
     }
@@ -331,7 +330,6 @@ impl VirtqueueServer {
         }
     }
 
-    /// Publish what is finished, and wake the guest if it wants that.
     pub fn flush(&mut self) {
         if let Some(ring) = &mut self.ring {
             ring.server.flush();

@@ -15,24 +15,17 @@ use crate::core::memory::GuestMemory;
 /// A ring that is about to be served, by the server of its doorbell virtqueue.
 #[derive(Debug)]
 pub struct Grant {
-    /// The attachment it belongs to.
     pub attachment: u64,
     /// Number of the queue in the attachment.
     pub queue: u16,
-    /// Where it is.
     pub entry: Entry,
-    /// Requests come in here.
     pub requests: MappedRing,
-    /// Completions go out here.
     pub completions: MappedRing,
-    /// The choices of their hot path.
     pub choices: Choices,
 }
 
-/// How to handle an upgrade request.
 #[derive(Debug)]
 pub enum Decision {
-    /// Reply to it.
     Answer(Reply),
     /// Let the virtqueues' servers serve these rings, then reply.
     Attach(Vec<Grant>, Reply),
@@ -41,7 +34,6 @@ pub enum Decision {
     Detach(Reply),
 }
 
-/// The attachment of a device.
 #[derive(Debug, Default)]
 pub struct UpgradeController {
     /// Number and queues of the attachment in force; to be taken once the servers have released the rings.
@@ -130,7 +122,6 @@ impl UpgradeController {
     }
 
     /// Is every ring also in `memory`?
-    #[must_use]
     pub fn fits(&self, memory: &Arc<GuestMemory>) -> bool {
         self.entries().all(|entry| rings::open(memory, entry).is_some())
     }

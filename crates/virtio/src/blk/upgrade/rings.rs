@@ -12,7 +12,6 @@ use fipsee_ring::memory::{Extent, Memory, MemoryFault, Span};
 use super::wire::{COLD_PAIR_BYTES, Entry, REGION_SHIFT};
 use crate::core::memory::{Finder, GuestMemory};
 
-/// Bytes of a sector.
 const SECTOR: usize = 1 << SECTOR_SHIFT;
 /// Bytes that one id covers.
 const REGION_BYTES: u64 = 1 << REGION_SHIFT;
@@ -52,7 +51,6 @@ const fn span(base: NonNull<u8>, length_bytes: usize) -> Span {
 
 impl GuestView {
     /// The whole of `memory`.
-    #[must_use]
     pub fn new(memory: &Arc<GuestMemory>) -> Self {
         Self(Finder::new(Arc::clone(memory)))
     }
@@ -79,7 +77,6 @@ impl GuestView {
 
 /// The rings of `entry` in `memory`: requests, then completions. `None`: a ring, or the pair of cold words, is not within one
 /// region, or is not aligned in our memory as in the guest's.
-#[must_use]
 pub fn open(memory: &Arc<GuestMemory>, entry: &Entry) -> Option<(MappedRing, MappedRing)> {
     let cold = memory.host(entry.cold_address, COLD_PAIR_BYTES)?;
     // SAFETY: the second half of the 256 bytes just found.

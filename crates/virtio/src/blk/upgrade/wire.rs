@@ -107,13 +107,11 @@ fipsee_ring::wire_structures! {
 
 impl Entry {
     /// As on the wire.
-    #[must_use]
     pub fn to_bytes(&self) -> [u8; PART_BYTES] {
         zerocopy::transmute!(RawEntry { entry: *self, reserved: [0; 2] })
     }
 
     /// From the wire, if every value is allowed independently of the guest's memory.
-    #[must_use]
     pub fn parse(bytes: &[u8; PART_BYTES]) -> Option<Self> {
         let RawEntry { entry, reserved } = zerocopy::transmute!(*bytes);
         let slots_ok = |slots: u32| slots.is_power_of_two() && (MIN_SLOTS..=MAX_SLOTS).contains(&slots);
@@ -132,13 +130,11 @@ impl Entry {
     }
 
     /// Bytes of the request ring.
-    #[must_use]
     pub fn request_bytes(&self) -> u64 {
         ring_bytes(self.request_slots)
     }
 
     /// Bytes of the completion ring.
-    #[must_use]
     pub fn completion_bytes(&self) -> u64 {
         ring_bytes(self.completion_slots)
     }
@@ -169,7 +165,6 @@ pub struct UpgradeRequest {
 
 impl UpgradeRequest {
     /// As on the wire.
-    #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let head = RawQuestion {
             magic: MAGIC,
@@ -189,9 +184,6 @@ impl UpgradeRequest {
     }
 
     /// From a copy of guest memory.
-    ///
-    /// # Errors
-    /// The reply to send.
     pub fn parse(bytes: &[u8]) -> Result<Self, Reply> {
         let (parts, rest) = bytes.as_chunks::<PART_BYTES>();
         let (Some((head, entries)), []) = (parts.split_first(), rest) else { return Err(Reply::of(INVALID)) };
@@ -224,19 +216,16 @@ impl UpgradeRequest {
 
 impl Reply {
     /// A reply with a result only.
-    #[must_use]
     pub fn of(result: u32) -> Self {
         Self { result, version: VERSION, ..Self::default() }
     }
 
     /// As on the wire.
-    #[must_use]
     pub fn to_bytes(&self) -> [u8; PART_BYTES] {
         zerocopy::transmute!(*self)
     }
 
     /// Parsed by a guest, if it is a reply of this version.
-    #[must_use]
     pub fn from_bytes(bytes: &[u8; PART_BYTES]) -> Option<Self> {
         let reply: Self = zerocopy::transmute!(*bytes);
         let unasked = reply.choices != 0 && reply.features & FEATURE_CHOICES == 0;

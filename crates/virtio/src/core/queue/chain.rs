@@ -10,7 +10,6 @@ use crate::core::memory::{Finder, GuestMemory};
 /// hypervisor lets them have more than this.
 pub(crate) const MAX_TABLE_ENTRIES: usize = 1024;
 
-/// A piece of guest memory, not yet found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) address: u64,
@@ -53,7 +52,6 @@ impl core::fmt::Display for ChainFault {
 pub(crate) struct Chain {
     /// In order; first what we may read, then what we may write.
     pub(crate) pieces: Vec<Piece>,
-    /// The number of those that we may read.
     pub(crate) readable: usize,
     /// A copy of a table across regions or at an odd address.
     table: Vec<u8>,
@@ -64,13 +62,11 @@ impl Chain {
         Self { pieces: Vec::with_capacity(pieces), readable: 0, table: Vec::new() }
     }
 
-    /// Pieces that we may read.
     #[inline(always)]
     pub(crate) fn readable(&self) -> &[Piece] {
         &self.pieces[..self.readable]
     }
 
-    /// Pieces that we may write.
     #[inline(always)]
     pub(crate) fn writable(&self) -> &[Piece] {
         &self.pieces[self.readable..]
@@ -189,7 +185,6 @@ pub(crate) fn take_last_byte(pieces: &mut [Piece]) -> Option<u64> {
     Some(piece.address.wrapping_add(piece.length_bytes.into()))
 }
 
-/// Bytes of all pieces.
 #[inline(always)]
 pub(crate) fn total_bytes(pieces: &[Piece]) -> u64 {
     pieces.iter().map(|piece| u64::from(piece.length_bytes)).sum()

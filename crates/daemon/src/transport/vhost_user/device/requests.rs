@@ -30,7 +30,6 @@ pub(in super::super) const PROTOCOL_OFFERED: u64 =
 const ANSWERED: &str = "GET_FEATURES GET_PROTOCOL_FEATURES GET_QUEUE_NUM GET_MAX_MEM_SLOTS GET_CONFIG GET_INFLIGHT_FD \
     GET_VRING_BASE SET_LOG_BASE";
 
-/// The protocol feature that a request belongs to.
 fn feature_of(request: &str) -> u64 {
     match request {
         "GET_QUEUE_NUM" => MQ,

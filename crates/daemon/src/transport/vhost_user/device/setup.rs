@@ -18,10 +18,8 @@ use fipsee_virtio::core::DeviceQueueSetup;
 use super::{Action, Device, PROTOCOL_FEATURES};
 use crate::transport::vhost_user::vring::Run;
 
-/// An upgrade request of a guest, to its device.
 #[derive(Debug)]
 pub(in super::super) struct Asked {
-    /// The queue by which it came.
     pub(in super::super) queue: u16,
     /// The queue's run in which it came: its token is not valid in another.
     pub(in super::super) run: u64,
@@ -65,7 +63,6 @@ impl Device {
         id
     }
 
-    /// The parameters of a queue.
     pub(in super::super) fn setup(&self, index: u16) -> Result<VirtqueueSetup, String> {
         let vring = &self.vrings[usize::from(index)];
         let (Some(user), Some(kick), true) = (&vring.rings, &vring.kick, vring.size > 0) else {

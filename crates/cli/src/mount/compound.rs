@@ -23,13 +23,13 @@ pub(super) enum Job {
 }
 
 /// The state of the thread.
-pub(super) struct Patient {
+pub(super) struct CompoundRequests {
     pub(super) lane: Arc<Lane>,
     pub(super) facts: Arc<MountedDisk>,
     pub(super) ranges: Arc<Ranges>,
 }
 
-impl Patient {
+impl CompoundRequests {
     /// Work until all senders are gone.
     pub(super) fn run(&self, jobs: &Receiver<Job>) {
         while let Ok(job) = jobs.recv() {

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Endpoint {
-        Endpoint::parse(text, Path::new("/default")).expect("a place")
+        Endpoint::parse(text, Path::new("/default")).expect("an endpoint")
     }
 
     #[test]
