@@ -1,32 +1,53 @@
 //! Tier 1: what a change must pass besides its tests.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
+use crate::files::list_ending;
 use crate::setup::is_installed;
 use crate::step::{self, Tally};
-use crate::{cargo, fuzz, loom, models, tidy};
+use crate::{cargo, fuzz, loom, models, target, tidy};
+
+/// Folder of the workspace that holds the peers of the benchmark; their crates are not needed for its lints and tests.
+const PEERS: &str = "bench/peers";
+const DENY_WARNINGS: [&str; 3] = ["--", "--deny", "warnings"];
 
 /// Run every check of tier 1.
 pub(crate) fn run(root: &Path, tally: &mut Tally) {
     format(root, tally);
     clippy(root, tally);
     // As clients build it: without the serving side.
-    tally.check("tier 1 clippy of the client of calls", || {
-        let alone = ["clippy", "--package", "fipsee-call", "--lib", "--no-default-features", "--", "--deny", "warnings"];
-        step::succeed(cargo(root).args(alone))
+    let client = ["clippy", "--package", "fipsee-call", "--lib", "--no-default-features"];
+    tally.check("tier 1 clippy of the client of calls", || step::succeed(beside_tests(root).args(client).args(DENY_WARNINGS)));
+    tally.check("tier 1 format of bench/peers", || step::succeed(peers(root).args(["fmt", "--check"])));
+    tally.check("tier 1 clippy of bench/peers", || {
+        step::succeed(peers(root).args(["clippy", "--no-default-features", "--all-targets"]).args(DENY_WARNINGS))
     });
-    peers(root, tally);
     tidy(root, tally);
     loom::run(root, tally);
     models::run(root, tally);
     headers(root, tally);
     tally.check("tier 1 documentation", || {
-        step::succeed(cargo(root).args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))
+        step::succeed(beside_tests(root).args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))
     });
     fuzz::smoke(root, tally);
     miri(root, tally);
+}
+
+/// Cargo in a folder of its own: tests run cargo, too, and would wait until this one has ended.
+fn beside_tests(root: &Path) -> Command {
+    let mut command = cargo(root);
+    command.env("CARGO_TARGET_DIR", target(root).join("check"));
+    command
+}
+
+fn peers(root: &Path) -> Command {
+    cargo(&root.join(PEERS))
+}
+
+/// The harness of the benchmark, which is a workspace of its own.
+pub(crate) fn test_peers(root: &Path, tally: &mut Tally) {
+    tally.tests("tier 0 bench/peers", || step::output(peers(root).args(["test", "--no-default-features"])));
 }
 
 pub(crate) fn format(root: &Path, tally: &mut Tally) {
@@ -35,18 +56,7 @@ pub(crate) fn format(root: &Path, tally: &mut Tally) {
 
 pub(crate) fn clippy(root: &Path, tally: &mut Tally) {
     tally.check("tier 1 clippy", || {
-        step::succeed(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))
-    });
-}
-
-/// Format and lints of the workspace that holds the peers of the benchmark; their crates are not needed for that.
-fn peers(root: &Path, tally: &mut Tally) {
-    const MANIFEST: [&str; 2] = ["--manifest-path", "bench/peers/Cargo.toml"];
-    tally.check("tier 1 format of bench/peers", || step::succeed(cargo(root).arg("fmt").args(MANIFEST).arg("--check")));
-    tally.check("tier 1 clippy of bench/peers", || {
-        let mut command = cargo(root);
-        command.arg("clippy").args(MANIFEST).args(["--no-default-features", "--all-targets", "--", "--deny", "warnings"]);
-        step::succeed(&mut command)
+        step::succeed(beside_tests(root).args(["clippy", "--workspace", "--all-targets"]).args(DENY_WARNINGS))
     });
 }
 
@@ -62,7 +72,7 @@ pub(crate) fn tidy(root: &Path, tally: &mut Tally) {
         }
     });
     for warning in &warnings {
-        println!("warning: {warning}");
+        tally.say(&format!("warning: {warning}\n"));
     }
 }
 
@@ -71,7 +81,7 @@ const HEADER_COMPILERS: [(&str, &str, &str); 4] =
     [("gcc", "c", "c11"), ("g++", "c++", "c++17"), ("clang", "c", "c11"), ("clang", "c++", "c++17")];
 
 fn headers(root: &Path, tally: &mut Tally) {
-    let headers = headers_in(&root.join("include"));
+    let headers = list_ending(&root.join("include"), "h");
     if headers.is_empty() {
         return tally.skip("tier 1 C headers", "include/ holds no headers");
     }
@@ -93,14 +103,6 @@ fn headers(root: &Path, tally: &mut Tally) {
     }
 }
 
-fn headers_in(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut headers: Vec<_> =
-        entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "h")).collect();
-    headers.sort();
-    headers
-}
-
 /// Miri runs what needs no system call: the algorithm and the copies over plain memory.
 fn miri(root: &Path, tally: &mut Tally) {
     const NAME: &str = "tier 1 miri";
@@ -120,7 +122,7 @@ fn miri(root: &Path, tally: &mut Tally) {
         return tally.skip(NAME, "its component cannot be added: rustup component add miri rust-src --toolchain nightly");
     }
     const MIRI_TEST: [&str; 6] = ["run", "nightly", "cargo", "miri", "test", "-p"];
-    tally.measure(NAME, || {
+    tally.tests(NAME, || {
         let mut output = rustup(&[&MIRI_TEST[..], &["fipsee-ring", "--lib", "--test", "ring_over_heap"]].concat());
         // The runtime's other unsafe code is system calls, which Miri does not carry out.
         if output.succeeded {
@@ -128,11 +130,6 @@ fn miri(root: &Path, tally: &mut Tally) {
             output.succeeded = of_serve.succeeded && step::count_tests(&of_serve.text).passed > 0;
             output.text += &of_serve.text;
         }
-        let mut counted = step::count_tests(&output.text);
-        if output.succeeded && counted.passed > 0 {
-            return (counted, Ok(format!("{} tests", counted.passed)));
-        }
-        counted.failed = counted.failed.max(1);
-        (counted, Err(output.text))
+        output
     });
 }

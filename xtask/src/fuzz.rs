@@ -1,12 +1,12 @@
 //! Coverage-guided fuzzing of every parser that reads a peer's bytes (`tests/fuzz`), by libFuzzer (`fuzz/`).
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::cargo;
+use crate::files::{self, empty_folder, list, list_ending, name_of, read_text};
 use crate::setup::is_installed;
-use crate::step::{self, Tally};
+use crate::step::{self, Tally, last_lines};
+use crate::{cargo, target};
 
 const USAGE: &str = "\
 usage: cargo xtask fuzz [TARGET]... [--executions N] [--keep]
@@ -68,7 +68,7 @@ pub(crate) fn command(root: &Path, arguments: &[String], tally: &mut Tally) -> R
         println!("{USAGE}");
         return Ok(false);
     };
-    let known = targets(root)?;
+    let known = targets(root);
     if let Some(unknown) = plan.targets.iter().find(|target| !known.contains(target)) {
         return Err(format!("no parser '{unknown}' is fuzzed; there are: {}", known.join(", ")));
     }
@@ -81,20 +81,13 @@ pub(crate) fn command(root: &Path, arguments: &[String], tally: &mut Tally) -> R
 
 /// A little of everything, from the corpus on: that the fuzzer works, and what is near.
 pub(crate) fn smoke(root: &Path, tally: &mut Tally) {
-    match targets(root) {
-        Ok(targets) => run(root, &Plan { targets, executions: SMOKE_EXECUTIONS, keep: false }, tally),
-        Err(error) => tally.check("tier 1 fuzz", || Err(error)),
-    }
+    run(root, &Plan { targets: targets(root), executions: SMOKE_EXECUTIONS, keep: false }, tally);
 }
 
 /// Each target has a corpus, which the tests replay.
-fn targets(root: &Path) -> Result<Vec<String>, String> {
-    let folder = root.join("tests/fuzz/corpus");
-    let entries = fs::read_dir(&folder).map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
-    let stem = |path: PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
-    let mut names: Vec<String> = entries.flatten().filter_map(|entry| stem(entry.path())).collect();
-    names.sort();
-    Ok(names)
+fn targets(root: &Path) -> Vec<String> {
+    let files = list_ending(&root.join("tests/fuzz/corpus"), "hex");
+    files.iter().map(|path| name_of(path).trim_end_matches(".hex").to_owned()).collect()
 }
 
 fn run(root: &Path, plan: &Plan, tally: &mut Tally) {
@@ -120,9 +113,15 @@ fn unable() -> Option<String> {
     Some(format!("{missing} is not installed; run `cargo xtask setup` as root"))
 }
 
+/// Where the fuzzer is built, and what it finds is kept.
+fn folder(root: &Path) -> PathBuf {
+    target(root).join("fuzz")
+}
+
 fn build(root: &Path) -> Result<String, String> {
     let mut command = cargo(root);
-    command.args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", TRIPLE, "--target-dir", "target/fuzz"]);
+    command.args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", TRIPLE]);
+    command.arg("--target-dir").arg(folder(root));
     // The linker takes clang's counters for C and rustc's for Rust; both are LLVM's.
     let of_target = |name: &str| format!("{name}_{}", TRIPLE.replace('-', "_"));
     command.env("RUSTFLAGS", COVERAGE).env(of_target("CC"), "clang").env(of_target("CFLAGS"), C_FLAGS);
@@ -131,14 +130,14 @@ fn build(root: &Path) -> Result<String, String> {
 
 /// Run the fuzzer on one target. What it says last is what went wrong.
 fn fuzz(root: &Path, target: &str, plan: &Plan) -> Result<String, String> {
-    let folder = root.join("target/fuzz").join(target);
-    let inputs = folder.join("inputs");
+    let of_target = folder(root).join(target);
+    let inputs = of_target.join("inputs");
     let packed = root.join("tests/fuzz/corpus").join(format!("{target}.hex"));
     unpack(&packed, &inputs)?;
     let fuzzer = || {
-        let mut command = Command::new(root.join("target/fuzz").join(TRIPLE).join("release/fipsee-fuzzer"));
+        let mut command = Command::new(folder(root).join(TRIPLE).join("release/fipsee-fuzzer"));
         command.env("FIPSEE_FUZZ_TARGET", target).arg(MAX_INPUT_BYTES);
-        command.arg(format!("-artifact_prefix={}/", folder.display()));
+        command.arg(format!("-artifact_prefix={}/", of_target.display()));
         command
     };
     let mut command = fuzzer();
@@ -151,8 +150,8 @@ fn fuzz(root: &Path, target: &str, plan: &Plan) -> Result<String, String> {
     }
     let remark = format!("{} executions, {}", executed(&found.text), coverage(&found.text));
     if plan.keep {
-        let smallest = folder.join("smallest");
-        empty(&smallest)?;
+        let smallest = of_target.join("smallest");
+        empty_folder(&smallest)?;
         let merged = step::output(fuzzer().arg("-merge=1").arg(&smallest).arg(&inputs));
         if !merged.succeeded {
             return Err(last_lines(&merged.text));
@@ -161,11 +160,6 @@ fn fuzz(root: &Path, target: &str, plan: &Plan) -> Result<String, String> {
         return Ok(format!("{remark}, {kept} inputs kept"));
     }
     Ok(remark)
-}
-
-fn last_lines(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(60)..].join("\n")
 }
 
 fn executed(text: &str) -> u64 {
@@ -180,32 +174,23 @@ fn coverage(text: &str) -> String {
     format!("{edges} edges")
 }
 
-fn empty(folder: &Path) -> Result<(), String> {
-    let _ = fs::remove_dir_all(folder);
-    fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))
-}
-
 /// One file for each line of hexadecimal digits; what an earlier run left beside them stays.
 fn unpack(packed: &Path, inputs: &Path) -> Result<(), String> {
-    fs::create_dir_all(inputs).map_err(|error| format!("cannot make {}: {error}", inputs.display()))?;
-    let text = fs::read_to_string(packed).map_err(|error| format!("cannot read {}: {error}", packed.display()))?;
-    for (index, line) in text.lines().enumerate() {
+    for (index, line) in read_text(packed)?.lines().enumerate() {
         let bytes = from_hex(line).ok_or_else(|| format!("{}: line {} is not hexadecimal", packed.display(), index + 1))?;
-        let path = inputs.join(format!("packed-{index:04}"));
-        fs::write(&path, bytes).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        files::write(&inputs.join(format!("packed-{index:04}")), bytes)?;
     }
     Ok(())
 }
 
 /// All inputs of a folder in one text, as `tests/fuzz/src/corpus.rs` reads it; how many.
 fn pack(folder: &Path, packed: &Path) -> Result<usize, String> {
-    let entries = fs::read_dir(folder).map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
-    let mut inputs: Vec<Vec<u8>> = entries.flatten().filter_map(|entry| fs::read(entry.path()).ok()).collect();
+    let mut inputs = list(folder)?.iter().map(|path| files::read(path)).collect::<Result<Vec<_>, _>>()?;
     inputs.retain(|input| !input.is_empty());
     inputs.sort_by_key(|input| (input.len(), input.clone()));
     let line = |input: &Vec<u8>| input.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n";
     let text: String = inputs.iter().map(line).collect();
-    fs::write(packed, text).map_err(|error| format!("cannot write {}: {error}", packed.display()))?;
+    files::write(packed, text)?;
     Ok(inputs.len())
 }
 

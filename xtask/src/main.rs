@@ -5,6 +5,7 @@ mod ci;
 mod deb;
 mod dist;
 mod endure;
+mod files;
 mod fuzz;
 mod ipc;
 mod loom;
@@ -20,6 +21,7 @@ mod vm;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Instant;
 
 use step::Tally;
 
@@ -61,7 +63,7 @@ fn main() -> ExitCode {
         return ExitCode::from(USAGE_ERROR);
     }
     let root = root();
-    let mut tally = Tally::default();
+    let (mut tally, started) = (Tally::default(), Instant::now());
     match command.as_str() {
         "setup" => {
             if !setup::run().missing.is_empty() {
@@ -113,16 +115,21 @@ fn main() -> ExitCode {
         }
     }
     if command == "test" {
-        step::print_times();
+        step::print_times(started);
     }
-    println!("{tally}");
-    if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    println!("{}", tally.count);
+    if tally.count.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// The repository this tool was built from.
 fn root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().unwrap_or(manifest).to_path_buf()
+}
+
+/// Cargo's folder for what it builds.
+fn target(root: &Path) -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path))
 }
 
 /// The cargo that runs us.
@@ -152,13 +159,13 @@ fn bench(root: &Path, arguments: &[String]) -> ExitCode {
     // Help and usage errors need nothing that ships.
     let measures = !arguments.iter().any(|argument| ["--help", "-h", "--version", "-V"].contains(&argument.as_str()));
     let mut command = cargo(root);
-    command.args(["run", "--release", "--package", "fipsee-bench", "--"]).args(arguments);
+    command.args(["run", "--profile", dist::PROFILE, "--package", "fipsee-bench", "--"]).args(arguments);
     if measures && env::var_os(dist::DIST_VARIABLE).is_none() {
         setup::run();
         let dist = dist::Dist::new(root);
         let mut tally = Tally::default();
         dist::run(&dist, &mut tally);
-        if tally.failed > 0 {
+        if tally.count.failed > 0 {
             eprintln!("error: what is to be measured cannot be built, as shown above");
             return ExitCode::FAILURE;
         }

@@ -1,12 +1,13 @@
 //! The models in docs/models under spin. As with loom, one that passes says nothing until it is seen to fail: each way to break
 //! it must.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::files::empty_folder;
 use crate::setup::is_installed;
 use crate::step::{self, Tally};
+use crate::target;
 
 /// Depth of the search. The models' deepest paths are some hundred steps long; spin says so when it is not enough.
 const SEARCH_DEPTH: &str = "-m100000";
@@ -54,10 +55,8 @@ fn check(root: &Path, variant: &Variant) -> Result<String, String> {
 
 /// Have spin write the checker, compile it, run it; what it says.
 fn search(root: &Path, variant: &Variant, defines: &[&str], options: &[&str]) -> Result<String, String> {
-    let folder = root.join("target/models");
-    let failed = |error: std::io::Error| format!("cannot make {}: {error}", folder.display());
-    let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(&folder).map_err(failed)?;
+    let folder = target(root).join("models");
+    empty_folder(&folder)?;
     let mut spin = Command::new("spin");
     spin.current_dir(&folder).args(variant.macros.iter().map(|name| format!("-D{name}")));
     step::succeed(spin.arg("-a").arg(root.join(MODEL)))?;

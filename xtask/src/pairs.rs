@@ -1,11 +1,10 @@
 //! `cargo xtask bench pairs OLD NEW`: builds the daemons that are named by git revisions, and has the suite compare the two.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use crate::dist::Dist;
-use crate::{USAGE_ERROR, cargo, step};
+use crate::dist::{Dist, PROFILE};
+use crate::{USAGE_ERROR, cargo, end, files, step};
 
 /// The example of `fipsee-call` that drives typed calls.
 const CALLS: &str = "latency";
@@ -19,7 +18,7 @@ struct Build {
 /// Run the comparison with `arguments`: OLD and NEW, each a program or a git revision, then options of the suite.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
     let mut command = cargo(root);
-    command.args(["run", "--release", "--package", "fipsee-bench", "--", "pairs"]);
+    command.args(["run", "--profile", PROFILE, "--package", "fipsee-bench", "--", "pairs"]);
     match arguments {
         [old, new, options @ ..] if ![old, new].iter().any(|word| word.starts_with('-')) => {
             let builds = provide(root, old).and_then(|old| Ok((old, provide(root, new)?)));
@@ -35,14 +34,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
         // --help, and errors that the suite reports.
         _ => drop(command.args(arguments)),
     }
-    match command.status() {
-        Ok(status) if status.success() => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: cannot run cargo: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    end(command)
 }
 
 /// The program at the path `word`, or the daemon of the git revision `word`, built unless it has been.
@@ -50,7 +42,7 @@ fn provide(root: &Path, word: &str) -> Result<Build, String> {
     let path = Path::new(word);
     if path.is_file() {
         let program = path.canonicalize().map_err(|error| format!("cannot find {word}: {error}"))?;
-        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = files::name_of(&program);
         return Ok(Build { program, name });
     }
     let revision = revision(root, word)?;
@@ -65,19 +57,15 @@ fn provide(root: &Path, word: &str) -> Result<Build, String> {
 
 fn revision(root: &Path, word: &str) -> Result<String, String> {
     let commit = format!("{word}^{{commit}}");
-    let output = step::output(Command::new("git").current_dir(root).args(["rev-parse", "--verify", "--short=12", &commit]));
-    if !output.succeeded {
-        return Err(format!("'{word}' is neither a program nor a git revision: {}; name one or the other", output.text.trim()));
-    }
-    Ok(output.text.trim().to_owned())
+    step::print(Command::new("git").current_dir(root).args(["rev-parse", "--verify", "--short=12", &commit]))
+        .map_err(|text| format!("'{word}' is neither a program nor a git revision: {text}; name one or the other"))
 }
 
 /// Build from the files of the commit alone, beside whatever the work tree holds; dependencies are shared by all revisions.
 fn build(root: &Path, folder: &Path, revision: &str, program: &Path) -> Result<(), String> {
-    let failed = |what: &Path, error: std::io::Error| format!("cannot write {}: {error}", what.display());
     let (tree, archive, target) =
         (folder.join(revision).join("tree"), folder.join(revision).join("tree.tar"), folder.join("build"));
-    fs::create_dir_all(&tree).map_err(|error| failed(&tree, error))?;
+    files::make_folder(&tree)?;
     step::succeed(
         Command::new("git").current_dir(root).args(["archive", "--format=tar", "--output"]).arg(&archive).arg(revision),
     )?;
@@ -85,22 +73,23 @@ fn build(root: &Path, folder: &Path, revision: &str, program: &Path) -> Result<(
     let build = |what: &[&str], built: &str, program: &Path| {
         let mut command = cargo(&tree);
         command.args(["build", "--release", "--locked"]).args(what).arg("--target-dir").arg(&target);
+        // As what ships, under whatever name a revision has that.
+        command.env("CARGO_PROFILE_RELEASE_LTO", "thin").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
         step::succeed(&mut command)?;
         // Whole or not there: what is there is not built again.
         let copy = program.with_extension("part");
-        fs::copy(target.join("release").join(built), &copy).map_err(|error| failed(&copy, error))?;
-        fs::rename(&copy, program).map_err(|error| failed(program, error))
+        files::copy(&target.join("release").join(built), &copy)?;
+        files::rename(&copy, program)
     };
     build(&["--package", "fipsee-daemon"], "fipseed", program)?;
     // What drives calls is the same for every revision, over the revision's library. One that has no calls has no such example.
     let example = format!("crates/call/examples/{CALLS}.rs");
     if tree.join(&example).is_file() {
-        fs::copy(root.join(&example), tree.join(&example)).map_err(|error| failed(&tree.join(&example), error))?;
+        files::copy(&root.join(&example), &tree.join(&example))?;
         let what = ["--package", "fipsee-call", "--example", CALLS];
         build(&what, &format!("examples/{CALLS}"), &program.with_file_name(CALLS))?;
     }
-    fs::remove_dir_all(&tree).map_err(|error| failed(&tree, error))?;
-    fs::remove_file(&archive).map_err(|error| failed(&archive, error))
+    step::succeed(Command::new("rm").arg("-r").args([&tree, &archive])).map(drop)
 }
 
 #[cfg(test)]

@@ -15,57 +15,49 @@ struct Tool {
 }
 
 const TOOLS: &[Tool] = &[
-    Tool { program: "gcc", package: "gcc", needed_for: "the C headers and the interop tests" },
-    Tool { program: "g++", package: "g++", needed_for: "the C headers as C++" },
-    Tool { program: "clang", package: "clang", needed_for: "the C headers with a second compiler" },
-    Tool { program: "objdump", package: "binutils", needed_for: "the test of the copy-in primitive's machine code" },
-    Tool { program: "mke2fs", package: "e2fsprogs", needed_for: "the tests with a real ext4 image" },
-    Tool { program: "e2fsck", package: "e2fsprogs", needed_for: "the tests with a real ext4 image" },
-    Tool { program: "clang++", package: "clang", needed_for: "the fuzzer" },
-    Tool { program: "spin", package: "spin", needed_for: "the models in docs/models" },
-    Tool { program: "pkg-config", package: "pkgconf", needed_for: "the tests of the C library" },
-    Tool { program: "valgrind", package: "valgrind", needed_for: "the tests of the C library for leaks" },
-    Tool { program: "python3", package: "python3", needed_for: "the Python module, databases on mounted disks" },
-    Tool { program: "pip3", package: "python3-pip", needed_for: "the Python module" },
-    Tool { program: "fio", package: "fio", needed_for: "the fio engine and the comparison of file disks with fio" },
-    Tool { program: "dpkg-source", package: "dpkg-dev", needed_for: "the fio engine, which needs fio's headers" },
-    Tool { program: "dpkg-shlibdeps", package: "dpkg-dev", needed_for: "the Debian packages" },
-    Tool { program: "lintian", package: "lintian", needed_for: "the test of the Debian packages against Debian's rules" },
-    Tool { program: "man", package: "man-db", needed_for: "the test of the manual pages" },
-    Tool { program: "mandoc", package: "mandoc", needed_for: "the test of the manual pages" },
-    Tool { program: "mmdebstrap", package: "mmdebstrap", needed_for: "the throwaway system the packages are tested in" },
-    Tool {
-        program: "systemd-nspawn",
-        package: "systemd-container",
-        needed_for: "the throwaway system the packages are tested in",
-    },
-    Tool { program: "systemd-analyze", package: "systemd", needed_for: "the test of the daemon's confinement" },
-    Tool {
-        program: "qemu-storage-daemon",
-        package: "qemu-system-common",
-        needed_for: "the benchmark's peers: vhost-user, NBD, FUSE",
-    },
-    Tool { program: "qemu-system-x86_64", package: "qemu-system-x86", needed_for: "virtual machines with PCI and several CPUs" },
-    Tool { program: "make", package: "make", needed_for: "virtual machines: their kernel, modules and fio" },
-    Tool { program: "flex", package: "flex", needed_for: "virtual machines: user-mode Linux" },
-    Tool { program: "bison", package: "bison", needed_for: "virtual machines: user-mode Linux" },
-    Tool { program: "bc", package: "bc", needed_for: "virtual machines: user-mode Linux" },
-    Tool { program: "xz", package: "xz-utils", needed_for: "virtual machines: user-mode Linux" },
-    Tool { program: "taskset", package: "util-linux", needed_for: "virtual machines" },
-    Tool { program: "nbdkit", package: "nbdkit", needed_for: "the benchmark's peer over NBD" },
-    Tool {
-        program: "fusermount3",
-        package: "fuse3",
-        needed_for: "mounts by users other than root, the benchmark's peers through FUSE",
-    },
-    Tool { program: "rsvg-convert", package: "librsvg2-bin", needed_for: "the benchmark's plot as PNG" },
-    Tool { program: "losetup", package: "mount", needed_for: "file systems on mounted disks, disks with 4096 B sectors" },
-    Tool { program: "mkfs.ext4", package: "e2fsprogs", needed_for: "the oracle on ext4" },
-    Tool { program: "mkfs.xfs", package: "xfsprogs", needed_for: "the oracle on XFS" },
-    Tool { program: "mkfs.btrfs", package: "btrfs-progs", needed_for: "the oracle on btrfs" },
-    Tool { program: "setpriv", package: "util-linux", needed_for: "the tests of a mounted disk's permissions" },
-    Tool { program: "qemu-img", package: "qemu-utils", needed_for: "images on mounted disks" },
+    tool("gcc", "gcc", "the C headers and the interop tests"),
+    tool("g++", "g++", "the C headers as C++"),
+    tool("clang", "clang", "the C headers with a second compiler"),
+    tool("objdump", "binutils", "the test of the copy-in primitive's machine code"),
+    tool("mke2fs", "e2fsprogs", "the tests with a real ext4 image"),
+    tool("e2fsck", "e2fsprogs", "the tests with a real ext4 image"),
+    tool("clang++", "clang", "the fuzzer"),
+    tool("spin", "spin", "the models in docs/models"),
+    tool("pkg-config", "pkgconf", "the tests of the C library"),
+    tool("valgrind", "valgrind", "the tests of the C library for leaks"),
+    tool("python3", "python3", "the Python module, databases on mounted disks"),
+    tool("pip3", "python3-pip", "the Python module"),
+    tool("fio", "fio", "the fio engine and the comparison of file disks with fio"),
+    tool("dpkg-source", "dpkg-dev", "the fio engine, which needs fio's headers"),
+    tool("dpkg-shlibdeps", "dpkg-dev", "the Debian packages"),
+    tool("lintian", "lintian", "the test of the Debian packages against Debian's rules"),
+    tool("man", "man-db", "the test of the manual pages"),
+    tool("mandoc", "mandoc", "the test of the manual pages"),
+    tool("mmdebstrap", "mmdebstrap", "the throwaway system the packages are tested in"),
+    tool("systemd-nspawn", "systemd-container", "the throwaway system the packages are tested in"),
+    tool("systemd-analyze", "systemd", "the test of the daemon's confinement"),
+    tool("qemu-storage-daemon", "qemu-system-common", "the benchmark's peers: vhost-user, NBD, FUSE"),
+    tool("qemu-system-x86_64", "qemu-system-x86", "virtual machines with PCI and several CPUs"),
+    tool("make", "make", "virtual machines: their kernel, modules and fio"),
+    tool("flex", "flex", "virtual machines: user-mode Linux"),
+    tool("bison", "bison", "virtual machines: user-mode Linux"),
+    tool("bc", "bc", "virtual machines: user-mode Linux"),
+    tool("xz", "xz-utils", "virtual machines: user-mode Linux"),
+    tool("taskset", "util-linux", "virtual machines"),
+    tool("nbdkit", "nbdkit", "the benchmark's peer over NBD"),
+    tool("fusermount3", "fuse3", "mounts by users other than root, the benchmark's peers through FUSE"),
+    tool("rsvg-convert", "librsvg2-bin", "the benchmark's plot as PNG"),
+    tool("losetup", "mount", "file systems on mounted disks, disks with 4096 B sectors"),
+    tool("mkfs.ext4", "e2fsprogs", "the oracle on ext4"),
+    tool("mkfs.xfs", "xfsprogs", "the oracle on XFS"),
+    tool("mkfs.btrfs", "btrfs-progs", "the oracle on btrfs"),
+    tool("setpriv", "util-linux", "the tests of a mounted disk's permissions"),
+    tool("qemu-img", "qemu-utils", "images on mounted disks"),
 ];
+
+const fn tool(program: &'static str, package: &'static str, needed_for: &'static str) -> Tool {
+    Tool { program, package, needed_for }
+}
 
 /// Environment variable that lists what is missing, for tests that skip themselves with a reason.
 pub(crate) const MISSING_VARIABLE: &str = "FIPSEE_MISSING_TOOLS";
@@ -154,8 +146,8 @@ mod tests {
 
     #[test]
     fn each_package_is_asked_for_once() {
-        let tool = |program, package| Tool { program, package, needed_for: "a test" };
-        let tools = [tool("mke2fs", "e2fsprogs"), tool("gcc", "gcc"), tool("e2fsck", "e2fsprogs")];
+        let tools = [("mke2fs", "e2fsprogs"), ("gcc", "gcc"), ("e2fsck", "e2fsprogs")];
+        let tools = tools.map(|(program, package)| tool(program, package, "a test"));
         assert_eq!(packages_of(&tools.iter().collect::<Vec<_>>()), ["e2fsprogs", "gcc"]);
     }
 

@@ -4,40 +4,34 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use crate::step::{self, Tally};
-use crate::{cargo, end};
+use crate::{cargo, end, target};
 
 /// They take well under a minute on a machine that does nothing else.
 const SEEDS_OF_A_TEST: &str = "60000";
 const SEEDS_OF_A_FAST_TEST: &str = "10000";
 
-/// Optimised, as what ships: most of it is built already.
-fn program(root: &Path, arguments: &[String]) -> Command {
+/// Optimised: for campaigns.
+pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
     let mut command = cargo(root);
     command.args(["run", "--quiet", "--release", "--package", "fipsee-simulate", "--"]).args(arguments);
-    command
+    end(command)
 }
 
-pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
-    end(program(root, arguments))
-}
-
-/// A minute's worth, and what must be found.
+/// A minute's worth, and what must be found, by the program that was built with the tests.
 pub(crate) fn tier(root: &Path, tally: &mut Tally) {
-    play(root, &[("lifetimes", &["--seeds", SEEDS_OF_A_TEST]), ("known-bad variants", &["--variants"])], tally);
+    play(root, "lifetimes", &["--seeds", SEEDS_OF_A_TEST], tally);
+    play(root, "known-bad variants", &["--variants"], tally);
 }
 
 /// A few seconds' worth.
 pub(crate) fn fast_tier(root: &Path, tally: &mut Tally) {
-    play(root, &[("lifetimes", &["--seeds", SEEDS_OF_A_FAST_TEST])], tally);
+    play(root, "lifetimes", &["--seeds", SEEDS_OF_A_FAST_TEST], tally);
 }
 
-fn play(root: &Path, steps: &[(&str, &[&str])], tally: &mut Tally) {
-    for (name, arguments) in steps {
-        tally.check(&format!("tier 0 simulate: {name}"), || {
-            let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-            let output = step::output(&mut program(root, &arguments));
-            let last = output.text.trim_end().lines().last().unwrap_or_default().to_owned();
-            if output.succeeded { Ok(last) } else { Err(output.text) }
-        });
-    }
+fn play(root: &Path, name: &str, arguments: &[&str], tally: &mut Tally) {
+    tally.check(&format!("tier 0 simulate: {name}"), || {
+        let output = step::output(Command::new(target(root).join("debug/fipsee-simulate")).current_dir(root).args(arguments));
+        let last = output.text.trim_end().lines().last().unwrap_or_default().to_owned();
+        if output.succeeded { Ok(last) } else { Err(output.text) }
+    });
 }

@@ -10,15 +10,29 @@ use std::time::Instant;
 static STEPS: Mutex<Vec<(f64, String)>> = Mutex::new(Vec::new());
 static TEST_PROGRAMS: Mutex<Vec<(f64, String)>> = Mutex::new(Vec::new());
 
-/// Tests and checks so far.
+/// Tests and checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct Count {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
 }
 
-/// How a step went that can also be impossible here.
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+impl Count {
+    fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+/// How a step went.
 pub(crate) enum Attempt {
     /// With what to say of it.
     Passed(String),
@@ -28,56 +42,95 @@ pub(crate) enum Attempt {
     Failed(String),
 }
 
-impl fmt::Display for Tally {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
-    }
+/// Steps so far.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) count: Count,
+    /// Lines of steps that run beside others, whose lines they would be amid.
+    kept: Option<String>,
 }
 
 impl Tally {
+    /// For steps that run in this thread beside others: they get the time that those leave, and print nothing before they end.
+    pub(crate) fn beside() -> Self {
+        // A thread's children inherit its scheduling class. Without the program they disturb a little more.
+        let thread = std::fs::read_link("/proc/thread-self").unwrap_or_default();
+        let thread = thread.file_name().unwrap_or_default().to_owned();
+        let _ = output(Command::new("chrt").args(["--idle", "--pid", "0"]).arg(thread));
+        Self { kept: Some(String::new()), ..Self::default() }
+    }
+
+    /// Take over what ran beside.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.say(&other.kept.unwrap_or_default());
+        self.count.add(other.count);
+    }
+
+    /// Print, now or later.
+    pub(crate) fn say(&mut self, text: &str) {
+        match &mut self.kept {
+            Some(kept) => kept.push_str(text),
+            None => {
+                print!("{text}");
+                // What is not shown yet is all that is lost.
+                let _ = io::stdout().flush();
+            }
+        }
+    }
+
     /// One line for something that cannot run here, and why.
     pub(crate) fn skip(&mut self, name: &str, reason: &str) {
-        println!("{name} ... skipped: {reason}");
-        self.skipped += 1;
+        self.say(&format!("{name} ... skipped: {reason}\n"));
+        self.count.skipped += 1;
     }
 
     /// Run a step; `run` gives what to say of success, or what went wrong, in full.
     pub(crate) fn check(&mut self, name: &str, run: impl FnOnce() -> Result<String, String>) {
-        self.measure(name, || match run() {
-            Ok(remark) => (Self { passed: 1, ..Self::default() }, Ok(remark)),
-            Err(text) => (Self { failed: 1, ..Self::default() }, Err(text)),
-        });
+        self.attempt(name, || run().map_or_else(Attempt::Failed, Attempt::Passed));
     }
 
     /// Run a step that may find out on its way that it cannot.
     pub(crate) fn attempt(&mut self, name: &str, run: impl FnOnce() -> Attempt) {
-        self.measure(name, || match run() {
-            Attempt::Passed(remark) => (Self { passed: 1, ..Self::default() }, Ok(remark)),
-            Attempt::Failed(text) => (Self { failed: 1, ..Self::default() }, Err(text)),
-            Attempt::Skipped(reason) => (Self { skipped: 1, ..Self::default() }, Ok(reason)),
+        self.measure(name, || {
+            let attempt = run();
+            let count = match &attempt {
+                Attempt::Passed(_) => Count { passed: 1, ..Count::default() },
+                Attempt::Skipped(_) => Count { skipped: 1, ..Count::default() },
+                Attempt::Failed(_) => Count { failed: 1, ..Count::default() },
+            };
+            (count, attempt)
         });
     }
 
-    /// Run a step that counts for itself.
-    pub(crate) fn measure(&mut self, name: &str, run: impl FnOnce() -> (Self, Result<String, String>)) {
-        print!("{name} ... ");
-        // A line that is not shown yet is all that is lost.
-        let _ = io::stdout().flush();
+    /// Run a step that is `cargo test`: each test counts, and there must be some.
+    pub(crate) fn tests(&mut self, name: &str, run: impl FnOnce() -> Output) {
+        self.measure(name, || judge_tests(run()));
+    }
+
+    fn measure(&mut self, name: &str, run: impl FnOnce() -> (Count, Attempt)) {
+        self.say(&format!("{name} ... "));
         let started = Instant::now();
-        let (counted, outcome) = run();
+        let (count, attempt) = run();
         let elapsed = started.elapsed();
         let seconds = elapsed.as_secs();
         STEPS.lock().unwrap_or_else(PoisonError::into_inner).push((elapsed.as_secs_f64(), name.to_owned()));
-        match outcome {
-            Ok(remark) if counted.skipped > 0 && counted.passed == 0 => println!("skipped: {remark}"),
-            Ok(remark) if remark.is_empty() => println!("passed ({seconds} s)"),
-            Ok(remark) => println!("passed ({remark}, {seconds} s)"),
-            Err(text) => println!("FAILED ({seconds} s)\n{}\n{name}: failed as shown above", text.trim_end()),
-        }
-        self.passed += counted.passed;
-        self.failed += counted.failed;
-        self.skipped += counted.skipped;
+        self.say(&match attempt {
+            Attempt::Skipped(reason) => format!("skipped: {reason}\n"),
+            Attempt::Passed(remark) if remark.is_empty() => format!("passed ({seconds} s)\n"),
+            Attempt::Passed(remark) => format!("passed ({remark}, {seconds} s)\n"),
+            Attempt::Failed(text) => format!("FAILED ({seconds} s)\n{}\n{name}: failed as shown above\n", text.trim_end()),
+        });
+        self.count.add(count);
     }
+}
+
+fn judge_tests(output: Output) -> (Count, Attempt) {
+    let mut count = count_tests(&output.text);
+    if output.succeeded && count.failed == 0 && count.passed > 0 {
+        return (count, Attempt::Passed(format!("{} tests", count.passed)));
+    }
+    count.failed = count.failed.max(1);
+    (count, Attempt::Failed(output.text))
 }
 
 /// What a command printed on both streams, and whether it succeeded.
@@ -102,8 +155,20 @@ pub(crate) fn output(command: &mut Command) -> Output {
 
 /// Run `command`; its output is the error when it fails.
 pub(crate) fn succeed(command: &mut Command) -> Result<String, String> {
+    print(command).map(|_| String::new())
+}
+
+/// What a command that must succeed printed.
+pub(crate) fn print(command: &mut Command) -> Result<String, String> {
     let output = output(command);
-    if output.succeeded { Ok(String::new()) } else { Err(format!("{command:?}\n{}", output.text)) }
+    if output.succeeded { Ok(output.text.trim().to_owned()) } else { Err(format!("{command:?}\n{}", output.text)) }
+}
+
+/// The end of what a long command said, and its first line, which names the command.
+pub(crate) fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    let (head, tail) = (lines.first().copied().unwrap_or_default(), lines.len().saturating_sub(60));
+    format!("{head}\n...\n{}", lines[tail..].join("\n"))
 }
 
 /// Note how long each program of a `cargo test` took, by what it printed.
@@ -131,7 +196,7 @@ fn times_of_programs(text: &str) -> Vec<(f64, String)> {
 }
 
 /// The time of each tier, the ten slowest steps and the ten slowest programs of `cargo test`.
-pub(crate) fn print_times() {
+pub(crate) fn print_times(started: Instant) {
     let take = |times: &Mutex<Vec<(f64, String)>>| std::mem::take(&mut *times.lock().unwrap_or_else(PoisonError::into_inner));
     let (steps, programs) = (take(&STEPS), take(&TEST_PROGRAMS));
     let mut tiers: Vec<(f64, String)> = Vec::new();
@@ -143,7 +208,7 @@ pub(crate) fn print_times() {
             None => tiers.push((*seconds, tier)),
         }
     }
-    println!("\nseconds by tier");
+    println!("\n{} seconds; by tier, of which some ran beside others", started.elapsed().as_secs());
     print_rows(&tiers);
     for (title, mut times) in [("slowest steps", steps), ("slowest test programs", programs)] {
         times.sort_by(|one, other| other.0.total_cmp(&one.0));
@@ -160,8 +225,8 @@ fn print_rows(times: &[(f64, String)]) {
 }
 
 /// Sum the results that `cargo test` printed.
-pub(crate) fn count_tests(text: &str) -> Tally {
-    let mut tally = Tally::default();
+pub(crate) fn count_tests(text: &str) -> Count {
+    let mut tally = Count::default();
     for line in text.lines().filter_map(|line| line.split_once("test result: ")) {
         for part in line.1.split([';', '.']) {
             let mut words = part.split_whitespace();
@@ -187,8 +252,8 @@ mod tests {
     fn results_of_all_test_programs_are_summed() {
         let text = "running 2 tests\ntest result: ok. 412 passed; 0 failed; 2 ignored; 0 measured; 7 filtered out; \
                     finished in 0.51s\n\ntest result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out\n";
-        assert_eq!(count_tests(text), Tally { passed: 415, failed: 1, skipped: 2 });
-        assert_eq!(count_tests("error: could not compile"), Tally::default());
+        assert_eq!(count_tests(text), Count { passed: 415, failed: 1, skipped: 2 });
+        assert_eq!(count_tests("error: could not compile"), Count::default());
     }
 
     #[test]
@@ -204,9 +269,31 @@ mod tests {
     fn step_that_cannot_run_is_neither_passed_nor_failed() {
         let mut tally = Tally::default();
         tally.attempt("a", || Attempt::Skipped("no such machine".to_owned()));
-        tally.attempt("b", || Attempt::Passed(String::new()));
-        tally.attempt("c", || Attempt::Failed("broken".to_owned()));
-        assert_eq!(tally, Tally { passed: 1, failed: 1, skipped: 1 });
+        tally.check("b", || Ok(String::new()));
+        tally.check("c", || Err("broken".to_owned()));
+        assert_eq!(tally.count, Count { passed: 1, failed: 1, skipped: 1 });
+    }
+
+    #[test]
+    fn steps_beside_others_are_counted_and_shown_when_they_have_ended() {
+        let (mut tally, mut beside) = (Tally::default(), Tally { kept: Some(String::new()), ..Tally::default() });
+        beside.check("a", || Ok("well".to_owned()));
+        beside.skip("b", "no such machine");
+        assert_eq!(beside.kept.as_deref(), Some("a ... passed (well, 0 s)\nb ... skipped: no such machine\n"));
+        tally.join(beside);
+        assert_eq!(tally.count, Count { passed: 1, failed: 0, skipped: 1 });
+    }
+
+    #[test]
+    fn tests_that_do_not_compile_or_do_not_exist_are_a_failure() {
+        let judged = |succeeded, text: &str| {
+            let (count, attempt) = judge_tests(Output { succeeded, text: text.to_owned() });
+            (count.failed, matches!(attempt, Attempt::Passed(_)))
+        };
+        assert_eq!(judged(false, "error: could not compile"), (1, false));
+        assert_eq!(judged(true, ""), (1, false));
+        assert_eq!(judged(true, "test result: ok. 5 passed; 0 failed"), (0, true));
+        assert_eq!(judged(false, "test result: ok. 5 passed; 0 failed"), (1, false));
     }
 
     #[test]
@@ -217,6 +304,13 @@ mod tests {
     }
 
     #[test]
+    fn long_output_is_cut_in_the_middle() {
+        let text: Vec<String> = (0..100).map(|line| line.to_string()).collect();
+        let cut = last_lines(&text.join("\n"));
+        assert!(cut.starts_with("0\n...\n40\n") && cut.ends_with("\n99"), "{cut}");
+    }
+
+    #[test]
     fn missing_program_is_a_failure_that_names_it() {
         let text = succeed(&mut Command::new("no-such-program-here")).expect_err("it cannot run");
         assert!(text.contains("no-such-program-here"), "{text}");
@@ -224,6 +318,6 @@ mod tests {
 
     #[test]
     fn tally_ends_as_the_last_line_of_a_run() {
-        assert_eq!(Tally { passed: 3, failed: 0, skipped: 2 }.to_string(), "3 passed, 0 failed, 2 skipped");
+        assert_eq!(Count { passed: 3, failed: 0, skipped: 2 }.to_string(), "3 passed, 0 failed, 2 skipped");
     }
 }

@@ -1,6 +1,9 @@
 //! Every tier this machine can run.
 
 use std::path::Path;
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
 
 use crate::dist::{self, Dist};
 use crate::step::{self, Tally};
@@ -9,37 +12,32 @@ use crate::{cargo, ci, deb, setup, simulate, vm};
 /// How a test says, past the capture of its output, that a check could not run; see `crates/ring/tests/common`.
 const SKIP_MARK: &str = "fipsee-skip: ";
 
-/// Setup, then every tier.
+/// Setup, then every tier. What compiles and computes runs beside the tests, which mostly wait, in the time that they leave.
 pub(crate) fn run(root: &Path, tally: &mut Tally) {
     let setup = setup::run();
     let dist = Dist::new(root);
-    dist::run(&dist, tally);
-    deb::run(&dist, tally);
-    let mut skips = Vec::new();
-    tally.measure("tier 0 cargo test", || {
-        let mut command = cargo(root);
-        command.args(["test", "--workspace", "--no-fail-fast"]);
-        command.env(setup::MISSING_VARIABLE, setup.missing.join(" ")).env(dist::DIST_VARIABLE, &dist.prefix);
-        let output = step::output(&mut command);
-        skips = skip_lines(&output.text);
-        step::note_test_programs(&output.text);
-        let counted = step::count_tests(&output.text);
-        judge_tests(counted, output.succeeded, output.text)
+    let (built, is_built) = mpsc::channel();
+    thread::scope(|scope| {
+        let beside = scope.spawn(move || {
+            let mut tally = Tally::beside();
+            vm::prepare(root, &mut tally);
+            ci::run(root, &mut tally);
+            ci::test_peers(root, &mut tally);
+            if is_built.recv() == Ok(true) {
+                simulate::tier(root, &mut tally);
+            }
+            tally
+        });
+        dist::run(&dist, tally);
+        deb::run(&dist, tally);
+        // The end of this thread is noticed there as well.
+        let _ = built.send(build(root, &["--workspace"], tally));
+        cargo_test(cargo_tests(root, &setup, &["--workspace"]).env(dist::DIST_VARIABLE, &dist.prefix), tally);
+        match beside.join() {
+            Ok(beside) => tally.join(beside),
+            Err(_) => tally.check("tier 1", || Err("what ran beside the tests panicked, as shown above".to_owned())),
+        }
     });
-    for (name, reason) in &skips {
-        tally.skip(&format!("tier 0 {name}"), reason);
-        // It ended well, so cargo counted it as passed.
-        tally.passed = tally.passed.saturating_sub(1);
-    }
-    simulate::tier(root, tally);
-    // A workspace of its own. Without the crates it compares us to, which are for the benchmark.
-    tally.measure("tier 0 bench/peers", || {
-        let mut command = cargo(root);
-        command.args(["test", "--no-default-features", "--manifest-path", "bench/peers/Cargo.toml"]);
-        let output = step::output(&mut command);
-        judge_tests(step::count_tests(&output.text), output.succeeded, output.text)
-    });
-    ci::run(root, tally);
     vm::tier(root, &dist.prefix.join("bin"), tally);
     tally.skip("tier 3 bench", "needs a quiet machine, run `cargo xtask bench` and `cargo xtask bench ipc`");
 }
@@ -50,24 +48,44 @@ pub(crate) fn fast(root: &Path, tally: &mut Tally) {
     ci::format(root, tally);
     ci::clippy(root, tally);
     ci::tidy(root, tally);
-    tally.measure("tier 0 cargo test --lib", || {
-        let mut command = cargo(root);
-        command.args(["test", "--workspace", "--lib", "--bins", "--no-fail-fast"]);
-        let output = step::output(command.env(setup::MISSING_VARIABLE, setup.missing.join(" ")));
-        step::note_test_programs(&output.text);
-        judge_tests(step::count_tests(&output.text), output.succeeded, output.text)
-    });
-    simulate::fast_tier(root, tally);
-    vm::fast_tier(root, tally);
+    let inside = ["--workspace", "--lib", "--bins"];
+    let is_built = build(root, &inside, tally);
+    cargo_test(&mut cargo_tests(root, &setup, &inside), tally);
+    if is_built {
+        simulate::fast_tier(root, tally);
+        vm::fast_tier(root, tally);
+    }
 }
 
-fn judge_tests(mut counted: Tally, succeeded: bool, text: String) -> (Tally, Result<String, String>) {
-    if succeeded && counted.failed == 0 && counted.passed > 0 {
-        let remark = format!("{} tests", counted.passed);
-        return (counted, Ok(remark));
+/// Programs and tests, which share what they are made of.
+fn build(root: &Path, of: &[&str], tally: &mut Tally) -> bool {
+    let failed = tally.count.failed;
+    tally.check("tier 0 build", || {
+        step::succeed(cargo(root).args(["test", "--no-run"]).args(of))?;
+        step::succeed(cargo(root).args(["build", "--workspace", "--bins"]))
+    });
+    tally.count.failed == failed
+}
+
+fn cargo_tests(root: &Path, setup: &setup::Setup, of: &[&str]) -> Command {
+    let mut command = cargo(root);
+    command.args(["test", "--no-fail-fast"]).args(of).env(setup::MISSING_VARIABLE, setup.missing.join(" "));
+    command
+}
+
+fn cargo_test(command: &mut Command, tally: &mut Tally) {
+    let mut skips = Vec::new();
+    tally.tests("tier 0 cargo test", || {
+        let output = step::output(command);
+        skips = skip_lines(&output.text);
+        step::note_test_programs(&output.text);
+        output
+    });
+    for (name, reason) in &skips {
+        tally.skip(&format!("tier 0 {name}"), reason);
+        // It ended well, so cargo counted it as passed.
+        tally.count.passed = tally.count.passed.saturating_sub(1);
     }
-    counted.failed = counted.failed.max(1);
-    (counted, Err(text))
 }
 
 fn skip_lines(text: &str) -> Vec<(String, String)> {
@@ -82,17 +100,6 @@ fn skip_lines(text: &str) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tests_that_do_not_compile_or_do_not_exist_are_a_failure() {
-        let (counted, outcome) = judge_tests(Tally::default(), false, "error: could not compile".to_owned());
-        assert_eq!((counted.failed, outcome.is_err()), (1, true));
-        let (counted, outcome) = judge_tests(Tally::default(), true, String::new());
-        assert_eq!((counted.failed, outcome.is_err()), (1, true));
-        let passed = Tally { passed: 5, failed: 0, skipped: 0 };
-        assert_eq!(judge_tests(passed, true, String::new()), (passed, Ok("5 tests".to_owned())));
-        assert_eq!(judge_tests(passed, false, String::new()).0.failed, 1);
-    }
 
     #[test]
     fn skip_of_a_test_keeps_its_name_and_reason() {

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Dist;
-use crate::{cargo, step};
+use crate::files::{self, make_folder, read_text};
+use crate::step;
 
 /// Version of the binary interface: part of the soname, and the node of its symbols. It changes when a program that was
 /// linked before would break (crates/capi/abi/README.md).
@@ -20,10 +21,10 @@ const SYMBOL_NODE: &str = "FIPSEE_0.1";
 const HEADERS: [&str; 6] = ["fipsee_client.h", "fipsee.h", "fipsee_block.h", "fipsee_ring.h", "fipsee_stream.h", "fipsee_pace.h"];
 
 pub(super) fn build(dist: &Dist) -> Result<String, String> {
-    step::succeed(cargo(&dist.root).args(["build", "--release", "--package", "fipsee-capi"]))?;
+    dist.cargo_build(&["fipsee-capi"])?;
     let work = dist.target.join("c-library");
-    fs::create_dir_all(&work).map_err(|error| format!("cannot create {}: {error}", work.display()))?;
-    let object = one_object(&dist.target.join("release/libfipsee_capi.a"), &work)?;
+    make_folder(&work)?;
+    let object = one_object(&dist.built("libfipsee_capi.a"), &work)?;
     let version = env!("CARGO_PKG_VERSION");
     let system_libraries = system_libraries(&work)?;
     shared_library(dist, &object, &work, version, &system_libraries)?;
@@ -87,7 +88,7 @@ fn system_libraries(work: &Path) -> Result<String, String> {
     rustc.args(["--crate-type=staticlib", "--crate-name=empty"]).arg("-o").arg(work.join("empty.a"));
     rustc.arg(format!("--print=native-static-libs={}", list.display())).arg(empty);
     step::succeed(&mut rustc)?;
-    let text = fs::read_to_string(&list).map_err(|error| format!("cannot read {}: {error}", list.display()))?;
+    let text = read_text(&list)?;
     let mut libraries: Vec<&str> = Vec::new();
     for library in text.split_whitespace().filter(|library| !matches!(*library, "-lgcc_s" | "-lc")) {
         if !libraries.contains(&library) {
@@ -127,6 +128,5 @@ fn benchmark(dist: &Dist, work: &Path) -> Result<(), String> {
 
 fn write(work: &Path, name: &str, text: &str) -> Result<PathBuf, String> {
     let path = work.join(name);
-    fs::write(&path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-    Ok(path)
+    files::write(&path, text).map(|()| path)
 }

@@ -1,34 +1,26 @@
 //! The fio engine: an external engine fits one version of fio, so it is built for the one installed here.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use super::{Dist, fio_source};
+use crate::files::{list_ending, name_of};
 use crate::step;
 
 /// Folder of the engine and the protocol client it is made of.
 const SOURCES: &str = "c/fio";
 
 pub(super) fn build(dist: &Dist) -> Result<String, String> {
-    let version = version_of("fio")?;
+    let version = step::print(Command::new("fio").arg("--version"))?;
     let source = fio_source::prepare(&dist.target.join("fio-source"))?;
     let engine = dist.target.join("fio-source").join("fipsee.so");
     step::succeed(compiler(&dist.root, &source, &version).arg("-o").arg(&engine))?;
     dist.install(&engine, "lib/fio/fipsee.so")?;
-    for path in files(&dist.root.join(SOURCES).join("jobs"), "fio")? {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        dist.install(&path, &format!("share/doc/fipsee/fio/{name}"))?;
+    for path in list_ending(&dist.root.join(SOURCES).join("jobs"), "fio") {
+        dist.install(&path, &format!("share/doc/fipsee/fio/{}", name_of(&path)))?;
     }
     dist.install(&dist.root.join(SOURCES).join("COPYING"), "share/doc/fipsee/fio/COPYING")?;
     Ok(format!("for {version}"))
-}
-
-/// What `program --version` prints: "fio-3.33".
-fn version_of(program: &str) -> Result<String, String> {
-    let output = step::output(Command::new(program).arg("--version"));
-    let version = output.text.trim().to_owned();
-    if output.succeeded { Ok(version) } else { Err(format!("{program} --version failed:\n{version}")) }
 }
 
 fn compiler(root: &Path, source: &Path, version: &str) -> Command {
@@ -43,10 +35,4 @@ fn compiler(root: &Path, source: &Path, version: &str) -> Command {
     command.arg("-include").arg(source.join("config-host.h")).arg("-isystem").arg(source);
     command.args(["engine.c", "job.c", "recover.c", "channel.c", "control.c", "queue.c"].map(|name| folder.join(name)));
     command
-}
-
-fn files(folder: &Path, ending: &str) -> Result<Vec<PathBuf>, String> {
-    let entries = fs::read_dir(folder).map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
-    let paths = entries.flatten().map(|entry| entry.path());
-    Ok(paths.filter(|path| path.extension().is_some_and(|end| end == ending)).collect())
 }

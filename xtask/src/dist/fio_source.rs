@@ -7,7 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::step;
+use crate::files::{list, list_ending, make_folder, name_of, write};
+use crate::step::{self, print};
+use crate::vm::apt::Apt;
 
 /// Source, unpacked and configured, of the fio that is installed; kept in `cache` for the next time.
 pub(crate) fn prepare(cache: &Path) -> Result<PathBuf, String> {
@@ -19,59 +21,35 @@ pub(crate) fn prepare(cache: &Path) -> Result<PathBuf, String> {
     }
     // Whatever a run that was cut short has left.
     let _ = fs::remove_dir_all(&folder);
-    let lists = folder.join("apt/sources.list.d");
-    make_folder(&lists)?;
-    for name in ["state/partial", "cache/archives/partial"] {
-        make_folder(&folder.join("apt").join(name))?;
+    let apt = folder.join("apt");
+    let (sources, lists) = (apt.join("sources.list.d"), apt.join("state"));
+    for path in [&sources, &lists.join("partial"), &apt.join("cache/archives/partial")] {
+        make_folder(path)?;
     }
-    write_lists(&lists)?;
-    download(&folder, &wanted)?;
-    let description = fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let description = description.filter(|path| path.extension().is_some_and(|end| end == "dsc")).last();
+    write_lists(&sources)?;
+    let apt = Apt::own().within(&apt.join("cache"), &sources, &lists, &["Dir::Etc::SourceList=/dev/null".to_owned()]);
+    // A source without an index of source packages fails the update and need not be the one that has fio.
+    let updated = step::output(apt.get().arg("update"));
+    step::succeed(apt.get().current_dir(&folder).args(["source", "--download-only", &wanted]))
+        .map_err(|text| format!("{}{text}", updated.text))?;
+    let description = list_ending(&folder, "dsc").pop();
     let description = description.ok_or_else(|| format!("apt-get source {wanted} left no .dsc in {}", folder.display()))?;
     step::succeed(Command::new("dpkg-source").args(["--no-check", "--extract"]).arg(description).arg(&source))?;
     step::succeed(Command::new("./configure").arg("--disable-native").current_dir(&source))?;
-    fs::write(&stamp, "").map_err(|error| format!("cannot write {}: {error}", stamp.display()))?;
+    write(&stamp, "")?;
     Ok(source)
-}
-
-fn make_folder(path: &Path) -> Result<(), String> {
-    fs::create_dir_all(path).map_err(|error| format!("cannot create {}: {error}", path.display()))
 }
 
 /// Source package and version of the installed fio, as apt-get takes them.
 fn installed() -> Result<String, String> {
-    let output =
-        step::output(Command::new("dpkg-query").args(["--show", "--showformat=${source:Package}=${source:Version}", "fio"]));
-    if output.succeeded {
-        return Ok(output.text.trim().to_owned());
-    }
-    Err(format!("the installed fio is no Debian package, and only of those the source is found:\n{}", output.text))
-}
-
-fn download(folder: &Path, wanted: &str) -> Result<(), String> {
-    let apt = folder.join("apt");
-    let get = |arguments: &[&str]| {
-        let mut command = Command::new("apt-get");
-        command.current_dir(folder).args(["-o", "Acquire::Retries=3", "-o", "Dir::Etc::SourceList=/dev/null"]);
-        for (option, path) in
-            [("Dir::Etc::SourceParts", "sources.list.d"), ("Dir::State::Lists", "state"), ("Dir::Cache", "cache")]
-        {
-            command.arg("-o").arg(format!("{option}={}", apt.join(path).display()));
-        }
-        // The user apt drops to cannot write into a folder of ours.
-        step::output(command.args(["-o", "APT::Sandbox::User=root"]).args(arguments))
-    };
-    // A source without an index of source packages fails the update and need not be the one that has fio.
-    let updated = get(&["update"]);
-    let fetched = get(&["source", "--download-only", wanted]);
-    if fetched.succeeded { Ok(()) } else { Err(format!("apt-get source {wanted} failed:\n{}{}", updated.text, fetched.text)) }
+    print(Command::new("dpkg-query").args(["--show", "--showformat=${source:Package}=${source:Version}", "fio"]))
+        .map_err(|text| format!("the installed fio is no Debian package, and only of those the source is found:\n{text}"))
 }
 
 /// Copy the machine's apt sources into `into`, asking for source packages.
 fn write_lists(into: &Path) -> Result<(), String> {
-    let parts = fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten().map(|entry| entry.path());
-    for path in parts.chain([PathBuf::from("/etc/apt/sources.list")]) {
+    let parts = list(Path::new("/etc/apt/sources.list.d")).unwrap_or_default();
+    for path in parts.into_iter().chain([PathBuf::from("/etc/apt/sources.list")]) {
         let convert = match path.extension().and_then(|end| end.to_str()) {
             Some("list") => one_line,
             Some("sources") => deb822,
@@ -79,8 +57,7 @@ fn write_lists(into: &Path) -> Result<(), String> {
         };
         // A list that is not there, or not ours to read, has nothing for us.
         let converted = convert(&fs::read_to_string(&path).unwrap_or_default());
-        let to = into.join(path.file_name().unwrap_or_default());
-        fs::write(&to, converted).map_err(|error| format!("cannot write {}: {error}", to.display()))?;
+        write(&into.join(name_of(&path)), converted)?;
     }
     Ok(())
 }

@@ -1,45 +1,19 @@
 //! Manual pages and completions: what the programs write about themselves, and the page about the configuration file,
 //! made from docs/configuration.md.
 
-use std::fs;
 use std::process::Command;
 
 use super::Dist;
-use crate::step;
+use crate::{files, step};
 
 pub(super) fn build(dist: &Dist) -> Result<String, String> {
-    let date = date_of(dist.epoch()?);
+    let date = dist.date("%F")?;
     let share = dist.prefix.join("share");
     let mut generate = Command::new(dist.prefix.join("bin/fipsee"));
     step::succeed(generate.arg("generate").arg(&share).args(["--date", &date]))?;
-    let source = dist.root.join("docs/configuration.md");
-    let text = fs::read_to_string(&source).map_err(|error| format!("cannot read {}: {error}", source.display()))?;
-    let folder = share.join("man/man5");
+    let text = files::read_text(&dist.root.join("docs/configuration.md"))?;
     let page = page(&text, &date, env!("CARGO_PKG_VERSION"));
-    fs::create_dir_all(&folder)
-        .and_then(|()| fs::write(folder.join("fipseed.toml.5"), page))
-        .map_err(|error| format!("cannot write to {}: {error}", folder.display()))?;
-    Ok(String::new())
-}
-
-/// Year, month and day of a time in seconds.
-fn date_of(epoch: u64) -> String {
-    let mut days = epoch / (24 * 60 * 60);
-    let (mut year, mut month) = (1970, 1);
-    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    loop {
-        let length = match month {
-            2 if is_leap(year) => 29,
-            2 => 28,
-            4 | 6 | 9 | 11 => 30,
-            _ => 31,
-        };
-        if days < length {
-            return format!("{year}-{month:02}-{:02}", days + 1);
-        }
-        days -= length;
-        (year, month) = if month == 12 { (year + 1, 1) } else { (year, month + 1) };
-    }
+    files::write(&share.join("man/man5/fipseed.toml.5"), page).map(|()| String::new())
 }
 
 /// The few things that docs/configuration.md is made of, for man(1): headings, paragraphs, lists, tables and code.
@@ -134,20 +108,6 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        for (epoch, date) in [
-            (0, "1970-01-01"),
-            (951_782_399, "2000-02-28"),
-            (951_782_400, "2000-02-29"),
-            (951_868_800, "2000-03-01"),
-            (1_735_689_599, "2024-12-31"),
-            (1_735_689_600, "2025-01-01"),
-        ] {
-            assert_eq!(date_of(epoch), date);
-        }
-    }
 
     #[test]
     fn document_becomes_a_page() {

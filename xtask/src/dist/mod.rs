@@ -13,9 +13,13 @@ use std::{env, fs};
 
 use crate::setup::is_installed;
 use crate::step::{self, Tally};
+use crate::{cargo, files, target};
 
 /// Environment variable with the folder of what ships, for its tests.
 pub(crate) const DIST_VARIABLE: &str = "FIPSEE_DIST";
+
+/// Cargo's profile of what ships and of what is measured.
+pub(crate) const PROFILE: &str = "production";
 
 /// Something that ships.
 struct Part {
@@ -47,29 +51,40 @@ pub(crate) struct Dist {
 
 impl Dist {
     pub(crate) fn new(root: &Path) -> Self {
-        let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path));
+        let target = target(root);
         Self { root: root.to_owned(), prefix: target.join("dist"), target }
     }
 
     /// When this commit was made, or what `SOURCE_DATE_EPOCH` says, in seconds: the time of what ships.
     pub(crate) fn epoch(&self) -> Result<u64, String> {
-        let seconds = env::var("SOURCE_DATE_EPOCH").or_else(|_| {
-            let output = step::output(Command::new("git").current_dir(&self.root).args(["log", "-1", "--format=%ct"]));
-            if output.succeeded { Ok(output.text) } else { Err(output.text) }
-        });
+        let seconds = env::var("SOURCE_DATE_EPOCH")
+            .or_else(|_| step::print(Command::new("git").current_dir(&self.root).args(["log", "-1", "--format=%ct"])));
         let seconds = seconds.map_err(|text| format!("SOURCE_DATE_EPOCH is not set, and git does not report it: {text}"))?;
         seconds.trim().parse().map_err(|_| format!("SOURCE_DATE_EPOCH is '{}' and must be a number of seconds", seconds.trim()))
+    }
+
+    /// The same as `date` writes it in this format.
+    pub(crate) fn date(&self, format: &str) -> Result<String, String> {
+        let time = format!("--date=@{}", self.epoch()?);
+        step::print(Command::new("date").env("LC_ALL", "C").args(["--utc", &time, &format!("+{format}")]))
+    }
+
+    fn cargo_build(&self, packages: &[&str]) -> Result<(), String> {
+        let packages = packages.iter().flat_map(|package| ["--package", package]);
+        step::succeed(cargo(&self.root).args(["build", "--profile", PROFILE]).args(packages)).map(drop)
+    }
+
+    /// What that left.
+    fn built(&self, name: &str) -> PathBuf {
+        self.target.join(PROFILE).join(name)
     }
 
     /// Copy a file into the prefix, executable if it is.
     pub(crate) fn install(&self, from: &Path, to: &str) -> Result<(), String> {
         let to = self.prefix.join(to);
-        let folder = to.parent().unwrap_or(&self.prefix);
-        fs::create_dir_all(folder).map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
         // A program that runs cannot be written, but it can be replaced.
         let _ = fs::remove_file(&to);
-        fs::copy(from, &to).map_err(|error| format!("cannot copy {} to {}: {error}", from.display(), to.display()))?;
-        Ok(())
+        files::copy(from, &to)
     }
 }
 

@@ -1,10 +1,10 @@
 //! The Python module: a wheel for every Python from 3.11 on, and a virtual environment that has it, for tests and documents.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::Dist;
+use super::{Dist, PROFILE};
+use crate::files::{copy, empty_folder, list_ending, name_of, read};
 use crate::step;
 
 /// Of the workspace: what is in the virtual environment.
@@ -15,33 +15,38 @@ pub(super) fn build(dist: &Dist) -> Result<String, String> {
     make_venv(&dist.root, &venv)?;
     let wheels = dist.prefix.join("wheels");
     // An older version beside the new one would be installed, too.
-    if wheels.exists() {
-        fs::remove_dir_all(&wheels).map_err(|error| format!("cannot remove {}: {error}", wheels.display()))?;
-    }
+    empty_folder(&wheels)?;
     let mut maturin = Command::new(venv.join("bin/maturin"));
     maturin.current_dir(&dist.root).env("CARGO_TARGET_DIR", &dist.target).env("VIRTUAL_ENV", &venv);
-    maturin.args(["build", "--release", "--locked", "--manylinux", "off", "--manifest-path", "crates/python/Cargo.toml"]);
+    maturin.args([
+        "build",
+        "--profile",
+        PROFILE,
+        "--locked",
+        "--manylinux",
+        "off",
+        "--manifest-path",
+        "crates/python/Cargo.toml",
+    ]);
     step::succeed(maturin.arg("--out").arg(&wheels))?;
     let wheel = only_wheel(&wheels)?;
     let mut install = pip(&dist.root, &venv);
     step::succeed(install.args(["install", "--no-index", "--no-deps", "--force-reinstall"]).arg(&wheel))?;
-    Ok(wheel.file_name().unwrap_or_default().to_string_lossy().into_owned())
+    Ok(name_of(&wheel))
 }
 
 /// A virtual environment with what the requirements list; the one that is there if it was made from the same list.
 fn make_venv(root: &Path, venv: &Path) -> Result<(), String> {
     let (requirements, stamp) = (root.join(REQUIREMENTS), venv.join("requirements.txt"));
-    let read = |path: &Path| fs::read_to_string(path).ok();
     let works = || step::output(Command::new(venv.join("bin/python3")).arg("--version")).succeeded;
-    if read(&stamp).is_some() && read(&stamp) == read(&requirements) && works() {
+    if stamp.exists() && read(&stamp) == read(&requirements) && works() {
         return Ok(());
     }
     // Without a pip of its own, for which Debian has yet another package.
     step::succeed(Command::new("python3").current_dir(root).args(["-m", "venv", "--clear", "--without-pip"]).arg(venv))?;
     step::succeed(pip(root, venv).args(["install", "--requirement"]).arg(requirements))?;
     // Last, so that an interrupted installation is begun anew.
-    fs::copy(root.join(REQUIREMENTS), &stamp).map_err(|error| format!("cannot write {}: {error}", stamp.display()))?;
-    Ok(())
+    copy(&root.join(REQUIREMENTS), &stamp)
 }
 
 /// The machine's pip, at work in `venv`.
@@ -53,10 +58,8 @@ fn pip(root: &Path, venv: &Path) -> Command {
 }
 
 fn only_wheel(wheels: &Path) -> Result<PathBuf, String> {
-    let entries = fs::read_dir(wheels).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut found = entries.filter(|path| path.extension().is_some_and(|end| end == "whl"));
-    match (found.next(), found.next()) {
-        (Some(wheel), None) => Ok(wheel),
+    match list_ending(wheels, "whl").as_slice() {
+        [wheel] => Ok(wheel.clone()),
         _ => Err(format!("maturin left no wheel, or several, in {}", wheels.display())),
     }
 }

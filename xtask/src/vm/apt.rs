@@ -1,26 +1,32 @@
 //! Where Debian packages come from: what the machine's own apt knows, or the backports of its release besides.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::packages::make_folder;
 use super::unready::Unready;
-use crate::step;
+use crate::{files, step};
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 const OWN_SOURCES: &str = "/etc/apt/sources.list.d";
 
 /// How apt is called.
-pub(super) struct Apt {
+pub(crate) struct Apt {
     options: Vec<String>,
 }
 
 impl Apt {
     /// As the machine's administrator set it up.
-    pub(super) fn own() -> Self {
+    pub(crate) fn own() -> Self {
         // The user apt drops to cannot write into a folder of ours.
         Self { options: ["-o", "Acquire::Retries=3", "-o", "APT::Sandbox::User=root"].map(str::to_owned).to_vec() }
+    }
+
+    /// The same with sources, lists and packages in folders of ours, and further options.
+    pub(crate) fn within(mut self, cache: &Path, sources: &Path, lists: &Path, options: &[String]) -> Self {
+        let folders = [("Etc::SourceParts", sources), ("State::Lists", lists), ("Cache", cache)];
+        let folders = folders.map(|(name, path)| format!("Dir::{name}={}", path.display()));
+        self.options.extend(folders.iter().chain(options).flat_map(|option| ["-o".to_owned(), option.clone()]));
+        self
     }
 
     /// The same with the release's backports, which are preferred; lists and settings of the machine stay as they are. `folder` keeps
@@ -28,30 +34,17 @@ impl Apt {
     pub(super) fn backports(folder: &Path) -> Result<Self, Unready> {
         let (site, codename) = release()?;
         let (sources, lists) = (folder.join("sources"), folder.join("lists"));
-        for path in [&sources, &lists.join("partial"), &folder.join("archives/partial")] {
-            make_folder(path)?;
-        }
-        for path in fs::read_dir(OWN_SOURCES).into_iter().flatten().flatten().map(|entry| entry.path()) {
-            let copy = sources.join(path.file_name().unwrap_or_default());
-            fs::copy(&path, &copy).map_err(|error| format!("cannot copy {} to {}: {error}", path.display(), copy.display()))?;
+        files::make_folder(&lists.join("partial"))?;
+        files::make_folder(&folder.join("archives/partial"))?;
+        for path in files::list(Path::new(OWN_SOURCES)).unwrap_or_default() {
+            files::copy(&path, &sources.join(files::name_of(&path)))?;
         }
         let line = format!("deb {}{site} {codename}-backports main\n", signed_by());
-        let path = sources.join("backports.list");
-        fs::write(&path, line).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-        let mut apt = Self::own();
-        let set = |name: &str, value: &Path| format!("Dir::{name}={}", value.display());
-        for option in [
-            set("Etc::sourceparts", &sources),
-            set("State::lists", &lists),
-            set("Cache", folder),
-            format!("APT::Default-Release={codename}-backports"),
-        ] {
-            apt.options.extend(["-o".to_owned(), option]);
-        }
+        files::write(&sources.join("backports.list"), line)?;
+        let apt = Self::own().within(folder, &sources, &lists, &[format!("APT::Default-Release={codename}-backports")]);
         let updated = step::succeed(apt.get().arg("update"));
         // Without a network, the lists of the last time and what was kept may do.
-        let has_lists =
-            fs::read_dir(&lists).is_ok_and(|entries| entries.flatten().any(|entry| is_list_of_backports(&entry.path())));
+        let has_lists = files::list(&lists).is_ok_and(|lists| lists.iter().any(|path| is_list_of_backports(path)));
         match updated {
             Err(text) if !has_lists => Err(Unready::Missing(format!("no lists of {codename}-backports:\n{text}"))),
             _ => Ok(apt),
@@ -69,7 +62,7 @@ impl Apt {
         Ok((codename, lines))
     }
 
-    pub(super) fn get(&self) -> Command {
+    pub(crate) fn get(&self) -> Command {
         self.command("apt-get")
     }
 
@@ -94,7 +87,7 @@ fn signed_by() -> String {
 
 /// Where this machine has its release from, and how that is called.
 fn release() -> Result<(String, String), Unready> {
-    let text = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let text = files::read_text(Path::new("/etc/os-release")).unwrap_or_default();
     let codename = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME=")).unwrap_or_default().to_owned();
     let targets = targets("$(CODENAME) $(REPO_URI)");
     let site = targets.lines().find_map(|line| line.strip_prefix(&format!("{codename} ")));

@@ -14,7 +14,7 @@ use super::scenario::Event;
 use super::unready::Unready;
 use crate::dist::DIST_VARIABLE;
 use crate::setup::is_installed;
-use crate::{cargo, step};
+use crate::{cargo, step, target};
 
 /// A process that has not opened its sockets after this long never will.
 const START_LIMIT: Duration = Duration::from_secs(150);
@@ -83,9 +83,9 @@ fn build(root: &Path) -> Result<PathBuf, Unready> {
     if let Some(prefix) = std::env::var_os(DIST_VARIABLE) {
         return Ok(root.join(prefix).join("bin"));
     }
-    step::succeed(cargo(root).args(["build", "--quiet", "--package", "fipsee-daemon", "--package", "fipsee"]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path));
-    Ok(target.join("debug"))
+    // All, so that they are those of the tests: fewer packages would have fewer features, and be another build.
+    step::succeed(cargo(root).args(["build", "--quiet", "--workspace", "--bins"]))?;
+    Ok(target(root).join("debug"))
 }
 
 /// A disk to serve.
@@ -145,17 +145,7 @@ impl BackEnd {
         let mut command = self.command();
         let (output, errors) = self.open_log()?;
         let mut process = Group::spawn(command.stdin(std::process::Stdio::null()).stdout(output).stderr(errors))?;
-        let deadline = Instant::now() + START_LIMIT;
-        while !is_listening(&self.socket()) {
-            if let Some(status) = process.ended() {
-                return Err(format!("{} ended with {status}:\n{}", self.peer.name(), self.log()));
-            }
-            if Instant::now() > deadline {
-                return Err(format!("{} opens no socket {}", self.peer.name(), self.socket().display()));
-            }
-            // tidy: allow sleep, another program's socket cannot be waited for
-            thread::sleep(LOOK);
-        }
+        await_socket(&self.socket(), &mut process).map_err(|error| format!("{}: {error}:\n{}", self.peer.name(), self.log()))?;
         self.process = Some(process);
         Ok(())
     }
@@ -221,15 +211,10 @@ impl BackEnd {
 
     /// Wait until nothing of `machines` machines is left: it has said so that often.
     pub(super) fn await_release(&self, machines: usize) -> Result<(), String> {
-        let deadline = Instant::now() + START_LIMIT;
-        while self.log().matches("a hypervisor is gone; everything of it is released").count() < machines {
-            if Instant::now() > deadline {
-                return Err(format!("{} does not let go of a machine that was killed", self.peer.name()));
-            }
-            // tidy: allow sleep, what another program says
-            thread::sleep(LOOK);
-        }
-        Ok(())
+        const RELEASED: &str = "a hypervisor is gone; everything of it is released";
+        let is_released = || self.log().matches(RELEASED).count() >= machines;
+        let released = ask_until(|| is_released().then_some(()));
+        released.ok_or_else(|| format!("{} does not let go of a machine that was killed", self.peer.name()))
     }
 
     /// A new one takes over; the old one ends in order by itself.
@@ -239,20 +224,17 @@ impl BackEnd {
         command.arg("--takeover").stdin(std::process::Stdio::null());
         let (output, errors) = self.open_log()?;
         let mut new = Group::spawn(command.stdout(output).stderr(errors))?;
-        let deadline = Instant::now() + START_LIMIT;
-        let status = loop {
-            if let Some(status) = old.ended() {
-                break status;
-            }
-            if let Some(status) = new.ended() {
+        let ended = ask_until(|| match (old.ended(), new.ended()) {
+            (Some(status), _) => Some(Ok(status)),
+            (None, refused) => refused.map(Err),
+        });
+        let status = match ended {
+            Some(Ok(status)) => status,
+            Some(Err(status)) => {
                 self.process = Some(old);
                 return Err(format!("the takeover was refused ({status}):\n{}", self.log()));
             }
-            if Instant::now() > deadline {
-                return Err(format!("there was no takeover in time:\n{}", self.log()));
-            }
-            // tidy: allow sleep, another process's end
-            thread::sleep(LOOK);
+            None => return Err(format!("there was no takeover in time:\n{}", self.log())),
         };
         self.process = Some(new);
         if status.success() { Ok(()) } else { Err(format!("the old daemon ended with {status}:\n{}", self.log())) }
@@ -301,6 +283,28 @@ pub(super) fn pinned(cpu: Option<usize>, program: &Path) -> Command {
     let mut command = Command::new("taskset");
     command.args(["--cpu-list", &cpu.to_string()]).arg(program);
     command
+}
+
+/// Ask again and again until there is an answer; none in time is none.
+fn ask_until<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    let deadline = Instant::now() + START_LIMIT;
+    loop {
+        let answer = ask();
+        if answer.is_some() || Instant::now() > deadline {
+            return answer;
+        }
+        // tidy: allow sleep, what another program does cannot be waited for
+        thread::sleep(LOOK);
+    }
+}
+
+/// Wait until a process listens there.
+pub(super) fn await_socket(socket: &Path, process: &mut Group) -> Result<(), String> {
+    let listens = ask_until(|| match process.ended() {
+        Some(status) => Some(Err(format!("it ended with {status}"))),
+        None => is_listening(socket).then_some(Ok(())),
+    });
+    listens.unwrap_or_else(|| Err(format!("it opens no socket {}", socket.display())))
 }
 
 /// Does a process accept connections there? To connect and see would use up the one connection a back end takes.

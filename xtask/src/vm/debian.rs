@@ -1,11 +1,12 @@
 //! Debian's own kernel, for a machine with PCI and several CPUs.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::packages::{Packages, keep, make_folder};
 use super::unready::Unready;
+use crate::files;
 
 /// Depends on the current kernel.
 const META_PACKAGE: &str = "linux-image-amd64";
@@ -41,13 +42,12 @@ impl Debian {
         let release = image.trim_start_matches("linux-image-").trim_end_matches("-unsigned").to_owned();
         let folder = packages.files(&image, |unpacked, chosen| {
             let kernel = unpacked.join("boot").join(format!("vmlinuz-{release}"));
-            fs::rename(&kernel, chosen.join("vmlinuz"))
-                .map_err(|error| format!("{image} has no {}: {error}", kernel.display()))?;
+            files::rename(&kernel, &chosen.join("vmlinuz"))?;
             let modules = chosen.join("modules");
             make_folder(&modules)?;
             keep_modules(unpacked, &modules)?;
             let builtin = unpacked.join("lib/modules").join(&release).join("modules.builtin");
-            let builtin = fs::read_to_string(&builtin).map_err(|error| format!("cannot read {}: {error}", builtin.display()))?;
+            let builtin = files::read_text(&builtin)?;
             let is_there = |name: &str| modules.join(format!("{name}.ko")).exists() || is_builtin(name, &builtin);
             let missing = LOAD_ORDER.iter().chain(&DRIVERS).find(|name| !is_there(name));
             missing.map_or(Ok(()), |name| Err(format!("{image} has no module {name}; adapt the list in debian.rs")))
@@ -68,7 +68,7 @@ impl Debian {
         let makefile = format!("include {}\n", sources.join(common).join("Makefile").display());
         // As it comes it leads to where the package is installed; and the cache may have moved.
         let path = sources.join(own);
-        fs::write(path.join("Makefile"), makefile).map_err(|error| format!("cannot write to {}: {error}", path.display()))?;
+        files::write(&path.join("Makefile"), makefile)?;
         Ok(path)
     }
 
@@ -89,12 +89,11 @@ fn is_builtin(name: &str, list: &str) -> bool {
 }
 
 fn keep_modules(folder: &Path, into: &Path) -> Result<(), String> {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
+    for path in files::list(folder)? {
         if path.is_dir() && !path.is_symlink() {
             keep_modules(&path, into)?;
         }
-        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let file = files::name_of(&path);
         let (stem, ending) = file.split_once('.').unwrap_or_default();
         if LOAD_ORDER.iter().chain(&DRIVERS).any(|name| *name == stem) {
             match ending {

@@ -8,9 +8,9 @@ use std::process::Command;
 use super::debian::Debian;
 use super::driver::{OURS, SOURCES};
 use super::packages::{Packages, keep, make_folder};
-use super::uml::last_lines;
 use super::unready::Unready;
-use crate::step;
+use crate::files;
+use crate::step::{self, last_lines};
 
 const MODULES: [&str; 3] = [OURS, "fip_bench", "fip_load"];
 const SCRIPT: &str = "usr/sbin/fip-blk-takeover";
@@ -72,7 +72,7 @@ fn make(root: &Path, targets: &[&str], into: &Path) -> Result<(), String> {
 /// The version in dkms.conf.
 fn version(sources: &Path) -> Result<String, String> {
     let path = sources.join("dkms.conf");
-    let text = fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let text = files::read_text(&path)?;
     let version = text.lines().find_map(|line| line.strip_prefix("PACKAGE_VERSION=\"")?.strip_suffix('"'));
     version.map(str::to_owned).ok_or_else(|| format!("{} has no PACKAGE_VERSION", path.display()))
 }
@@ -80,7 +80,7 @@ fn version(sources: &Path) -> Result<String, String> {
 /// systemd understands the unit, instantiated for a disk, and finds the script.
 fn verify_unit(folder: &Path, stage: &Path) -> Result<(), String> {
     let unit = stage.join(UNIT);
-    let text = fs::read_to_string(&unit).map_err(|error| format!("cannot read {}: {error}", unit.display()))?;
+    let text = files::read_text(&unit)?;
     let installed = format!("/{SCRIPT}");
     if !text.contains(&format!("ExecStart={installed} ")) {
         return Err(format!("{} does not run {installed}", unit.display()));
@@ -88,7 +88,7 @@ fn verify_unit(folder: &Path, stage: &Path) -> Result<(), String> {
     // The script is not installed on this machine.
     let text = text.replace(&installed, &stage.join(SCRIPT).to_string_lossy());
     let instance = folder.join("fip-blk-takeover@vdb.service");
-    fs::write(&instance, text).map_err(|error| format!("cannot write {}: {error}", instance.display()))?;
+    files::write(&instance, text)?;
     let output = step::output(Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&instance));
     // It also speaks of what is wrong with the machine's own units.
     let complaint = output.text.lines().find(|line| line.contains("fip-blk-takeover"));

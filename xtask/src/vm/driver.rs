@@ -9,9 +9,9 @@ use super::debian::Debian;
 use super::dkms;
 use super::packages::Packages;
 use super::scenario::Only;
-use super::uml::{Uml, last_lines};
+use super::uml::Uml;
 use super::unready::Unready;
-use crate::step;
+use crate::step::{self, last_lines};
 
 /// Names of drivers as on the command line, each as the kernel calls it on its bus.
 pub(super) const DRIVERS: [&str; 2] = ["virtio_blk", OURS];

@@ -17,20 +17,25 @@ use super::fault_proxy::FaultProxy;
 use super::kill_cycles::KillCycles;
 use super::kills::Kills;
 use super::machine::{self, CleanupGuard, Next, Outcome};
-use super::packages::{Packages, make_folder};
-use super::programs::{Programs, name_of};
+use super::packages::Packages;
+use super::programs::Programs;
 use super::qemu::{self, Parts, Qemu};
-use super::scenario::{Event, Guest, Origin, RootDisk, Scenario};
+use super::scenario::{Event, Guest, Only, Origin, RootDisk, Scenario};
 use super::system::{ROOT_LABEL, System};
 use super::uml::{Build, Uml};
 use super::unready::Unready;
+use crate::files::{self, empty_folder, make_folder, name_of};
 use crate::setup::is_installed;
+use crate::target;
 
 /// A scenario that takes longer hangs: the slowest take a minute on a quiet machine, and much more on a busy one.
 const LIMIT: Duration = Duration::from_secs(900);
 
 /// What user-mode Linux keeps the guest's memory in must have this much space.
 const UML_MEMORY_MIB: u64 = 512;
+
+/// Programs that user-mode Linux is built and run with.
+const UML_NEEDS: [&str; 10] = ["make", "gcc", "flex", "bison", "bc", "xz", "timeout", "apt-get", "dpkg-deb", "taskset"];
 
 /// The content of the file that a guest wants corrupted.
 const SPOILT: &[u8] = b"fipsee-vm: spoil this";
@@ -76,7 +81,7 @@ pub(super) struct Environment {
 
 impl Environment {
     pub(super) fn new(root: &Path, qemu: Option<&str>) -> Self {
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path));
+        let target = target(root);
         let cache = target.join("vm");
         Self {
             root: root.to_owned(),
@@ -95,25 +100,30 @@ impl Environment {
         }
     }
 
+    /// Build what guests of user-mode Linux share, and drivers for its kernel.
+    pub(super) fn prepare(&self) -> Result<String, Unready> {
+        all_installed(&UML_NEEDS)?;
+        self.programs()?;
+        let kernel = Kernel::Uml(self.uml(Build::Plain)?);
+        self.modules(DRIVERS[1], &Peer::StorageDaemon, &kernel, &self.packages, Only::Everything)?;
+        Ok(String::new())
+    }
+
     /// Run a scenario; `Ok` holds what to say of success.
     pub(super) fn run(&self, scenario: &Scenario, choice: &Choice<'_>) -> Result<String, Unready> {
         if let Some(reason) = choice.peer.cannot(scenario.event) {
             return Err(Unready::Missing(format!("{}: {reason}", choice.peer.name())));
         }
         let needed = match scenario.guest {
-            Guest::Uml(_) => &["make", "gcc", "flex", "bison", "bc", "xz", "timeout", "apt-get", "dpkg-deb", "taskset"][..],
+            Guest::Uml(_) => &UML_NEEDS[..],
             Guest::Qemu { .. } => &["make", "gcc", "xz", "apt-get", "dpkg-deb", "taskset"],
             Guest::System(_) => &["make", "gcc", "apt-get", "dpkg-deb", "taskset", "mmdebstrap", "systemctl", "chroot"],
         };
-        let missing = needed.iter().find(|name| !is_installed(name));
-        if let Some(program) = missing {
-            return Err(Unready::Missing(format!("{program} is not installed; run `cargo xtask setup` as root")));
-        }
+        all_installed(needed)?;
         // Images are in memory as well, if they can: a disk that is slow to sync makes the tests wait and tests nothing.
         let folder = memory_folder().join(format!("fipsee-vm-{}", std::process::id())).join(scenario.name.replace('/', "-"));
         // A scenario runs once for each peer and driver.
-        let _ = fs::remove_dir_all(&folder);
-        make_folder(&folder)?;
+        empty_folder(&folder)?;
         let guard = if choice.keep { None } else { Some(CleanupGuard::remove(&folder)?) };
         let outcome = self.run_in(&folder, scenario, choice);
         drop(guard);
@@ -215,12 +225,8 @@ impl Environment {
 
     /// Write the guest's first file system; gives what it is to load.
     fn initrd(&self, scenario: &Scenario, choice: &Choice<'_>, to: &Path) -> Result<Modules, Unready> {
-        let programs = self.programs.get_or_init(|| {
-            let _lock = self.lock("programs")?;
-            Programs::prepare(&self.root, &self.cache, &self.target, &self.packages)
-        });
         let mut archive = Archive::default();
-        programs.as_ref().map_err(Unready::clone)?.add_to(&mut archive, &self.root.join(SCRIPTS))?;
+        self.programs()?.add_to(&mut archive, &self.root.join(SCRIPTS))?;
         let (kernel, order, packages) = match scenario.guest {
             Guest::Uml(build) => (Kernel::Uml(self.uml(build)?), Vec::new(), &self.packages),
             Guest::Qemu { kernel, .. } => {
@@ -236,11 +242,7 @@ impl Environment {
                 archive.add_file(&format!("modules/{name}.ko"), &path)?;
             }
         }
-        let builder = DriverBuilder { root: &self.root, cache: &self.cache, packages };
-        let modules = {
-            let _lock = self.lock("driver")?;
-            builder.modules(choice.driver, choice.peer, &kernel, scenario.only)?
-        };
+        let modules = self.modules(choice.driver, choice.peer, &kernel, packages, scenario.only)?;
         // A script may want others: the kernel's own driver beside ours, what else is built with ours.
         for module in modules.paths.iter().chain(&modules.others).chain(&kernel.module(DRIVERS[0])) {
             archive.add_file(&format!("modules/{}", name_of(module)), module)?;
@@ -248,39 +250,51 @@ impl Environment {
         for program in &modules.programs {
             archive.add_file(&format!("sbin/{}", name_of(program)), program)?;
         }
-        let written = fs::write(to, archive.finish()?);
-        written.map_err(|error| format!("cannot write {}: {error}", to.display()))?;
+        files::write(to, archive.finish()?)?;
         Ok(modules)
+    }
+
+    fn modules(&self, driver: &str, peer: &Peer, kernel: &Kernel, packages: &Packages, only: Only) -> Result<Modules, Unready> {
+        let _lock = self.lock("driver")?;
+        DriverBuilder { root: &self.root, cache: &self.cache, packages }.modules(driver, peer, kernel, only)
+    }
+
+    /// What is in `cell`, made when it is first asked for. Two runs at a time would build the same into the same folder.
+    fn made<'a, T>(
+        &self,
+        cell: &'a OnceCell<Result<T, Unready>>,
+        lock: &str,
+        make: impl FnOnce() -> Result<T, Unready>,
+    ) -> Result<&'a T, Unready> {
+        let made = cell.get_or_init(|| {
+            let _lock = self.lock(lock)?;
+            make()
+        });
+        made.as_ref().map_err(Unready::clone)
+    }
+
+    fn programs(&self) -> Result<&Programs, Unready> {
+        self.made(&self.programs, "programs", || Programs::prepare(&self.root, &self.cache, &self.target, &self.packages))
     }
 
     fn uml(&self, build: Build) -> Result<&Uml, Unready> {
         let cell = if build == Build::Plain { &self.uml } else { &self.debug_uml };
-        let uml = cell.get_or_init(|| {
-            let _lock = self.lock(build.name())?;
-            Uml::prepare(build, &self.root, &self.cache, &self.packages)
-        });
-        uml.as_ref().map_err(Unready::clone)
+        self.made(cell, build.name(), || Uml::prepare(build, &self.root, &self.cache, &self.packages))
     }
 
     fn packages(&self, origin: Origin) -> Result<&Packages, Unready> {
         if origin == Origin::Release {
             return Ok(&self.packages);
         }
-        let backports = self.backports.get_or_init(|| {
-            let _lock = self.lock("backports")?;
+        self.made(&self.backports, "backports", || {
             Ok(Packages::new(self.cache.join("packages"), Apt::backports(&self.cache.join("apt"))?))
-        });
-        backports.as_ref().map_err(Unready::clone)
+        })
     }
 
     fn debian(&self, origin: Origin) -> Result<&Debian, Unready> {
         let packages = self.packages(origin)?;
         let cell = if origin == Origin::Release { &self.debian } else { &self.new_debian };
-        let debian = cell.get_or_init(|| {
-            let _lock = self.lock("debian")?;
-            Debian::prepare(packages)
-        });
-        debian.as_ref().map_err(Unready::clone)
+        self.made(cell, "debian", || Debian::prepare(packages))
     }
 
     fn qemu(&self, origin: Origin) -> Result<Cow<'_, Qemu>, Unready> {
@@ -288,14 +302,9 @@ impl Environment {
             return Qemu::installed(self.qemu.as_deref()).map(Cow::Owned);
         }
         let packages = self.packages(origin)?;
-        let qemu = self.new_qemu.get_or_init(|| {
-            let _lock = self.lock("qemu")?;
-            Qemu::unpacked(packages)
-        });
-        qemu.as_ref().map(Cow::Borrowed).map_err(Unready::clone)
+        self.made(&self.new_qemu, "qemu", || Qemu::unpacked(packages)).map(Cow::Borrowed)
     }
 
-    /// Two runs at a time would build the same into the same folder.
     fn lock(&self, name: &str) -> Result<File, String> {
         make_folder(&self.cache)?;
         let path = self.cache.join(format!("{name}.lock"));
@@ -316,6 +325,13 @@ impl Environment {
     }
 }
 
+fn all_installed(programs: &[&str]) -> Result<(), Unready> {
+    match programs.iter().find(|name| !is_installed(name)) {
+        Some(program) => Err(Unready::Missing(format!("{program} is not installed; run `cargo xtask setup` as root"))),
+        None => Ok(()),
+    }
+}
+
 /// The script's settings as the kernel's command line has them.
 fn append(scenario: &Scenario, choice: &Choice<'_>, modules: &Modules, queues: u16) -> String {
     let names: Vec<_> = modules.paths.iter().map(|path| name_of(path).trim_end_matches(".ko").to_owned()).collect();
@@ -332,7 +348,7 @@ fn append(scenario: &Scenario, choice: &Choice<'_>, modules: &Modules, queues: u
         words.push(format!("root=LABEL={ROOT_LABEL} rw"));
     }
     let is_theirs = |name: &str| choice.settings.iter().any(|(other, _)| other == name);
-    let ours = scenario.settings.iter().filter(|(name, _)| !is_theirs(name));
+    let ours = scenario.settings().filter(|(name, _)| !is_theirs(name));
     words.extend(ours.map(|(name, value)| format!("fip.{name}={value}")));
     words.extend(choice.settings.iter().map(|(name, value)| format!("fip.{name}={value}")));
     words.join(" ")
@@ -341,7 +357,7 @@ fn append(scenario: &Scenario, choice: &Choice<'_>, modules: &Modules, queues: u
 /// What a setting of a scenario is in this run.
 fn setting<'a>(scenario: &Scenario, choice: &'a Choice<'_>, name: &str) -> Option<&'a str> {
     let set = choice.settings.iter().rev().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
-    set.or_else(|| scenario.settings.iter().find(|(other, _)| *other == name).map(|(_, value)| *value))
+    set.or_else(|| scenario.settings().find(|(other, _)| *other == name).map(|(_, value)| value))
 }
 
 /// What the host does when the guest asks for it.

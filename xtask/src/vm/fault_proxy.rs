@@ -4,15 +4,11 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use super::back_end::is_listening;
+use super::back_end::await_socket;
 use super::machine::Group;
 
 const SCRIPT: &str = "tests/vm/fault_proxy.py";
-const START_LIMIT: Duration = Duration::from_secs(150);
-const LOOK: Duration = Duration::from_millis(20);
 
 /// A fault proxy that listens.
 pub(super) struct FaultProxy {
@@ -31,14 +27,7 @@ impl FaultProxy {
         command.arg(root.join(SCRIPT)).arg(&socket).arg(back_end);
         let mut process = Group::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log))?;
         let (input, answers) = process.pipes().ok_or("the fault proxy has no pipes")?;
-        let deadline = Instant::now() + START_LIMIT;
-        while !is_listening(&socket) {
-            if process.ended().is_some() || Instant::now() > deadline {
-                return Err(format!("{SCRIPT} opens no socket {}; see fault_proxy.log (--keep)", socket.display()));
-            }
-            // tidy: allow sleep, another program's socket cannot be waited for
-            thread::sleep(LOOK);
-        }
+        await_socket(&socket, &mut process).map_err(|error| format!("{SCRIPT}: {error}; see fault_proxy.log (--keep)"))?;
         Ok(Self { socket, input, answers: BufReader::new(answers), _process: process })
     }
 

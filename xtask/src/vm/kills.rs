@@ -2,7 +2,6 @@
 //! guest has died.
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::Path;
 
 const SECTOR: usize = 512;
@@ -119,7 +118,7 @@ impl Kills {
 
     /// `unreported`: nothing is under way any more, and writes with numbers from there on may be there without a report.
     fn check(&mut self, image: &Path, unreported: Option<u64>) -> Result<(), String> {
-        let bytes = fs::read(image).map_err(|error| format!("cannot read {}: {error}", image.display()))?;
+        let bytes = crate::files::read(image)?;
         for (number, (block, content)) in self.blocks.iter_mut().zip(bytes.chunks(SECTOR * BLOCK_SECTORS)).enumerate() {
             self.compared += 1;
             for (piece, sector) in content.chunks(SECTOR).enumerate() {
@@ -177,6 +176,8 @@ fn sequence_of(number: usize, seed: u64, bytes: &[u8]) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn sectors(sequences: &[u64]) -> Vec<u8> {

@@ -1,6 +1,6 @@
 //! `cargo xtask vm`: disks as guests see them, in virtual machines that need no hardware for it.
 
-mod apt;
+pub(crate) mod apt;
 mod archive;
 mod back_end;
 pub(crate) mod bench;
@@ -22,7 +22,7 @@ mod unready;
 
 use std::path::Path;
 
-use crate::step::{Attempt, Tally};
+use crate::step::Tally;
 use back_end::{PEERS, Peer};
 use driver::DRIVERS;
 use environment::{Choice, Environment};
@@ -117,6 +117,11 @@ pub(crate) fn command(root: &Path, words: &[String], tally: &mut Tally) -> Resul
     Ok(true)
 }
 
+/// Build what tier 2 needs, unless that is kept from an earlier time.
+pub(crate) fn prepare(root: &Path, tally: &mut Tally) {
+    tally.attempt("tier 2 vm, what guests run", || Environment::new(root, None).prepare().into());
+}
+
 /// Tier 2 of `cargo xtask test`, with the programs that ship; one scenario with QEMU's back end shows which side has failed.
 pub(crate) fn tier(root: &Path, programs: &Path, tally: &mut Tally) {
     let quick = || Arguments { quick: true, seed: 1, ..Arguments::default() };
@@ -152,11 +157,7 @@ fn run(root: &Path, arguments: &Arguments, programs: Option<&Path>, tally: &mut 
                     };
                     environment.run(scenario, &choice)
                 };
-                tally.attempt(&name, || match run() {
-                    Ok(remark) => Attempt::Passed(remark),
-                    Err(Unready::Missing(reason)) => Attempt::Skipped(reason),
-                    Err(Unready::Broken(text)) => Attempt::Failed(text),
-                });
+                tally.attempt(&name, || run().into());
             }
         }
     }

@@ -6,6 +6,8 @@ use std::process::Command;
 
 use super::apt::Apt;
 use super::unready::Unready;
+pub(super) use crate::files::make_folder;
+use crate::files::{self, list, list_ending, name_of};
 use crate::step;
 
 /// What packages are kept in, and where they come from.
@@ -27,9 +29,8 @@ impl Packages {
             return Ok(format!("{package}_{}", version.replace([':', '/'], ".")));
         }
         let prefix = format!("{package}_");
-        let kept = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let kept = kept.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| name.starts_with(&prefix));
-        kept.max().ok_or_else(|| unknown(package))
+        let kept = list(&self.folder).unwrap_or_default();
+        kept.iter().map(|path| name_of(path)).rfind(|name| name.starts_with(&prefix)).ok_or_else(|| unknown(package))
     }
 
     /// The first package that `package` depends on, with a name that begins so, such as the kernel that Debian's meta package names.
@@ -80,10 +81,10 @@ impl Packages {
                 step::succeed(Command::new("dpkg-deb").arg("--extract").arg(archive).arg(&unpacked))?;
             }
             choose(&unpacked, &chosen)?;
-            match fs::rename(&chosen, &kept) {
+            match files::rename(&chosen, &kept) {
                 // Another run of ours was faster, with the same files.
                 Err(_) if kept.exists() => Ok(()),
-                renamed => Ok(renamed.map_err(|error| format!("cannot rename to {}: {error}", kept.display()))?),
+                renamed => Ok(renamed?),
             }
         });
         // Of a package that is not complete nothing may stay.
@@ -95,9 +96,7 @@ impl Packages {
         let into = work.join(package);
         make_folder(&into)?;
         step::succeed(self.apt.get().current_dir(&into).args(["download", package]))?;
-        let entries = fs::read_dir(&into).into_iter().flatten().flatten().map(|entry| entry.path());
-        let archive = entries.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "deb"));
-        archive.ok_or_else(|| format!("apt-get download {package} left no package in {}", into.display()))
+        list_ending(&into, "deb").pop().ok_or_else(|| format!("apt-get download {package} left no package in {}", into.display()))
     }
 }
 
@@ -105,12 +104,7 @@ fn unknown(package: &str) -> Unready {
     Unready::Missing(format!("apt knows no package {package}; renew its lists: apt-get update"))
 }
 
-pub(super) fn make_folder(path: &Path) -> Result<(), String> {
-    fs::create_dir_all(path).map_err(|error| format!("cannot create {}: {error}", path.display()))
-}
-
 /// Move a file to `folder`, under its own name.
 pub(super) fn keep(file: &Path, folder: &Path) -> Result<(), String> {
-    let to = folder.join(file.file_name().unwrap_or_default());
-    fs::rename(file, &to).map_err(|error| format!("cannot move {} to {}: {error}", file.display(), to.display()))
+    files::rename(file, &folder.join(name_of(file)))
 }

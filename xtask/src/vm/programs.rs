@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::archive::Archive;
-use super::packages::{Packages, keep, make_folder};
-use super::uml::last_lines;
+use super::packages::{Packages, keep};
 use super::unready::Unready;
 use crate::dist::fio_source;
-use crate::step;
+use crate::files::{list, list_ending, make_folder, name_of, rename};
+use crate::step::{self, last_lines};
 
 /// From the machine, with the libraries they need.
 const TOOLS: [&str; 3] = ["mke2fs", "e2fsck", "resize2fs"];
@@ -44,11 +44,9 @@ impl Programs {
         archive.add_file("bin/busybox", &self.busybox)?;
         archive.add_file("bin/fio", &self.fio)?;
         archive.add_file("bin/fip-guest", &self.guest)?;
-        let more_scripts = sorted(more_scripts).unwrap_or_default();
-        for script in sorted(&self.scripts.join("scripts"))?.into_iter().chain(more_scripts) {
-            if !script.is_file() {
-                continue;
-            }
+        let more_scripts = list(more_scripts).unwrap_or_default();
+        let scripts = list(&self.scripts.join("scripts"))?.into_iter().chain(more_scripts);
+        for script in scripts.filter(|script| script.is_file()) {
             archive.add_file(&format!("vm/{}", name_of(&script)), &script)?;
         }
         let mut added = Vec::new();
@@ -69,23 +67,8 @@ impl Programs {
 
 /// Paths of what a dynamic program loads, as it asks for them.
 fn libraries(program: &Path) -> Result<Vec<String>, String> {
-    let output = step::output(Command::new("ldd").arg(program));
-    if !output.succeeded {
-        return Err(format!("ldd {} failed:\n{}", program.display(), output.text));
-    }
-    let words = output.text.split_whitespace().filter(|word| word.starts_with('/'));
-    Ok(words.map(str::to_owned).collect())
-}
-
-pub(super) fn name_of(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-fn sorted(folder: &Path) -> Result<Vec<PathBuf>, String> {
-    let entries = fs::read_dir(folder).map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
-    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.sort();
-    Ok(paths)
+    let listed = step::print(Command::new("ldd").arg(program))?;
+    Ok(listed.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_owned).collect())
 }
 
 /// Debian's fio brings 61 libraries along; a static one is of 3 MB.
@@ -121,9 +104,7 @@ fn guest_program(sources: &Path, cache: &Path) -> Result<PathBuf, String> {
     let (program, fresh) = (cache.join("fip-guest"), cache.join("fip-guest.new"));
     let mut command = Command::new("gcc");
     command.args(["-std=gnu11", "-O2", "-g0", "-static", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&fresh);
-    let files = sorted(sources)?.into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "c"));
-    step::succeed(command.args(files))?;
+    step::succeed(command.args(list_ending(sources, "c")))?;
     // Another run may be reading the old one.
-    fs::rename(&fresh, &program).map_err(|error| format!("cannot write {}: {error}", program.display()))?;
-    Ok(program)
+    rename(&fresh, &program).map(|()| program)
 }

@@ -10,19 +10,58 @@ const MIB: u64 = 1 << 20;
 
 const DISK: Disk = Disk { bytes: 128 * MIB, read_only: false, content: Content::Nothing };
 
-/// What most scenarios have in common.
-const COMMON: Scenario = Scenario {
-    name: "",
-    about: "",
-    guest: Guest::Uml(Build::Plain),
-    script: "",
-    settings: &[],
-    disk: DISK,
-    event: Event::Nothing,
-    allowed: &[],
-    only: Only::Everything,
-    quick: true,
-};
+/// A disk on which the host made a file system.
+const FILES: Disk = Disk { content: Content::Files, ..DISK };
+const READ_ONLY: Disk = Disk { read_only: true, ..FILES };
+const SYSTEM: Disk = Disk { content: Content::System, ..DISK };
+
+/// One of user-mode Linux that `cargo xtask test` runs.
+const fn scenario(name: &'static str, script: &'static str, about: &'static str) -> Scenario {
+    Scenario {
+        name,
+        about,
+        guest: Guest::Uml(Build::Plain),
+        script,
+        settings: "",
+        disk: DISK,
+        event: Event::Nothing,
+        allowed: &[],
+        only: Only::Everything,
+        quick: true,
+    }
+}
+
+impl Scenario {
+    const fn on(self, guest: Guest) -> Self {
+        Self { guest, ..self }
+    }
+
+    const fn set(self, settings: &'static str) -> Self {
+        Self { settings, ..self }
+    }
+
+    const fn disk(self, disk: Disk) -> Self {
+        Self { disk, ..self }
+    }
+
+    const fn event(self, event: Event) -> Self {
+        Self { event, ..self }
+    }
+
+    /// Of requests under way when a driver lets go of its device, the last may fail.
+    const fn may_fail(self) -> Self {
+        Self { allowed: &["I/O error"], ..self }
+    }
+
+    const fn only(self, only: Only) -> Self {
+        Self { only, ..self }
+    }
+
+    /// Not part of `cargo xtask test`.
+    const fn by_hand(self) -> Self {
+        Self { quick: false, ..self }
+    }
+}
 
 /// A machine of this Debian, with all that QEMU can emulate of a CPU.
 const fn qemu(cpus: u16) -> Guest {
@@ -33,401 +72,184 @@ const SMP: Guest = qemu(2);
 const NEW_KERNEL: Guest = Guest::Qemu { cpus: 2, model: "max", kernel: Origin::Backports, program: Origin::Release };
 const NEW_QEMU: Guest = Guest::Qemu { cpus: 2, model: "max", kernel: Origin::Release, program: Origin::Backports };
 
-/// Of requests under way when a driver lets go of its device, the last may fail.
-const CUT_OFF: &[&str] = &["I/O error"];
-
 const SCENARIOS: &[Scenario] = &[
-    Scenario { name: "uml/boot", about: "the disk appears; for the time that takes", script: "boot", quick: false, ..COMMON },
-    Scenario {
-        name: "uml/files",
-        about: "a tree copied into a file system; every byte, with caches dropped; e2fsck",
-        script: "files",
-        settings: &[("files", "300")],
-        ..COMMON
-    },
-    Scenario {
-        name: "uml/stress",
-        about: "processes that do everything to files at once; e2fsck",
-        script: "stress",
-        settings: &[("operations", "600")],
-        ..COMMON
-    },
-    Scenario {
-        name: "uml/sizes",
-        about: "requests from 512 B to 1 MiB from contiguous and scattered memory",
-        script: "sizes",
-        settings: &[("step", "8192")],
-        ..COMMON
-    },
-    Scenario {
-        name: "uml/every-size",
-        about: "the same with all 2048 sizes",
-        script: "sizes",
-        settings: &[("step", "512")],
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "uml/long",
-        about: "the longest requests that the kernel makes when it may",
-        script: "long",
-        settings: &[("most", "200")],
-        ..COMMON
-    },
-    Scenario {
-        name: "uml/corrupt",
-        about: "a test of the tests: a file that the host spoils is found and named",
-        script: "corrupt",
-        event: Event::Corrupt,
-        ..COMMON
-    },
-    Scenario { name: "uml/fio", about: "fio's verification with deep queues of mixed sizes", script: "fio", ..COMMON },
-    Scenario { name: "uml/zeroes", about: "discard and write-zeroes; what surrounds them stays", script: "zeroes", ..COMMON },
-    Scenario {
-        name: "uml/resize",
-        about: "the disk grows under a mounted file system",
-        script: "resize",
-        settings: &[("sectors", "393216")],
-        event: Event::Resize(192 * MIB),
-        ..COMMON
-    },
-    Scenario {
-        name: "uml/readonly",
-        about: "a read-only disk with a file system the host made",
-        script: "readonly",
-        disk: Disk { read_only: true, content: Content::Files, ..DISK },
-        ..COMMON
-    },
-    Scenario {
-        name: "uml/handover",
-        about: "new daemons take over while files are written and read; no request fails, every byte is right; e2fsck",
-        script: "handover",
-        settings: &[("rounds", "5"), ("files", "60")],
-        event: Event::Handover,
-        ..COMMON
-    },
-    Scenario {
-        name: "uml/machine-kills",
-        about: "the machine is killed at random; each time all that was acknowledged is on the disk (--set lives=N)",
-        script: "kills",
-        settings: &[("lives", "5")],
-        event: Event::KillMachine,
-        ..COMMON
-    },
-    Scenario { name: "uml/rebind", about: "the driver lets go and takes the device 20 times", script: "rebind", ..COMMON },
-    Scenario {
-        name: "uml/unbind-busy",
-        about: "the driver lets go with requests under way, 10 times (--set rounds=N)",
-        script: "unbind-busy",
-        settings: &[("rounds", "10")],
-        allowed: CUT_OFF,
-        // Once, user-mode Linux aborted after its guest had passed and halted, when it takes devices away. Since then guests let
-        // go of them before they halt (tests/vm/init); it was not seen again, and 30 rounds with each driver did not
-        // reproduce it.
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "uml/rmmod",
-        about: "the module is unloaded with requests under way, 5 times",
-        script: "rmmod",
-        allowed: CUT_OFF,
-        only: Only::Rings,
-        ..COMMON
-    },
-    Scenario {
-        name: "uml/choices",
-        about: "rings are gone about as the daemon advises, and in every other way",
-        script: "choices",
-        only: Only::Rings,
-        ..COMMON
-    },
-    Scenario {
-        name: "uml/switch",
-        about: "the daemon wants the disk back on virtqueues, again and again, under load",
-        script: "switch",
-        event: Event::FaultProxy,
-        only: Only::Rings,
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "uml/faulty-daemon",
-        about: "a fault of each kind from the back end: the disk fails, the machine does not",
-        script: "faulty_daemon",
-        event: Event::FaultProxy,
-        allowed: CUT_OFF,
-        only: Only::Rings,
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "uml/silent",
-        about: "the back end falls silent: the disk fails in time, the machine does not",
-        script: "silent",
-        event: Event::FaultProxy,
-        allowed: CUT_OFF,
-        only: Only::Rings,
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/takeover",
-        about: "dkms builds the driver; fip-blk-takeover moves a disk to it at boot, and refuses where it must",
-        guest: SMP,
-        script: "takeover",
-        disk: Disk { content: Content::Files, ..DISK },
-        only: Only::Takeover,
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/systemd",
-        about: "a Debian boots: systemd's unit moves a disk before its file system is mounted; without rings it is mounted all the same",
-        guest: Guest::System(RootDisk::Beside),
-        script: "unit",
-        disk: Disk { content: Content::Files, ..DISK },
-        only: Only::Takeover,
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/root",
-        about: "a Debian boots from the disk: its initramfs gives it to our driver, or without rings to the kernel's",
-        guest: Guest::System(RootDisk::Tested),
-        script: "root",
-        disk: Disk { content: Content::System, ..DISK },
-        only: Only::Takeover,
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/switch",
-        about: "two queues: the daemon wants the disk back, as above",
-        guest: SMP,
-        script: "switch",
-        event: Event::FaultProxy,
-        only: Only::Rings,
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/faulty-daemon",
-        about: "two queues: faults, as above",
-        guest: SMP,
-        script: "faulty_daemon",
-        event: Event::FaultProxy,
-        allowed: CUT_OFF,
-        only: Only::Rings,
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/silent",
-        about: "two queues: silence, as above",
-        guest: SMP,
-        script: "silent",
-        event: Event::FaultProxy,
-        allowed: CUT_OFF,
-        only: Only::Rings,
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "uml/foreign",
-        about: "a back end without rings: our driver leaves the device, or keeps it when asked to",
-        script: "foreign",
-        only: Only::Foreign,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/boot",
-        about: "the disk appears; for the time that takes",
-        guest: SMP,
-        script: "boot",
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/files",
-        about: "two CPUs, two queues, MSI-X, the firmware first: files as above",
-        guest: SMP,
-        script: "files",
-        settings: &[("files", "60"), ("interrupts", "2")],
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/one-cpu",
-        about: "one CPU: no process that polls may keep it to itself",
-        guest: qemu(1),
-        script: "stress",
-        settings: &[("operations", "40")],
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/stress",
-        about: "two CPUs, two queues: stress as above",
-        guest: SMP,
-        script: "stress",
-        settings: &[("operations", "60")],
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/sizes",
-        about: "requests of all kinds of sizes over PCI, with huge pages",
-        guest: SMP,
-        script: "sizes",
-        settings: &[("step", "32768")],
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/long",
-        about: "the longest requests that the kernel makes when it may, from huge pages",
-        guest: SMP,
-        script: "long",
-        settings: &[("most", "12")],
-        quick: false,
-        ..COMMON
-    },
-    Scenario { name: "qemu/fio", about: "fio's verification on two queues", guest: SMP, script: "fio", quick: false, ..COMMON },
-    Scenario {
-        name: "qemu/unbind-busy",
-        about: "the driver lets go with requests under way on two queues",
-        guest: SMP,
-        script: "unbind-busy",
-        settings: &[("rounds", "10")],
-        allowed: CUT_OFF,
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/rmmod",
-        about: "the module is unloaded with requests under way on two queues",
-        guest: SMP,
-        script: "rmmod",
-        allowed: CUT_OFF,
-        only: Only::Rings,
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/reboot",
-        about: "the machine starts again twice, from its firmware",
-        guest: SMP,
-        script: "reboot",
-        event: Event::Reboot,
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/plug",
-        about: "the device is taken out of the running machine and put in again",
-        guest: SMP,
-        script: "plug",
-        event: Event::Plug,
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "uml/bench",
-        about: "fip_bench refuses to measure two CPUs where there is one",
-        script: "bench",
-        only: Only::Rings,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/bench",
-        about: "fip_bench between two CPUs that have MONITOR and MWAIT: each way to wait, every answer",
-        guest: SMP,
-        script: "bench",
-        settings: &[("mwait", "1")],
-        only: Only::Rings,
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/bench-bare",
-        about: "fip_bench on a CPU without MONITOR and MWAIT says so",
-        guest: Guest::Qemu { cpus: 2, model: "max,-monitor", kernel: Origin::Release, program: Origin::Release },
-        script: "bench",
-        only: Only::Rings,
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/mwait",
-        about: "the threads of fip_blk wait with MWAIT",
-        guest: SMP,
-        script: "mwait",
-        only: Only::Rings,
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu-6.12/boot",
-        about: "the kernel of Debian's backports: the disk appears",
-        guest: NEW_KERNEL,
-        script: "boot",
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu-6.12/files",
-        about: "the kernel of Debian's backports: files as above",
-        guest: NEW_KERNEL,
-        script: "files",
-        settings: &[("files", "60"), ("interrupts", "2")],
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu-10/boot",
-        about: "the QEMU of Debian's backports: the disk appears",
-        guest: NEW_QEMU,
-        script: "boot",
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu-10/files",
-        about: "the QEMU of Debian's backports: files as above",
-        guest: NEW_QEMU,
-        script: "files",
-        settings: &[("files", "60"), ("interrupts", "2")],
-        quick: false,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/restart",
-        about: "the back end is killed and started again under load; no request fails, no write is lost",
-        guest: SMP,
-        script: "restart",
-        settings: &[("rounds", "4")],
-        event: Event::Restart,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/kills",
-        about: "the back end is killed at random; each time all that was acknowledged is on the disk (--set kills=N)",
-        guest: SMP,
-        script: "kills",
-        settings: &[("kills", "10")],
-        event: Event::Kill,
-        ..COMMON
-    },
-    Scenario {
-        name: "qemu/machine-kills",
-        about: "the machine is killed at random, as above",
-        guest: SMP,
-        script: "kills",
-        settings: &[("lives", "5")],
-        event: Event::KillMachine,
-        quick: false,
-        ..COMMON
-    },
+    scenario("uml/boot", "boot", "the disk appears; for the time that takes").by_hand(),
+    scenario("uml/files", "files", "a tree copied into a file system; every byte, with caches dropped; e2fsck").set("files=300"),
+    scenario("uml/stress", "stress", "processes that do everything to files at once; e2fsck").set("operations=600"),
+    scenario("uml/sizes", "sizes", "requests from 512 B to 1 MiB from contiguous and scattered memory").set("step=8192"),
+    scenario("uml/every-size", "sizes", "the same with all 2048 sizes").set("step=512").by_hand(),
+    scenario("uml/long", "long", "the longest requests that the kernel makes when it may").set("most=200"),
+    scenario("uml/corrupt", "corrupt", "a test of the tests: a file that the host spoils is found and named")
+        .event(Event::Corrupt),
+    scenario("uml/fio", "fio", "fio's verification with deep queues of mixed sizes"),
+    scenario("uml/zeroes", "zeroes", "discard and write-zeroes; what surrounds them stays"),
+    scenario("uml/resize", "resize", "the disk grows under a mounted file system")
+        .set("sectors=393216")
+        .event(Event::Resize(192 * MIB)),
+    scenario("uml/readonly", "readonly", "a read-only disk with a file system the host made").disk(READ_ONLY),
+    scenario(
+        "uml/handover",
+        "handover",
+        "new daemons take over while files are written and read; no request fails, every byte is right; e2fsck",
+    )
+    .set("rounds=5 files=60")
+    .event(Event::Handover),
+    scenario(
+        "uml/machine-kills",
+        "kills",
+        "the machine is killed at random; each time all that was acknowledged is on the disk (--set lives=N)",
+    )
+    .set("lives=5")
+    .event(Event::KillMachine),
+    scenario("uml/rebind", "rebind", "the driver lets go and takes the device 20 times"),
+    // Once, user-mode Linux aborted after its guest had passed and halted, when it takes devices away. Since then guests let
+    // go of them before they halt (tests/vm/init); it was not seen again, and 30 rounds with each driver did not
+    // reproduce it.
+    scenario("uml/unbind-busy", "unbind-busy", "the driver lets go with requests under way, 10 times (--set rounds=N)")
+        .set("rounds=10")
+        .may_fail()
+        .by_hand(),
+    scenario("uml/rmmod", "rmmod", "the module is unloaded with requests under way, 5 times").may_fail().only(Only::Rings),
+    scenario("uml/choices", "choices", "rings are gone about as the daemon advises, and in every other way").only(Only::Rings),
+    scenario("uml/switch", "switch", "the daemon wants the disk back on virtqueues, again and again, under load")
+        .event(Event::FaultProxy)
+        .only(Only::Rings)
+        .by_hand(),
+    scenario(
+        "uml/faulty-daemon",
+        "faulty_daemon",
+        "a fault of each kind from the back end: the disk fails, the machine does not",
+    )
+    .event(Event::FaultProxy)
+    .may_fail()
+    .only(Only::Rings)
+    .by_hand(),
+    scenario("uml/silent", "silent", "the back end falls silent: the disk fails in time, the machine does not")
+        .event(Event::FaultProxy)
+        .may_fail()
+        .only(Only::Rings)
+        .by_hand(),
+    scenario(
+        "qemu/takeover",
+        "takeover",
+        "dkms builds the driver; fip-blk-takeover moves a disk to it at boot, and refuses where it must",
+    )
+    .on(SMP)
+    .disk(FILES)
+    .only(Only::Takeover)
+    .by_hand(),
+    scenario(
+        "qemu/systemd",
+        "unit",
+        "a Debian boots: systemd's unit moves a disk before its file system is mounted; without rings it is mounted all the same",
+    )
+    .on(Guest::System(RootDisk::Beside))
+    .disk(FILES)
+    .only(Only::Takeover)
+    .by_hand(),
+    scenario(
+        "qemu/root",
+        "root",
+        "a Debian boots from the disk: its initramfs gives it to our driver, or without rings to the kernel's",
+    )
+    .on(Guest::System(RootDisk::Tested))
+    .disk(SYSTEM)
+    .only(Only::Takeover)
+    .by_hand(),
+    scenario("qemu/switch", "switch", "two queues: the daemon wants the disk back, as above")
+        .on(SMP)
+        .event(Event::FaultProxy)
+        .only(Only::Rings)
+        .by_hand(),
+    scenario("qemu/faulty-daemon", "faulty_daemon", "two queues: faults, as above")
+        .on(SMP)
+        .event(Event::FaultProxy)
+        .may_fail()
+        .only(Only::Rings)
+        .by_hand(),
+    scenario("qemu/silent", "silent", "two queues: silence, as above")
+        .on(SMP)
+        .event(Event::FaultProxy)
+        .may_fail()
+        .only(Only::Rings)
+        .by_hand(),
+    scenario("uml/foreign", "foreign", "a back end without rings: our driver leaves the device, or keeps it when asked to")
+        .only(Only::Foreign),
+    scenario("qemu/boot", "boot", "the disk appears; for the time that takes").on(SMP).by_hand(),
+    scenario("qemu/files", "files", "two CPUs, two queues, MSI-X, the firmware first: files as above")
+        .on(SMP)
+        .set("files=60 interrupts=2"),
+    scenario("qemu/one-cpu", "stress", "one CPU: no process that polls may keep it to itself")
+        .on(qemu(1))
+        .set("operations=40")
+        .by_hand(),
+    scenario("qemu/stress", "stress", "two CPUs, two queues: stress as above").on(SMP).set("operations=60").by_hand(),
+    scenario("qemu/sizes", "sizes", "requests of all kinds of sizes over PCI, with huge pages")
+        .on(SMP)
+        .set("step=32768")
+        .by_hand(),
+    scenario("qemu/long", "long", "the longest requests that the kernel makes when it may, from huge pages")
+        .on(SMP)
+        .set("most=12")
+        .by_hand(),
+    scenario("qemu/fio", "fio", "fio's verification on two queues").on(SMP).by_hand(),
+    scenario("qemu/unbind-busy", "unbind-busy", "the driver lets go with requests under way on two queues")
+        .on(SMP)
+        .set("rounds=10")
+        .may_fail()
+        .by_hand(),
+    scenario("qemu/rmmod", "rmmod", "the module is unloaded with requests under way on two queues")
+        .on(SMP)
+        .may_fail()
+        .only(Only::Rings)
+        .by_hand(),
+    scenario("qemu/reboot", "reboot", "the machine starts again twice, from its firmware").on(SMP).event(Event::Reboot).by_hand(),
+    scenario("qemu/plug", "plug", "the device is taken out of the running machine and put in again")
+        .on(SMP)
+        .event(Event::Plug)
+        .by_hand(),
+    scenario("uml/bench", "bench", "fip_bench refuses to measure two CPUs where there is one").only(Only::Rings),
+    scenario("qemu/bench", "bench", "fip_bench between two CPUs that have MONITOR and MWAIT: each way to wait, every answer")
+        .on(SMP)
+        .set("mwait=1")
+        .only(Only::Rings)
+        .by_hand(),
+    scenario("qemu/bench-bare", "bench", "fip_bench on a CPU without MONITOR and MWAIT says so")
+        .on(Guest::Qemu { cpus: 2, model: "max,-monitor", kernel: Origin::Release, program: Origin::Release })
+        .only(Only::Rings)
+        .by_hand(),
+    scenario("qemu/mwait", "mwait", "the threads of fip_blk wait with MWAIT").on(SMP).only(Only::Rings).by_hand(),
+    scenario("qemu-6.12/boot", "boot", "the kernel of Debian's backports: the disk appears").on(NEW_KERNEL).by_hand(),
+    scenario("qemu-6.12/files", "files", "the kernel of Debian's backports: files as above")
+        .on(NEW_KERNEL)
+        .set("files=60 interrupts=2")
+        .by_hand(),
+    scenario("qemu-10/boot", "boot", "the QEMU of Debian's backports: the disk appears").on(NEW_QEMU).by_hand(),
+    scenario("qemu-10/files", "files", "the QEMU of Debian's backports: files as above")
+        .on(NEW_QEMU)
+        .set("files=60 interrupts=2")
+        .by_hand(),
+    scenario(
+        "qemu/restart",
+        "restart",
+        "the back end is killed and started again under load; no request fails, no write is lost",
+    )
+    .on(SMP)
+    .set("rounds=4")
+    .event(Event::Restart),
+    scenario(
+        "qemu/kills",
+        "kills",
+        "the back end is killed at random; each time all that was acknowledged is on the disk (--set kills=N)",
+    )
+    .on(SMP)
+    .set("kills=10")
+    .event(Event::Kill),
+    scenario("qemu/machine-kills", "kills", "the machine is killed at random, as above")
+        .on(SMP)
+        .set("lives=5")
+        .event(Event::KillMachine)
+        .by_hand(),
 ];
 
 /// Scenarios that test little of a driver: not run on the instrumented kernel.

@@ -9,9 +9,9 @@ use super::back_end::IMAGE;
 use super::dkms::{self, Installed};
 use super::driver::{Modules, SCRIPTS, SOURCES};
 use super::environment::Boot;
-use super::packages::make_folder;
 use super::scenario::RootDisk;
 use super::unready::Unready;
+use crate::files::{make_folder, read_text, rename, write};
 use crate::step;
 
 /// In the name of the kept tree: another when what is made below changes.
@@ -77,8 +77,7 @@ impl System {
         if !unfinished.join("boot").join(system.vmlinuz()).exists() {
             return Err(format!("the system that was made has no kernel {release}").into());
         }
-        let renamed = fs::rename(&unfinished, &system.tree);
-        renamed.map_err(|error| format!("cannot rename to {}: {error}", system.tree.display()))?;
+        rename(&unfinished, &system.tree)?;
         Ok(system)
     }
 
@@ -132,7 +131,7 @@ fn set_up_unit(tree: &Path) -> Result<(), String> {
 fn set_up_initramfs(root: &Path, tree: &Path) -> Result<(), String> {
     write(&tree.join("etc/initramfs-tools/modules"), "fip_blk\n")?;
     let example = root.join(SOURCES).join("packaging/fip_blk.conf");
-    let text = fs::read_to_string(&example).map_err(|error| format!("cannot read {}: {error}", example.display()))?;
+    let text = read_text(&example)?;
     let line = text.replace("#softdep ", "softdep ");
     if line == text {
         return Err(format!("{} shows no softdep", example.display()));
@@ -146,8 +145,4 @@ fn in_system(tree: &Path, words: &[&str]) -> Result<(), String> {
 
 fn systemctl(tree: &Path, words: &[&str]) -> Result<(), String> {
     step::succeed(Command::new("systemctl").arg(format!("--root={}", tree.display())).args(words)).map(drop)
-}
-
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::available_parallelism;
 
-use super::packages::{Packages, keep, make_folder};
+use super::packages::{Packages, keep};
 use super::unready::Unready;
-use crate::step;
+use crate::files::{self, name_of};
+use crate::step::{self, last_lines};
 
 const PACKAGE: &str = "linux-source-6.1";
 
@@ -95,8 +96,7 @@ impl Build {
     /// All that its configurations say.
     fn config(self, root: &Path) -> Result<Vec<u8>, String> {
         let paths = self.configurations().iter().map(|name| root.join("tests/vm").join(name));
-        let read = |path: PathBuf| fs::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()));
-        Ok(paths.map(read).collect::<Result<Vec<_>, _>>()?.concat())
+        Ok(paths.map(|path| files::read(&path)).collect::<Result<Vec<_>, _>>()?.concat())
     }
 }
 
@@ -123,19 +123,18 @@ impl Uml {
         println!("building user-mode Linux in {}: some minutes, once", folder.display());
         // A build that was cut short goes on where it was, but not unpacking.
         if !folder.join("unpacked").exists() {
-            let _ = fs::remove_dir_all(&folder);
-            make_folder(&folder)?;
+            files::empty_folder(&folder)?;
             unpack(packages, &folder, &tree)?;
             build.patches().iter().try_for_each(|patch| apply(patch, &tree))?;
-            stamp(&folder, "unpacked")?;
+            files::write(&folder.join("unpacked"), "")?;
         }
         let wanted = folder.join("config");
-        fs::write(&wanted, &config).map_err(|error| format!("cannot write {}: {error}", wanted.display()))?;
+        files::write(&wanted, &config)?;
         make(&tree, &[&format!("KCONFIG_ALLCONFIG={}", wanted.display()), "allnoconfig"])?;
         check_config(&config, &tree)?;
         let jobs = available_parallelism().map_or(1, std::num::NonZero::get);
         make(&tree, &[&format!("-j{jobs}"), "linux", "modules"])?;
-        stamp(&folder, "built")?;
+        files::write(&folder.join("built"), "")?;
         remove_others(cache, &prefix, &name);
         Ok(Self { build, tree })
     }
@@ -151,10 +150,6 @@ impl Uml {
     }
 }
 
-fn stamp(folder: &Path, name: &str) -> Result<(), String> {
-    fs::write(folder.join(name), "").map_err(|error| format!("cannot write to {}: {error}", folder.display()))
-}
-
 fn unpack(packages: &Packages, folder: &Path, tree: &Path) -> Result<(), Unready> {
     let package =
         packages.files(PACKAGE, |unpacked, chosen| keep(&unpacked.join("usr/src").join(format!("{PACKAGE}.tar.xz")), chosen))?;
@@ -165,7 +160,7 @@ fn unpack(packages: &Packages, folder: &Path, tree: &Path) -> Result<(), Unready
     }
     tar.arg(format!("--exclude={PACKAGE}/Documentation/*.[rty]*"));
     step::succeed(tar.arg("--extract").arg("--file").arg(package.join(format!("{PACKAGE}.tar.xz"))))?;
-    fs::rename(folder.join(PACKAGE), tree).map_err(|error| format!("{PACKAGE} unpacks to another name: {error}"))?;
+    files::rename(&folder.join(PACKAGE), tree)?;
     // 139 MB that are not read again.
     let _ = fs::remove_dir_all(package);
     Ok(())
@@ -173,7 +168,7 @@ fn unpack(packages: &Packages, folder: &Path, tree: &Path) -> Result<(), Unready
 
 fn apply(patch: &Patch, tree: &Path) -> Result<(), String> {
     let path = tree.join(patch.file);
-    let text = fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let text = files::read_text(&path)?;
     if !text.contains(patch.from) {
         return Err(format!(
             "{} has no '{}' any more: see whether it still needs the patch in uml.rs",
@@ -181,8 +176,7 @@ fn apply(patch: &Patch, tree: &Path) -> Result<(), String> {
             patch.from.trim()
         ));
     }
-    let patched = text.replace(patch.from, patch.to);
-    fs::write(&path, patched).map_err(|error| format!("cannot write {}: {error}", path.display()))
+    files::write(&path, text.replace(patch.from, patch.to))
 }
 
 fn make(tree: &Path, arguments: &[&str]) -> Result<(), String> {
@@ -193,16 +187,9 @@ fn make(tree: &Path, arguments: &[&str]) -> Result<(), String> {
     step::succeed(&mut command).map(drop).map_err(|text| last_lines(&text))
 }
 
-/// The end of what a long command said.
-pub(super) fn last_lines(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().collect();
-    let (head, tail) = (lines.first().copied().unwrap_or_default(), lines.len().saturating_sub(40));
-    format!("{head}\n...\n{}", lines[tail..].join("\n"))
-}
-
 /// Kconfig drops silently what it does not know or what lacks something.
 fn check_config(wanted: &[u8], tree: &Path) -> Result<(), String> {
-    let made = fs::read_to_string(tree.join(".config")).map_err(|error| format!("no .config was made: {error}"))?;
+    let made = files::read_text(&tree.join(".config"))?;
     let wanted = String::from_utf8_lossy(wanted);
     let lost: Vec<&str> =
         wanted.lines().filter(|line| line.starts_with("CONFIG_") && !made.lines().any(|have| have == *line)).collect();
@@ -220,11 +207,11 @@ fn fingerprint(pieces: &[&[u8]]) -> u64 {
 
 /// Kernels of older sources or configurations: half a gigabyte each.
 fn remove_others(cache: &Path, prefix: &str, name: &str) {
-    for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
-        let other = entry.file_name().to_string_lossy().into_owned();
+    for path in files::list(cache).unwrap_or_default() {
+        let other = name_of(&path);
         if other.starts_with(prefix) && other != name {
             // Space that stays used is all that goes wrong.
-            let _ = fs::remove_dir_all(entry.path());
+            let _ = fs::remove_dir_all(path);
         }
     }
 }
@@ -237,12 +224,5 @@ mod tests {
     fn another_configuration_has_another_fingerprint() {
         assert_ne!(fingerprint(&[b"CONFIG_A=y"]), fingerprint(&[b"CONFIG_A=m"]));
         assert_eq!(fingerprint(&[]), 0xcbf2_9ce4_8422_2325);
-    }
-
-    #[test]
-    fn long_output_is_cut_in_the_middle() {
-        let text: Vec<String> = (0..100).map(|line| line.to_string()).collect();
-        let cut = last_lines(&text.join("\n"));
-        assert!(cut.starts_with("0\n...\n60\n") && cut.ends_with("\n99"), "{cut}");
     }
 }

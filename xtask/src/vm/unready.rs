@@ -1,5 +1,7 @@
 //! Why a scenario cannot run.
 
+use crate::step::Attempt;
+
 /// Something a scenario needs is not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unready {
@@ -18,5 +20,15 @@ impl From<String> for Unready {
 impl From<&str> for Unready {
     fn from(text: &str) -> Self {
         Self::Broken(text.to_owned())
+    }
+}
+
+impl From<Result<String, Unready>> for Attempt {
+    fn from(outcome: Result<String, Unready>) -> Self {
+        match outcome {
+            Ok(remark) => Self::Passed(remark),
+            Err(Unready::Missing(reason)) => Self::Skipped(reason),
+            Err(Unready::Broken(text)) => Self::Failed(text),
+        }
     }
 }

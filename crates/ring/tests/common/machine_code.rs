@@ -10,7 +10,7 @@ pub(crate) fn is_objdump_missing() -> bool {
 /// Build an example of this crate as it would be shipped; returns the path of the program.
 pub(crate) fn build_example(name: &str) -> String {
     let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--release", "--quiet", "--package", "fipsee-ring", "--example", name]);
+    build.args(["build", "--profile", "production", "--quiet", "--package", "fipsee-ring", "--example", name]);
     let messages = run(build.arg("--message-format=json"), "install Rust");
     let (_, rest) = messages.split_once("\"executable\":\"").expect("cargo names what it built");
     let (program, _) = rest.split_once('"').expect("a string ends");

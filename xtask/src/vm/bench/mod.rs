@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::environment::two_cpus;
-use crate::dist::DIST_VARIABLE;
+use crate::dist::{DIST_VARIABLE, PROFILE};
 use crate::{cargo, setup, step};
 use boot::Site;
 use guest::Machine;
@@ -168,8 +168,8 @@ fn programs(root: &Path, target: &Path) -> Result<PathBuf, String> {
     if let Some(prefix) = std::env::var_os(DIST_VARIABLE) {
         return Ok(root.join(prefix).join("bin"));
     }
-    step::succeed(cargo(root).args(["build", "--quiet", "--release", "--package", "fipsee-daemon"]))?;
-    Ok(target.join("release"))
+    step::succeed(cargo(root).args(["build", "--quiet", "--profile", PROFILE, "--package", "fipsee-daemon"]))?;
+    Ok(target.join(PROFILE))
 }
 
 #[cfg(test)]

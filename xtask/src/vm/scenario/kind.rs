@@ -74,6 +74,12 @@ pub(in crate::vm) enum Event {
     Reboot,
 }
 
+impl Scenario {
+    pub(in crate::vm) fn settings(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        self.settings.split_whitespace().filter_map(|word| word.split_once('='))
+    }
+}
+
 /// A test.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::vm) struct Scenario {
@@ -82,8 +88,8 @@ pub(in crate::vm) struct Scenario {
     pub(in crate::vm) guest: Guest,
     /// File in `tests/vm/scripts`, without its ending.
     pub(in crate::vm) script: &'static str,
-    /// What the script asks for with `setting`.
-    pub(in crate::vm) settings: &'static [(&'static str, &'static str)],
+    /// What the script asks for with `setting`: `NAME=VALUE` each.
+    pub(in crate::vm) settings: &'static str,
     pub(in crate::vm) disk: Disk,
     pub(in crate::vm) event: Event,
     /// Alarms of the kernel that it provokes.
