@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::setup::is_installed;
 use crate::step::{self, Tally};
-use crate::{cargo, fuzz, loom, models, tidy};
+use crate::{cargo, docs, fuzz, loom, models, tidy};
 
 /// Run every check of tier 1.
 pub(crate) fn run(root: &Path, tally: &mut Tally) {
@@ -22,9 +22,7 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
     loom::run(root, tally);
     models::run(root, tally);
     headers(root, tally);
-    tally.check("tier 1 documentation", || {
-        step::succeed(cargo(root).args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))
-    });
+    docs::run(root, tally);
     fuzz::smoke(root, tally);
     miri(root, tally);
 }

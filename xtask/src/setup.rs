@@ -32,7 +32,8 @@ const TOOLS: &[Tool] = &[
     Tool { program: "dpkg-shlibdeps", package: "dpkg-dev", needed_for: "the Debian packages" },
     Tool { program: "lintian", package: "lintian", needed_for: "the test of the Debian packages against Debian's rules" },
     Tool { program: "man", package: "man-db", needed_for: "the test of the manual pages" },
-    Tool { program: "mandoc", package: "mandoc", needed_for: "the test of the manual pages" },
+    Tool { program: "mandoc", package: "mandoc", needed_for: "the test of the manual pages, the documents as a site" },
+    Tool { program: "cmark-gfm", package: "cmark-gfm", needed_for: "the documents as a site" },
     Tool { program: "mmdebstrap", package: "mmdebstrap", needed_for: "the throwaway system the packages are tested in" },
     Tool {
         program: "systemd-nspawn",
