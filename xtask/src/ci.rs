@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::files::list_ending;
 use crate::setup::is_installed;
 use crate::step::{self, Tally};
-use crate::{cargo, fuzz, loom, models, target, tidy};
+use crate::{cargo, docs, fuzz, loom, models, target, tidy};
 
 /// Folder of the workspace that holds the peers of the benchmark; their crates are not needed for its lints and tests.
 const PEERS: &str = "bench/peers";
@@ -27,15 +27,13 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
     loom::run(root, tally);
     models::run(root, tally);
     headers(root, tally);
-    tally.check("tier 1 documentation", || {
-        step::succeed(beside_tests(root).args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))
-    });
+    docs::run(root, tally);
     fuzz::smoke(root, tally);
     miri(root, tally);
 }
 
 /// Cargo in a folder of its own: tests run cargo, too, and would wait until this one has ended.
-fn beside_tests(root: &Path) -> Command {
+pub(crate) fn beside_tests(root: &Path) -> Command {
     let mut command = cargo(root);
     command.env("CARGO_TARGET_DIR", target(root).join("check"));
     command

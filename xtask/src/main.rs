@@ -4,6 +4,7 @@
 mod ci;
 mod deb;
 mod dist;
+mod docs;
 mod endure;
 mod files;
 mod fuzz;
@@ -34,6 +35,7 @@ usage: cargo xtask COMMAND
   dist    build everything that ships into target/dist, laid out as below /usr
   deb     dist, then Debian packages of it into target/debian
   ci      tier 1: format, clippy, tidy, loom, models, C headers, documentation, fuzzing for a moment, Miri
+  docs    every document and reference as one site in target/docs, its links checked; tier 1 does it, too
   tidy    the project's own rules, file by file
   fuzz    every parser of a peer's bytes under a coverage-guided fuzzer; `fuzz --help` says more
   loom    the ring under the model checker, and its known-bad variants, which must fail
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
             deb::run(&dist, &mut tally);
         }
         "ci" => ci::run(&root, &mut tally),
+        "docs" => docs::run(&root, &mut tally),
         "tidy" => ci::tidy(&root, &mut tally),
         "fuzz" => match fuzz::command(&root, &rest, &mut tally) {
             Ok(true) => {}

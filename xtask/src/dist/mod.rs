@@ -88,6 +88,13 @@ impl Dist {
     }
 }
 
+/// The folder of the manual pages, made anew.
+pub(crate) fn manual(dist: &Dist) -> Result<PathBuf, String> {
+    programs::build(dist)?;
+    manual::build(dist)?;
+    Ok(dist.prefix.join("share/man"))
+}
+
 /// Build every part that this machine can build.
 pub(crate) fn run(dist: &Dist, tally: &mut Tally) {
     for part in PARTS {

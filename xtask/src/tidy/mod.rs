@@ -6,7 +6,7 @@ mod code;
 mod life;
 mod manifest;
 mod source;
-mod text;
+pub(crate) mod text;
 
 use std::fs;
 use std::path::Path;

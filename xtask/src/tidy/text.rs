@@ -170,7 +170,8 @@ fn links(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-fn join(folder: &str, target: &str) -> String {
+/// A relative path from a folder, both in the repository.
+pub(crate) fn join(folder: &str, target: &str) -> String {
     let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
     for part in target.split('/') {
         match part {
