@@ -143,32 +143,15 @@ const ENDED: u32 = u32::MAX;
 /// memory is with the first.
 fn visit((a, b): (usize, usize)) -> io::Result<[Vec<f64>; 2]> {
     let (lines, turn) = (Lines::new()?, Turn(AtomicU32::new(0)));
-    let side = |cpu, parity| take_turns(&lines, &turn.0, cpu, parity).inspect_err(|_| turn.0.store(ENDED, Ordering::Release));
-    let (first, second) = std::thread::scope(|scope| {
-        let start = |cpu, parity| {
-            std::thread::Builder::new().name(format!("fip-line-{cpu}")).spawn_scoped(scope, move || side(cpu, parity))
-        };
-        let threads = [start(a, 0), start(b, 1)];
-        if threads.iter().any(Result::is_err) {
-            turn.0.store(ENDED, Ordering::Release);
-        }
-        let join = |thread: io::Result<std::thread::ScopedJoinHandle<'_, _>>| {
-            thread?.join().unwrap_or_else(|_| Err(io::Error::other("a measuring thread panicked")))
-        };
-        let [first, second] = threads.map(join);
-        (first, second)
-    });
-    // The one that failed says why; the other only that it was to stop.
-    match (first, second) {
-        (Ok(back), Ok(there)) => Ok([there, back]),
-        (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
-        (Err(one), Err(other)) => Err(other_side::cause(one, other)),
-    }
+    let side = |cpu, parity| take_turns(&lines, &turn.0, cpu, parity);
+    let end = || turn.0.store(ENDED, Ordering::Release);
+    let (back, there) = other_side::run_both("fip-line", (a, b), || side(a, 0), || side(b, 1), &end)?;
+    Ok([there, back])
 }
 
 /// One side of a visit, on `cpu`: takes all lines in the turns of its `parity`. Ticks per line of each round.
 fn take_turns(lines: &Lines, turn: &AtomicU32, cpu: usize, parity: u32) -> io::Result<Vec<f64>> {
-    pin::bind(cpu).map_err(|error| io::Error::new(error.kind(), format!("cannot measure on CPU {cpu}: {error}")))?;
+    other_side::bind(cpu)?;
     let order = random_order();
     let mut rounds = Vec::with_capacity(usize::try_from(ROUNDS).unwrap_or(0));
     for round in 0..WARM_UP_ROUNDS + ROUNDS {
