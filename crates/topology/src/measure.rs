@@ -1,18 +1,14 @@
 //! What moving a modified cache line from one CPU to another costs (the report's figure 6).
 //!
-//! With one clock only a round trip can be timed, and half of it hides what the report found: that the two directions differ. So
-//! each direction is timed by the CPU that takes the lines, alone. A pool of lines goes back and forth. One side takes all of
-//! them and leaves them modified, with one atomic exchange each; only then the other takes them all in turn, and times that:
-//! every line of its loop is one that the first has modified, and nothing else happens meanwhile. The time divided by the lines
-//! is the cost of a transfer with ownership, as both sides of a ring pay it, including the exchange itself (some 20 cycles).
+//! A pool of lines goes back and forth. One side takes all of them and leaves them modified, with one atomic exchange each; only
+//! then the other takes them all in turn, and times that. The time divided by the lines is the cost of a transfer with ownership
+//! in that direction, as both sides of a ring pay it, including the exchange itself (some 20 cycles).
 //!
 //! - Each exchange returns the sequence number that the other side left: a line that was not where it should be is an error, and
 //!   the next address depends on it, so transfers never overlap, whatever the CPU reorders.
 //! - Lines are on pages of their own and are taken in random order: no prefetcher guesses the next.
-//! - The home of the memory may matter (the report suspects the home agent), and a user's memory may be on either side: it is
-//!   with each in turn, and the medians of these visits are put together by their median.
-//! - Pairs are measured one after the other, all of them several times over, so that a disturbance falls on few rounds of many
-//!   pairs.
+//! - The memory is with each side in turn, because its home may matter; pairs are measured one after the other, all of them
+//!   several times over, so that a disturbance falls on few rounds of many pairs.
 
 use std::io;
 use std::time::{Duration, Instant};
