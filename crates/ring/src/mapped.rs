@@ -302,7 +302,7 @@ fn in_registers(message: &Message) -> [__m128i; 4] {
 /// Stores of a whole message in few pieces, the stamp in the last: `{a}` to `{d}` are its quarters.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 macro_rules! wide_stores {
-    ($($(#[$about:meta])* $name:ident ($($clobber:literal)?): $($instruction:literal)+;)+) => {$(
+    ($($(#[$about:meta])* $name:ident($($clobber:tt)?): $($instruction:literal)+;)+) => {$(
         $(#[$about])*
         #[inline(always)]
         unsafe fn $name(slot: *mut u8, message: &Message, stamp: u32) {
