@@ -66,7 +66,7 @@ FIPSEE_ASSERT_AT(struct fipsee_slot, stamp, FIPSEE_STAMP_OFFSET_BYTES);
 /* The cold words of one ring, in shared memory. Written by the ring's reader; the writer may only clear `asleep`. */
 struct fipsee_cold {
 	uint32_t released;			/* streams: messages released since the start, modulo 2^32 (letter B) */
-	uint32_t asleep;			/* not 0: the reader wants the doorbell (letter S) */
+	uint32_t asleep;			/* not 0: the reader needs the doorbell (letter S) */
 	uint32_t hold;				/* answers: nanoseconds the writer may wait before it looks for the next call */
 	uint32_t choices;			/* answers: ownership and touch that the writer is asked for, FIPSEE_CHOICES_* */
 	uint8_t reserved[FIPSEE_COLD_BYTES - 16];	/* 0 at the start, ignored */
@@ -251,7 +251,7 @@ FIPSEE_ASSERT_AT(struct fipsee_control_header, kind, 4);
 FIPSEE_ASSERT_AT(struct fipsee_control_header, version, 6);
 FIPSEE_ASSERT_AT(struct fipsee_control_header, length_bytes, 8);
 
-/* Client, first: what it speaks. */
+/* Client, first: the versions and features that it supports. */
 struct fipsee_hello {
 	struct fipsee_control_header header;
 	uint16_t version_min;			/* lowest version spoken */

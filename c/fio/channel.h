@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A client of a Fip-see daemon in C: attaches to one disk with one queue, shares memory with it, lets go.
+ * A client of a Fip-see daemon in C: attaches to one disk with one queue, shares memory with it, detaches.
  * docs/protocol.md says what is exchanged; crates/block/src/client is the same in Rust. Requests are in queue.h.
  *
  * The daemon is trusted with the data and not with memory: what it says is copied once, checked, then used. A channel
@@ -74,7 +74,7 @@ int channel_reopen(struct channel *channel, const struct channel_options *option
 		   unsigned int count, queue_rebuild rebuild, void *context, struct channel_error *error);
 
 /*
- * Let go: in order, so that the daemon has forgotten us when this returns, if nothing is outstanding and it is there; at
+ * Detach: in order, so that the daemon has released us when this returns, if nothing is outstanding and it is there; at
  * once otherwise. Unmaps the rings; memory is the caller's to unshare before, or to unmap after.
  */
 void channel_close(struct channel *channel);

@@ -129,7 +129,7 @@ static uint64_t most_range_bytes(const struct fipsee_block_info *info)
 	return (uint64_t)info->max_range_sectors * FIPSEE_SECTOR_BYTES / info->block_bytes * info->block_bytes;
 }
 
-/* Can the disk and the daemon do what the job wants? 0, or a negative errno with `error`. */
+/* Do the disk and the daemon support what the job asks for? 0, or a negative errno with `error`. */
 static int check_job(struct thread_data *td, const struct channel *channel, struct channel_error *error)
 {
 	const struct fipsee_block_info *info = &channel->info;

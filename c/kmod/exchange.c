@@ -56,7 +56,7 @@ int fip_exchange_add(struct fip_virtqueue *virtqueue, struct fip_exchange *excha
 
 /*
  * Sends a request, unless the same is unanswered: then this waits for that answer. 0: the reply was written. -EOPNOTSUPP: the
- * back end knows no upgrades.
+ * back end supports no upgrades.
  */
 int fip_ask(struct fip_disk *disk, struct fip_exchange *exchange, unsigned int timeout_seconds)
 {

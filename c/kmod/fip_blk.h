@@ -202,7 +202,7 @@ enum fip_path {
 /* Reasons for the supervisor to run. */
 enum fip_event {
 	FIP_EVENT_DEAD,				/* a doorbell request said that the attachment ended */
-	FIP_EVENT_DETACH,			/* the daemon wants us back on virtqueues */
+	FIP_EVENT_DETACH,			/* the daemon calls us back to virtqueues */
 	FIP_EVENT_RESIZE,
 	FIP_EVENT_CONFIG,			/* virtio's configuration changed */
 	FIP_EVENT_CHECK,			/* a request takes long */

@@ -10,7 +10,7 @@
 
 #include "fip_blk.h"
 
-/* How soon attaching is tried again; the second after a back end that knows nothing of it. */
+/* How soon attaching is tried again; the second after a back end that does not support it. */
 #define FIP_RETRY_SECONDS 1
 #define FIP_RETRY_UNKNOWN_SECONDS 30
 /* What a ring needs at least. */
@@ -235,7 +235,7 @@ static u32 fip_outstanding(struct fip_disk *disk)
 	return count;
 }
 
-/* Waits until everything published was answered and the daemon let go of the rings. False if it does not. */
+/* Waits until everything published was answered and the daemon released the rings. False if it does not. */
 static bool fip_detach(struct fip_disk *disk)
 {
 	unsigned int timeout = fip_fail_seconds ?: UINT_MAX / HZ / 2;

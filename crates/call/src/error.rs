@@ -1,17 +1,19 @@
 //! What can go wrong with calls.
 
-use std::fmt;
-
 use fipsee_ring::error::ServiceError;
 
 /// Why connecting, calling or serving failed.
 pub type Error = fipsee_ring::error::Error<CallError>;
 
 /// What can go wrong with calls alone.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
     /// The server has other types under the same name.
+    #[error(
+        "{what} has {theirs_bytes} bytes at the server and {ours_bytes} here; build both with the same types, and give the service a \
+         new version in its name when they change"
+    )]
     OtherTypes {
         /// What differs.
         what: &'static str,
@@ -21,11 +23,13 @@ pub enum CallError {
         ours_bytes: u32,
     },
     /// Replies to calls that were started before must be taken first.
+    #[error("{outstanding} calls were started and their replies not taken; take those before calling")]
     RepliesDue {
         /// How many.
         outstanding: u32,
     },
     /// Bytes beyond the end of a payload.
+    #[error("{length_bytes} bytes at {offset_bytes} are outside the payload, which has {payload_bytes}")]
     OutsidePayload {
         /// Where they begin.
         offset_bytes: usize,
@@ -35,25 +39,8 @@ pub enum CallError {
         payload_bytes: u32,
     },
     /// The socket cannot be had, or the options cannot be met; in words.
+    #[error("{0}")]
     Serve(String),
-}
-
-impl fmt::Display for CallError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::OtherTypes { what, theirs_bytes, ours_bytes } => write!(
-                f,
-                "{what} has {theirs_bytes} bytes at the server and {ours_bytes} here; build both with the same types, and give the service a new version in its name when they change"
-            ),
-            Self::RepliesDue { outstanding } => {
-                write!(f, "{outstanding} calls were started and their replies not taken; take those before calling")
-            }
-            Self::OutsidePayload { offset_bytes, length_bytes, payload_bytes } => {
-                write!(f, "{length_bytes} bytes at {offset_bytes} are outside the payload, which has {payload_bytes}")
-            }
-            Self::Serve(text) => f.write_str(text),
-        }
-    }
 }
 
 impl ServiceError for CallError {

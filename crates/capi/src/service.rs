@@ -84,8 +84,13 @@ pub(crate) unsafe extern "C" fn fipsee_service_open(options: *const ServiceOptio
     })
 }
 
+#[cold]
+fn nothing_taken() -> Failure {
+    Failure::invalid("no call was taken; fipsee_service_next comes first")
+}
+
 functions! {
-    "`service` is null or open, no other thread serves through it meanwhile, and pointers are null or valid."
+    "`service` is null or open, pointers are null or valid, and no other thread takes or answers a call through it meanwhile."
 
     fn fipsee_service_share(service: OpenService, another: *mut *mut OpenService) {
         if another.is_null() {
@@ -96,18 +101,8 @@ functions! {
         unsafe { another.write(open) };
         Ok(0)
     }
-}
 
-/// See the header.
-///
-/// # Safety
-/// `service` is null or open, and no other thread serves through it meanwhile; `call` is null or valid for a write. So for
-/// all functions below.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_service_next(service: *mut OpenService, call: *mut TakenCall, timeout_ns: i64) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let serving = unsafe { Serving::from_c(service) }?;
+    fn fipsee_service_next(serving: OpenService as Serving, call: *mut TakenCall, timeout_ns: i64) {
         if call.is_null() {
             return Err(null("call"));
         }
@@ -139,23 +134,9 @@ pub(crate) unsafe extern "C" fn fipsee_service_next(service: *mut OpenService, c
         // SAFETY: not null, the rest was promised.
         unsafe { call.write(taken) };
         Ok(1)
-    })
-}
+    }
 
-#[cold]
-fn nothing_taken() -> Failure {
-    Failure::invalid("no call was taken; fipsee_service_next comes first")
-}
-
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_service_next`]; `reply` is null or leads to a reply.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_service_reply(service: *mut OpenService, reply: *const c_void) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let serving = unsafe { Serving::from_c(service) }?;
+    fn fipsee_service_reply(serving: OpenService as Serving, reply: *const c_void) {
         // SAFETY: promised by the caller.
         let message = unsafe { message_from(reply, serving.reply_bytes, "reply") }?;
         if serving.worker.call().is_none() {
@@ -163,18 +144,9 @@ pub(crate) unsafe extern "C" fn fipsee_service_reply(service: *mut OpenService, 
         }
         serving.worker.reply(&message);
         Ok(0)
-    })
-}
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_service_next`]; `why` is null or ends in a zero byte.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_service_refuse(service: *mut OpenService, why: *const c_char) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let serving = unsafe { Serving::from_c(service) }?;
+    fn fipsee_service_refuse(serving: OpenService as Serving, why: *const c_char) {
         // SAFETY: promised by the caller.
         let why = unsafe { text(why) }.ok_or_else(|| null("why"))?;
         if serving.worker.call().is_none() {
@@ -182,11 +154,7 @@ pub(crate) unsafe extern "C" fn fipsee_service_refuse(service: *mut OpenService,
         }
         serving.worker.refuse(&why.to_string_lossy());
         Ok(0)
-    })
-}
-
-functions! {
-    "`service` is null or open, no other thread serves through it meanwhile, and pointers are null or valid."
+    }
 
     fn fipsee_service_stop(service: OpenService) {
         service.server.stopper().stop();

@@ -174,7 +174,7 @@ unsafe fn pieces_of<'a>(pieces: *const Piece, piece_count: u32) -> Result<&'a [P
 }
 
 functions! {
-    "`queue` is null or of an open disk, and no other call on it runs meanwhile; buffers are valid for their length and are not accessed until the result is reaped."
+    "`queue` is null or of an open disk, no other call on it runs meanwhile, and buffers are valid and untouched until the result."
 
     fn fipsee_stage_read(queue: OpenQueue, buffer: *mut c_void, length_bytes: usize, offset_bytes: u64, token: u64) {
         queue.stage_one(Operation::Read, buffer.cast(), length_bytes as u64, offset_bytes, (false, token))

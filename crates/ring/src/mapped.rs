@@ -299,89 +299,64 @@ fn in_registers(message: &Message) -> [__m128i; 4] {
     [quarter(0), quarter(1), quarter(2), quarter(3)]
 }
 
-/// # Safety
-/// As for `store_words`; the CPU has AVX-512F and stores 64 bytes at once. A: the store carries payload and stamp, and
-/// x86 makes it visible after everything stored before.
+/// Stores of a whole message in few pieces, the stamp in the last: `{a}` to `{d}` are its quarters.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-#[inline(always)]
-unsafe fn store_wide64(slot: *mut u8, message: &Message, stamp: u32) {
-    let [a, b, c, d] = in_registers(message);
-    // SAFETY: the slot is aligned to 64 bytes; clobbers are declared. As in `copy_in`, zmm16 leaves the lower registers alone.
-    unsafe {
-        core::arch::asm!(
-            "vpinsrd {d}, {d}, {stamp:e}, 3",
-            "vpxord zmm16, zmm16, zmm16",
-            "vinserti32x4 zmm16, zmm16, {a}, 0",
-            "vinserti32x4 zmm16, zmm16, {b}, 1",
-            "vinserti32x4 zmm16, zmm16, {c}, 2",
-            "vinserti32x4 zmm16, zmm16, {d}, 3",
-            "vmovdqa64 [{slot}], zmm16",
-            slot = in(reg) slot,
-            stamp = in(reg) stamp,
-            a = in(xmm_reg) a,
-            b = in(xmm_reg) b,
-            c = in(xmm_reg) c,
-            d = inout(xmm_reg) d => _,
-            out("zmm16") _,
-            options(nostack, preserves_flags),
-        );
-    }
+macro_rules! wide_stores {
+    ($($(#[$about:meta])* $name:ident($($clobber:tt)?): $($instruction:literal)+;)+) => {$(
+        $(#[$about])*
+        #[inline(always)]
+        unsafe fn $name(slot: *mut u8, message: &Message, stamp: u32) {
+            let [a, b, c, d] = in_registers(message);
+            // SAFETY: the slot is aligned to 64 bytes; the clobber is declared.
+            unsafe {
+                core::arch::asm!(
+                    "vpinsrd {d}, {d}, {stamp:e}, 3",
+                    $($instruction,)+
+                    slot = in(reg) slot,
+                    stamp = in(reg) stamp,
+                    a = in(xmm_reg) a,
+                    b = in(xmm_reg) b,
+                    c = in(xmm_reg) c,
+                    d = inout(xmm_reg) d => _,
+                    $(out($clobber) _,)?
+                    options(nostack, preserves_flags),
+                );
+            }
+        }
+    )+};
 }
 
-/// # Safety
-/// As for `store_words`; the CPU has AVX-512VL. A: the last store, of 16 bytes and thus atomic, carries the stamp, and x86 keeps
-/// stores in order.
+// Registers from 16 on leave the lower ones, and the state of older code, alone; see `copy_in_quarters`.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-#[inline(always)]
-unsafe fn store_split32(slot: *mut u8, message: &Message, stamp: u32) {
-    let [a, b, c, d] = in_registers(message);
-    // SAFETY: the slot is aligned to 64 bytes; clobbers are declared. As in `store_wide64`, ymm16 leaves the lower registers
-    // alone.
-    unsafe {
-        core::arch::asm!(
-            "vpinsrd {d}, {d}, {stamp:e}, 3",
-            "vpxord ymm16, ymm16, ymm16",
-            "vinserti32x4 ymm16, ymm16, {a}, 0",
-            "vinserti32x4 ymm16, ymm16, {b}, 1",
-            "vmovdqa32 [{slot}], ymm16",
-            "vmovdqa [{slot} + 32], {c}",
-            "vmovdqa [{slot} + 48], {d}",
-            slot = in(reg) slot,
-            stamp = in(reg) stamp,
-            a = in(xmm_reg) a,
-            b = in(xmm_reg) b,
-            c = in(xmm_reg) c,
-            d = inout(xmm_reg) d => _,
-            out("ymm16") _,
-            options(nostack, preserves_flags),
-        );
-    }
-}
-
-/// # Safety
-/// As for `store_words`; the CPU has AVX, which makes each aligned 16-byte store atomic. A: the last one carries the
-/// stamp, and x86 keeps stores in order.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[inline(always)]
-unsafe fn store_wide16(slot: *mut u8, message: &Message, stamp: u32) {
-    let [a, b, c, d] = in_registers(message);
-    // SAFETY: the slot is aligned to 64 bytes.
-    unsafe {
-        core::arch::asm!(
-            "vpinsrd {d}, {d}, {stamp:e}, 3",
-            "vmovdqa [{slot}], {a}",
-            "vmovdqa [{slot} + 16], {b}",
-            "vmovdqa [{slot} + 32], {c}",
-            "vmovdqa [{slot} + 48], {d}",
-            slot = in(reg) slot,
-            stamp = in(reg) stamp,
-            a = in(xmm_reg) a,
-            b = in(xmm_reg) b,
-            c = in(xmm_reg) c,
-            d = inout(xmm_reg) d => _,
-            options(nostack, preserves_flags),
-        );
-    }
+wide_stores! {
+    /// # Safety
+    /// As for `store_words`; the CPU has AVX-512F and stores 64 bytes at once. A: the store carries payload and stamp, and
+    /// x86 makes it visible after everything stored before.
+    store_wide64("zmm16"):
+        "vpxord zmm16, zmm16, zmm16"
+        "vinserti32x4 zmm16, zmm16, {a}, 0"
+        "vinserti32x4 zmm16, zmm16, {b}, 1"
+        "vinserti32x4 zmm16, zmm16, {c}, 2"
+        "vinserti32x4 zmm16, zmm16, {d}, 3"
+        "vmovdqa64 [{slot}], zmm16";
+    /// # Safety
+    /// As for `store_words`; the CPU has AVX-512VL. A: the last store, of 16 bytes and thus atomic, carries the stamp, and x86
+    /// keeps stores in order.
+    store_split32("ymm16"):
+        "vpxord ymm16, ymm16, ymm16"
+        "vinserti32x4 ymm16, ymm16, {a}, 0"
+        "vinserti32x4 ymm16, ymm16, {b}, 1"
+        "vmovdqa32 [{slot}], ymm16"
+        "vmovdqa [{slot} + 32], {c}"
+        "vmovdqa [{slot} + 48], {d}";
+    /// # Safety
+    /// As for `store_words`; the CPU has AVX, which makes each aligned 16-byte store atomic. A: the last one carries the
+    /// stamp, and x86 keeps stores in order.
+    store_wide16():
+        "vmovdqa [{slot}], {a}"
+        "vmovdqa [{slot} + 16], {b}"
+        "vmovdqa [{slot} + 32], {c}"
+        "vmovdqa [{slot} + 48], {d}";
 }
 
 #[cfg(test)]

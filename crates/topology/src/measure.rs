@@ -1,18 +1,14 @@
 //! What moving a modified cache line from one CPU to another costs (the report's figure 6).
 //!
-//! With one clock only a round trip can be timed, and half of it hides what the report found: that the two directions differ. So
-//! each direction is timed by the CPU that takes the lines, alone. A pool of lines goes back and forth. One side takes all of
-//! them and leaves them modified, with one atomic exchange each; only then the other takes them all in turn, and times that:
-//! every line of its loop is one that the first has modified, and nothing else happens meanwhile. The time divided by the lines
-//! is the cost of a transfer with ownership, as both sides of a ring pay it, including the exchange itself (some 20 cycles).
+//! A pool of lines goes back and forth. One side takes all of them and leaves them modified, with one atomic exchange each; only
+//! then the other takes them all in turn, and times that. The time divided by the lines is the cost of a transfer with ownership
+//! in that direction, as both sides of a ring pay it, including the exchange itself (some 20 cycles).
 //!
 //! - Each exchange returns the sequence number that the other side left: a line that was not where it should be is an error, and
 //!   the next address depends on it, so transfers never overlap, whatever the CPU reorders.
 //! - Lines are on pages of their own and are taken in random order: no prefetcher guesses the next.
-//! - The home of the memory may matter (the report suspects the home agent), and a user's memory may be on either side: it is
-//!   with each in turn, and the medians of these visits are put together by their median.
-//! - Pairs are measured one after the other, all of them several times over, so that a disturbance falls on few rounds of many
-//!   pairs.
+//! - The memory is with each side in turn, because its home may matter; pairs are measured one after the other, all of them
+//!   several times over, so that a disturbance falls on few rounds of many pairs.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -143,32 +139,15 @@ const ENDED: u32 = u32::MAX;
 /// memory is with the first.
 fn visit((a, b): (usize, usize)) -> io::Result<[Vec<f64>; 2]> {
     let (lines, turn) = (Lines::new()?, Turn(AtomicU32::new(0)));
-    let side = |cpu, parity| take_turns(&lines, &turn.0, cpu, parity).inspect_err(|_| turn.0.store(ENDED, Ordering::Release));
-    let (first, second) = std::thread::scope(|scope| {
-        let start = |cpu, parity| {
-            std::thread::Builder::new().name(format!("fip-line-{cpu}")).spawn_scoped(scope, move || side(cpu, parity))
-        };
-        let threads = [start(a, 0), start(b, 1)];
-        if threads.iter().any(Result::is_err) {
-            turn.0.store(ENDED, Ordering::Release);
-        }
-        let join = |thread: io::Result<std::thread::ScopedJoinHandle<'_, _>>| {
-            thread?.join().unwrap_or_else(|_| Err(io::Error::other("a measuring thread panicked")))
-        };
-        let [first, second] = threads.map(join);
-        (first, second)
-    });
-    // The one that failed says why; the other only that it was to stop.
-    match (first, second) {
-        (Ok(back), Ok(there)) => Ok([there, back]),
-        (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
-        (Err(one), Err(other)) => Err(other_side::cause(one, other)),
-    }
+    let side = |cpu, parity| take_turns(&lines, &turn.0, cpu, parity);
+    let end = || turn.0.store(ENDED, Ordering::Release);
+    let (back, there) = other_side::run_both("fip-line", (a, b), || side(a, 0), || side(b, 1), &end)?;
+    Ok([there, back])
 }
 
 /// One side of a visit, on `cpu`: takes all lines in the turns of its `parity`. Ticks per line of each round.
 fn take_turns(lines: &Lines, turn: &AtomicU32, cpu: usize, parity: u32) -> io::Result<Vec<f64>> {
-    pin::bind(cpu).map_err(|error| io::Error::new(error.kind(), format!("cannot measure on CPU {cpu}: {error}")))?;
+    other_side::bind(cpu)?;
     let order = random_order();
     let mut rounds = Vec::with_capacity(usize::try_from(ROUNDS).unwrap_or(0));
     for round in 0..WARM_UP_ROUNDS + ROUNDS {

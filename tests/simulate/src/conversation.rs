@@ -363,9 +363,9 @@ impl World {
                 self.taking.received(received.unwrap_or(Err(LineError::TimedOut)))
             }
             TakingStep::Take => {
-                self.taken.extend(
-                    self.last.take().filter(|given| matches!(given, PacketKind::Holder { .. } | PacketKind::Part { .. })),
-                );
+                let of_client =
+                    |kind: &PacketKind| matches!(kind, PacketKind::Client { .. } | PacketKind::Memory(_) | PacketKind::Record(_));
+                self.taken.extend(self.last.take().filter(of_client));
                 self.taking.done(self.new.done())
             }
             TakingStep::Send(answer, _) => self.answer(answer),

@@ -3,8 +3,6 @@
 //! [`Disk::attach`] gives a [`Disk`] (control connection, memory) and its [`Queue`]s, each for one thread at a time.
 //! [`Blocking`] wraps a disk and one queue for plain reads and writes.
 
-use std::fmt;
-
 use fipsee_ring::error::ServiceError;
 
 use crate::wire::Status;
@@ -25,12 +23,17 @@ pub use queue::{Completion, Event, Queue};
 pub type Error = fipsee_ring::error::Error<DiskError>;
 
 /// Errors specific to disks.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiskError {
     /// A request failed.
+    #[error("{}", .0.text())]
     Request(Status),
     /// The pool has no room for a buffer of this length.
+    #[error(
+        "no room for a buffer of {wanted_bytes} bytes in the pool of {pool_bytes} bytes; ask for a larger pool when attaching, or \
+         register memory"
+    )]
     PoolExhausted {
         /// Bytes asked for.
         wanted_bytes: u64,
@@ -38,20 +41,8 @@ pub enum DiskError {
         pool_bytes: u64,
     },
     /// The export after a reconnection is not the one before.
+    #[error("the daemon came back with a disk of another {0}; nothing was resubmitted")]
     Different(&'static str),
-}
-
-impl fmt::Display for DiskError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Request(status) => f.write_str(status.text()),
-            Self::PoolExhausted { wanted_bytes, pool_bytes } => write!(
-                f,
-                "no room for a buffer of {wanted_bytes} bytes in the pool of {pool_bytes} bytes; ask for a larger pool when attaching, or register memory"
-            ),
-            Self::Different(what) => write!(f, "the daemon came back with a disk of another {what}; nothing was resubmitted"),
-        }
-    }
 }
 
 impl ServiceError for DiskError {

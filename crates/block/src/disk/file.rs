@@ -1,17 +1,10 @@
 //! `file:PATH`: a disk in a regular file or on a block device, through io_uring.
 //!
-//! # Page cache or direct I/O, never both
-//! A file is open once, and uses direct I/O (`O_DIRECT`) or the page cache for as long as it is open. Both at once lose data: a
-//! cached write of one sector reads its page and writes the whole page back later, over the data of a concurrent direct write
-//! beside it, and a direct write that meets a dirty page makes a later fdatasync fail although the device did nothing wrong.
-//!
-//! Direct I/O transfers whole *units*: the logical block of the device, or the block of the file system where that would
-//! itself fall back to its page cache for less (`mode.rs`). A request that covers parts of units, or whose memory is not aligned,
-//! goes through a buffer of the engine's; a write of a part of a unit is a read-modify-write, which no other write may overlap
-//! (`range_lock.rs`). What the file system zeroes or deallocates are whole blocks of it; the rest of such a range is written, or
-//! for a discard left as it is.
-//!
-//! Data is durable once a flush (fdatasync) or an FUA write (`RWF_DSYNC`) has completed.
+//! A file is open once, and uses direct I/O (`O_DIRECT`) or the page cache for as long as it is open: both at once lose data
+//! (docs/decisions/0022-a-file-disk-never-mixes.md). Direct I/O transfers whole *units* (`mode.rs`). A request that covers parts of
+//! units, or whose memory is not aligned, goes through a buffer of the engine's; a write of a part of a unit is a
+//! read-modify-write, which no other write may overlap (`range_lock.rs`). Data is durable once a flush (fdatasync) or an FUA write
+//! (`RWF_DSYNC`) has completed.
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,11 +1,9 @@
-//! When to look first for what must come after a message of ours, in call and reply.
+//! When to look first for what must come after a message of ours, in call and reply (docs/how-fast.md).
 //!
 //! A reader that looks before the message was written takes the line away from the writer, which then pays one more line
-//! transfer to get it back. When exactly one call is outstanding nothing can be there for about half a round trip, so the
-//! side that has just published holds still for a while first (docs/how-fast.md). How long depends on the machine, on the work
-//! between the messages, and on how long the other side holds still; the best pair of delays is on a narrow ridge, which
-//! neither side finds alone. So the caller searches both, by the period of its own exchanges, and asks the answerer for its part
-//! through a cold word of the answers' ring (docs/protocol.md section 2.5).
+//! transfer to get it back. So the side that has just published delays its first look. The best pair of delays depends on the
+//! machine and on the work between the messages; the caller searches both by the period of its own exchanges, and asks the
+//! answerer for its part through a cold word of the answers' ring (docs/protocol.md section 2.5).
 
 mod method;
 mod search;

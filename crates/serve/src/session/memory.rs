@@ -57,7 +57,8 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         let (Some(file), true) = (files.pop(), files.is_empty()) else {
             return Err(refuse(RefusalCode::BadMemory, "REGISTER carries exactly one descriptor, the memory file"));
         };
-        let memory = Registered::map(file, length_bytes, access).map_err(|error| refuse(RefusalCode::BadMemory, error.to_string()))?;
+        let memory =
+            Registered::map(file, length_bytes, access).map_err(|error| refuse(RefusalCode::BadMemory, error.to_string()))?;
         let region = Arc::clone(&memory.region);
         held.memory.insert(id, memory);
         let order = move |held: &dyn Attachment<E>, ack| Some(held.memory()?.add_region(client, id, &region, access, ack));

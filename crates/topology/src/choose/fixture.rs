@@ -15,7 +15,6 @@ use super::decide::{Measure, Task};
 use super::sides::{Caller, answer, messages_of};
 use crate::matrix::to_f64;
 use crate::other_side::{self, LOOKS_PER_YIELD, TIMEOUT};
-use crate::pin;
 
 /// Slots of the rings for calls and for answers, as a client's usual queue has them.
 pub(super) const CALL_SLOTS: u32 = 64;
@@ -211,13 +210,9 @@ fn tuning(choices: Choices) -> Tuning {
     Tuning::usual().with_choices(choices)
 }
 
-fn bind(cpu: usize) -> io::Result<()> {
-    pin::bind(cpu).map_err(|error| io::Error::new(error.kind(), format!("cannot measure on CPU {cpu}: {error}")))
-}
-
 /// The second side: carries out orders until there are no more.
 fn carry_out(orders: &Orders, rings: &Rings, cpu: usize) -> io::Result<()> {
-    bind(cpu)?;
+    other_side::bind(cpu)?;
     let mut side = Caller::new(rings, Idle { looks: 0, since: None, orders, cpu });
     let mut done = 0;
     loop {
@@ -251,30 +246,13 @@ fn carry_out(orders: &Orders, rings: &Rings, cpu: usize) -> io::Result<()> {
 pub(super) fn run<T: Send>(pair: (usize, usize), work: impl FnOnce(&mut Fixture<'_>) -> io::Result<T> + Send) -> io::Result<T> {
     let (orders, rings) = (Orders::default(), Rings::new()?);
     let end = || orders.number.0.store(ENDED, Ordering::Release);
-    let (first, second) = std::thread::scope(|scope| {
-        let start = |cpu: usize| std::thread::Builder::new().name(format!("fip-choose-{cpu}"));
-        let (orders, rings, end) = (&orders, &rings, &end);
-        let second = start(pair.1).spawn_scoped(scope, move || carry_out(orders, rings, pair.1).inspect_err(|_| end()));
-        let first = start(pair.0).spawn_scoped(scope, move || {
-            let idle = Idle { looks: 0, since: None, orders, cpu: pair.0 };
-            let mut fixture =
-                Fixture { orders, number: 0, caller: Caller::new(rings, idle), started: Instant::now(), spent_ticks: 0.0 };
-            let outcome = bind(pair.0).and_then(|()| work(&mut fixture));
-            end();
-            outcome
-        });
-        if first.is_err() {
-            end();
-        }
-        let panicked = || io::Error::other("a measuring thread panicked");
-        let first = first.and_then(|thread| thread.join().unwrap_or_else(|_| Err(panicked())));
-        let second = second.inspect_err(|_| end()).and_then(|thread| thread.join().unwrap_or_else(|_| Err(panicked())));
-        (first, second)
-    });
-    // The one that failed says why; the other only that it was to stop.
-    match (first, second) {
-        (Ok(value), Ok(())) => Ok(value),
-        (Ok(_), Err(error)) | (Err(error), Ok(())) => Err(error),
-        (Err(one), Err(other)) => Err(other_side::cause(one, other)),
-    }
+    let first = || {
+        let caller = Caller::new(&rings, Idle { looks: 0, since: None, orders: &orders, cpu: pair.0 });
+        let mut fixture = Fixture { orders: &orders, number: 0, caller, started: Instant::now(), spent_ticks: 0.0 };
+        let outcome = other_side::bind(pair.0).and_then(|()| work(&mut fixture));
+        end();
+        outcome
+    };
+    let second = || carry_out(&orders, &rings, pair.1);
+    other_side::run_both("fip-choose", pair, first, second, &end).map(|(value, ())| value)
 }

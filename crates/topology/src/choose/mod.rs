@@ -1,14 +1,10 @@
-//! The choices of the ring's hot path ([`fipsee_ring::tuning`]), made by measurement between two CPUs.
+//! The choices of the ring's hot path ([`fipsee_ring::tuning`]), made by measurement between two CPUs
+//! (docs/decisions/0027-choices-by-measurement.md): two pinned threads pass messages through the ring of this workspace, candidate
+//! and present choice by turns, and [`decide()`] keeps what is clearly faster.
 //!
-//! Which of them are best depends on the CPU and on how far the two are apart, and families of CPUs differ so much that none is a
-//! prior for another (docs/how-fast.md, docs/decisions/0027-choices-by-measurement.md). So two pinned threads pass messages
-//! through the ring of this workspace, candidate and present choice by turns, and [`decide()`] keeps what is clearly faster.
-//!
-//! - What is timed are windows of a few exchanges; a piece of measurement is the median of its windows, so that it survives
-//!   interrupts and other load.
-//! - Two pieces that follow each other are compared, and of these ratios the median counts: a virtual machine is moved between
-//!   cores near to and far from each other within seconds, and both pieces see the same.
-//! - Threads of one core are not measured: a line does not move between them, and nothing differs.
+//! A piece of measurement is the median of windows of a few exchanges, so that it survives interrupts and other load. Two pieces
+//! that follow each other are compared, and of these ratios the median counts: a virtual machine is moved between cores within
+//! seconds, and both pieces see the same. Threads of one core are not measured: a line does not move between them.
 
 mod decide;
 mod fixture;

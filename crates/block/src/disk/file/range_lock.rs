@@ -1,12 +1,8 @@
 //! Which writes may run at the same time, on a file whose unit of transfer is larger than the disk's block.
 //!
-//! A write that does not cover whole units is a read-modify-write: it reads its units and writes them back. Another write to
-//! one of these units in between would be undone. So a read-modify-write is *exclusive* in its units; writes of whole units
-//! share. A request waits for all earlier conflicting ones, so there is no starvation and no deadlock. QEMU's tracked
-//! requests (`block/io.c`) do the same.
-//!
-//! The lock of the table is held for a scan of the writes in flight, and only by requests to disks that need it
-//! (docs/decisions/0022-a-file-disk-never-mixes.md).
+//! A write that does not cover whole units is a read-modify-write, and *exclusive* in its units: another write to one of them in
+//! between would be undone. Writes of whole units share. A request waits for all earlier conflicting ones, so there is no
+//! starvation and no deadlock. QEMU's tracked requests (`block/io.c`) do the same.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
