@@ -21,7 +21,9 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
     tally.check("tier 1 clippy of the client of calls", || step::succeed(beside_tests(root).args(client).args(DENY_WARNINGS)));
     tally.check("tier 1 format of bench/peers", || step::succeed(peers(root).args(["fmt", "--check"])));
     tally.check("tier 1 clippy of bench/peers", || {
-        step::succeed(peers(root).args(["clippy", "--no-default-features", "--all-targets"]).args(DENY_WARNINGS))
+        let mut clippy = peers(root);
+        clippy.env("CARGO_TARGET_DIR", target(root).join("check"));
+        step::succeed(clippy.args(["clippy", "--no-default-features", "--all-targets"]).args(DENY_WARNINGS))
     });
     tidy(root, tally);
     loom::run(root, tally);
@@ -39,13 +41,18 @@ pub(crate) fn beside_tests(root: &Path) -> Command {
     command
 }
 
+/// With the profile of our tests, so that dependencies are built once.
 fn peers(root: &Path) -> Command {
-    cargo(&root.join(PEERS))
+    let mut command = cargo(&root.join(PEERS));
+    command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1").env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only");
+    command
 }
 
 /// The harness of the benchmark, which is a workspace of its own.
 pub(crate) fn test_peers(root: &Path, tally: &mut Tally) {
-    tally.tests("tier 0 bench/peers", || step::output(peers(root).args(["test", "--no-default-features"])));
+    let mut test = peers(root);
+    test.env("CARGO_TARGET_DIR", target(root)).args(["test", "--no-default-features"]);
+    tally.tests("tier 0 bench/peers", || step::output(&mut test));
 }
 
 pub(crate) fn format(root: &Path, tally: &mut Tally) {

@@ -173,7 +173,8 @@ impl<'a> Build<'a> {
         let mut strip = Command::new("strip");
         let archives = files.iter().filter(|path| path.ends_with(".a"));
         strip.current_dir(root).args(["--strip-debug", "--enable-deterministic-archives"]).args(archives.clone());
-        let linked: Vec<&&str> = files.iter().filter(|path| path.starts_with("usr/bin/") || path.contains(".so")).collect();
+        let is_library = |path: &str| path.ends_with(".so") || path.contains(".so.");
+        let linked: Vec<&&str> = files.iter().filter(|path| path.starts_with("usr/bin/") || is_library(path)).collect();
         if archives.count() > 0 {
             step::succeed(&mut strip)?;
         }

@@ -1,6 +1,6 @@
 //! Files and folders, with errors that name them.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 fn named<T>(what: &str, path: &Path, outcome: std::io::Result<T>) -> Result<T, String> {
@@ -39,6 +39,12 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), String> {
 
 pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), String> {
     fs::rename(from, to).map_err(|error| format!("cannot rename {} to {}: {error}", from.display(), to.display()))
+}
+
+/// Wait until no other thread or process of ours holds this lock, until the file is dropped.
+pub(crate) fn lock(path: &Path) -> Result<File, String> {
+    make_folder(path.parent().unwrap_or(path))?;
+    named("lock", path, File::create(path).and_then(|file| file.lock().map(|()| file)))
 }
 
 /// What is in a folder, in order.

@@ -61,17 +61,13 @@ fn main() -> ExitCode {
     let is_fast = command == "test" && rest == ["--fast"];
     if !["bench", "endure", "fuzz", "simulate", "vm"].contains(&command.as_str()) && !rest.is_empty() && !is_fast {
         let takes = if command == "test" { "only --fast" } else { "no arguments" };
-        eprintln!("error: 'cargo xtask {command}' takes {takes}\n\n{USAGE}");
-        return ExitCode::from(USAGE_ERROR);
+        return refuse(&format!("'cargo xtask {command}' takes {takes}\n\n{USAGE}"));
     }
     let root = root();
     let (mut tally, started) = (Tally::default(), Instant::now());
     match command.as_str() {
         "setup" => {
-            if !setup::run().missing.is_empty() {
-                return ExitCode::FAILURE;
-            }
-            return ExitCode::SUCCESS;
+            return if setup::run().missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }
         "test" if is_fast => test::fast(&root, &mut tally),
         "test" => test::run(&root, &mut tally),
@@ -84,44 +80,42 @@ fn main() -> ExitCode {
         "ci" => ci::run(&root, &mut tally),
         "docs" => docs::run(&root, &mut tally),
         "tidy" => ci::tidy(&root, &mut tally),
-        "fuzz" => match fuzz::command(&root, &rest, &mut tally) {
-            Ok(true) => {}
-            Ok(false) => return ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("error: {error}");
-                return ExitCode::from(USAGE_ERROR);
+        "fuzz" | "vm" => {
+            let run = if command == "fuzz" { fuzz::command } else { vm::command };
+            match run(&root, &rest, &mut tally) {
+                Ok(true) => {}
+                Ok(false) => return ExitCode::SUCCESS,
+                Err(error) => return refuse(&error),
             }
-        },
+        }
         "loom" => loom::run(&root, &mut tally),
         "models" => models::run(&root, &mut tally),
-        "vm" => match vm::command(&root, &rest, &mut tally) {
-            Ok(true) => {}
-            Ok(false) => return ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("error: {error}");
-                return ExitCode::from(USAGE_ERROR);
-            }
-        },
-        "bench" if rest.first().is_some_and(|suite| suite == "ipc") => return ipc::run(&root, &rest[1..]),
-        "bench" if rest.first().is_some_and(|suite| suite == "pairs") => return pairs::run(&root, &rest[1..]),
-        "bench" if rest.first().is_some_and(|suite| suite == "vm") => return vm::bench::run(&root, &rest[1..]),
-        "bench" => return bench(&root, &rest),
+        "bench" => {
+            return match rest.split_first() {
+                Some((suite, rest)) if suite == "ipc" => ipc::run(&root, rest),
+                Some((suite, rest)) if suite == "pairs" => pairs::run(&root, rest),
+                Some((suite, rest)) if suite == "vm" => vm::bench::run(&root, rest),
+                _ => bench(&root, &rest),
+            };
+        }
         "endure" => return endure::run(&root, &rest),
         "simulate" => return simulate::run(&root, &rest),
         "help" | "--help" | "-h" => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
         }
-        other => {
-            eprintln!("error: no command '{other}'\n\n{USAGE}");
-            return ExitCode::from(USAGE_ERROR);
-        }
+        other => return refuse(&format!("no command '{other}'\n\n{USAGE}")),
     }
     if command == "test" {
         step::print_times(started);
     }
     println!("{}", tally.count);
     if tally.count.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn refuse(error: &str) -> ExitCode {
+    eprintln!("error: {error}");
+    ExitCode::from(USAGE_ERROR)
 }
 
 /// The repository this tool was built from.
@@ -156,8 +150,7 @@ fn end(mut command: Command) -> ExitCode {
 
 fn bench(root: &Path, arguments: &[String]) -> ExitCode {
     if !root.join("bench/suite/Cargo.toml").exists() {
-        eprintln!("error: this checkout has no benchmark suite (bench/suite, package fipsee-bench)");
-        return ExitCode::from(USAGE_ERROR);
+        return refuse("this checkout has no benchmark suite (bench/suite, package fipsee-bench)");
     }
     // Help and usage errors need nothing that ships.
     let measures = !arguments.iter().any(|argument| ["--help", "-h", "--version", "-V"].contains(&argument.as_str()));

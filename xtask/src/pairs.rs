@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use crate::dist::{Dist, PROFILE};
-use crate::{USAGE_ERROR, cargo, end, files, step};
+use crate::{cargo, end, files, refuse, step};
 
 /// The example of `fipsee-call` that drives typed calls.
 const CALLS: &str = "latency";
@@ -24,10 +24,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
             let builds = provide(root, old).and_then(|old| Ok((old, provide(root, new)?)));
             let (old, new) = match builds {
                 Ok(builds) => builds,
-                Err(error) => {
-                    eprintln!("error: {error}");
-                    return ExitCode::from(USAGE_ERROR);
-                }
+                Err(error) => return refuse(&error),
             };
             command.args([&old.program, &new.program]).args(["--names", &old.name, &new.name]).args(options);
         }

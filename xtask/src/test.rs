@@ -22,7 +22,6 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
             let mut tally = Tally::beside();
             vm::prepare(root, &mut tally);
             ci::run(root, &mut tally);
-            ci::test_peers(root, &mut tally);
             if is_built.recv() == Ok(true) {
                 simulate::tier(root, &mut tally);
             }
@@ -32,6 +31,7 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
         deb::run(&dist, tally);
         // The end of this thread is noticed there as well.
         let _ = built.send(build(root, &["--workspace"], tally));
+        ci::test_peers(root, tally);
         cargo_test(cargo_tests(root, &setup, &["--workspace"]).env(dist::DIST_VARIABLE, &dist.prefix), tally);
         match beside.join() {
             Ok(beside) => tally.join(beside),

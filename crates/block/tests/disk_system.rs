@@ -57,7 +57,7 @@ fn lock_of_a_process_that_is_gone_is_waited_for() {
     sendmsg(&sender, &[std::io::IoSlice::new(b"x")], &mut descriptors, SendFlags::empty()).expect("sent");
     drop(file);
     let release = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50)); // tidy: allow sleep, the lock is released while it is waited for
         drop((sender, receiver));
     });
     FileDisk::open(&options(&path)).expect("open once the lock is released");

@@ -28,14 +28,14 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
     duration.ok_or_else(|| format!("'{text}' is no time; write seconds above 0, for example 0.5"))
 }
 
-/// Counters that become rates: key, key of the rate.
-const RATES: [(&str, &str); 6] = [
-    ("reads", "reads_per_s"),
-    ("writes", "writes_per_s"),
-    ("others", "others_per_s"),
-    ("errors", "errors_per_s"),
-    ("read_bytes", "read_bytes_per_s"),
-    ("written_bytes", "written_bytes_per_s"),
+/// Counters of a queue that become rates: key, key of the rate, heading, are they bytes?
+const COUNTERS: [(&str, &str, &str, bool); 6] = [
+    ("reads", "reads_per_s", "READS", false),
+    ("writes", "writes_per_s", "WRITES", false),
+    ("others", "others_per_s", "OTHERS", false),
+    ("errors", "errors_per_s", "ERRORS", false),
+    ("read_bytes", "read_bytes_per_s", "READ", true),
+    ("written_bytes", "written_bytes_per_s", "WRITTEN", true),
 ];
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
@@ -72,7 +72,7 @@ fn add_rates(before: &Value, now: &mut Value, seconds: f64) {
     for queue in queues.into_iter().flatten() {
         let known = old.iter().find(|other| identity(other) == identity(queue));
         let mut rates = Map::new();
-        for (key, rate_key) in RATES {
+        for (key, rate_key, ..) in COUNTERS {
             let started = known.map_or(0, |known| admin::number(known, key));
             let rate = units::per_second(admin::number(queue, key).saturating_sub(started), seconds);
             rates.insert(rate_key.to_owned(), json!(rate));
@@ -98,17 +98,24 @@ fn name_cells(queue: &Value) -> Vec<String> {
     std::iter::once(admin::text(queue, "disk").to_owned()).chain(numbers).collect()
 }
 
-fn render_totals(stat: &Value) -> String {
-    let headings =
-        ["DISK", "CLIENT", "PID", "QUEUE", "READS", "WRITES", "OTHERS", "ERRORS", "READ", "WRITTEN", "P50", "P99", "P99.9"];
-    let mut queues = Table::new(1, &headings);
+/// A row for each queue, with what `cell` makes of each counter.
+fn queues(stat: &Value, suffix: &str, cell: impl Fn(&Value, (&str, &str, &str, bool)) -> String) -> String {
+    let counters = COUNTERS.map(|(.., heading, _)| format!("{heading}{suffix}"));
+    let mut headings = vec!["DISK", "CLIENT", "PID", "QUEUE"];
+    headings.extend(counters.iter().map(String::as_str).chain(["P50", "P99", "P99.9"]));
+    let mut table = Table::new(1, &headings);
     for queue in admin::list(stat, "queues") {
-        let mut row = name_cells(queue);
-        row.extend(["reads", "writes", "others", "errors"].map(|key| admin::number(queue, key).to_string()));
-        row.extend(["read_bytes", "written_bytes"].map(|key| units::bytes(admin::number(queue, key))));
-        row.extend(latencies(queue));
-        queues.push(row);
+        let cells = COUNTERS.map(|counter| cell(queue, counter));
+        table.push(name_cells(queue).into_iter().chain(cells).chain(latencies(queue)).collect());
     }
+    table.render()
+}
+
+fn render_totals(stat: &Value) -> String {
+    let queues = queues(stat, "", |queue, (key, _, _, is_bytes)| match admin::number(queue, key) {
+        bytes if is_bytes => units::bytes(bytes),
+        count => count.to_string(),
+    });
     let mut workers = Table::new(0, &["WORKER", "CPU", "QUEUES", "SLEEPS"]);
     for worker in admin::list(stat, "workers") {
         let cpu = worker.get("cpu").and_then(Value::as_u64).map_or_else(|| "any".to_owned(), |cpu| cpu.to_string());
@@ -118,8 +125,7 @@ fn render_totals(stat: &Value) -> String {
     let uptime_s = admin::number(stat, "uptime_s");
     let disks = render_disks(stat).map(|table| format!("\n{table}")).unwrap_or_default();
     format!(
-        "up {uptime_s} s; times are the daemon's own, from seeing a request to answering it\n{}\n{}{disks}",
-        queues.render(),
+        "up {uptime_s} s; times are the daemon's own, from seeing a request to answering it\n{queues}\n{}{disks}",
         workers.render()
     )
 }
@@ -137,31 +143,11 @@ fn render_disks(stat: &Value) -> Option<String> {
 }
 
 fn render_rates(stat: &Value) -> String {
-    let headings = [
-        "DISK",
-        "CLIENT",
-        "PID",
-        "QUEUE",
-        "READS/s",
-        "WRITES/s",
-        "OTHERS/s",
-        "ERRORS/s",
-        "READ/s",
-        "WRITTEN/s",
-        "P50",
-        "P99",
-        "P99.9",
-    ];
-    let mut queues = Table::new(1, &headings);
-    for queue in admin::list(stat, "queues") {
-        let rate = |key: &str| queue.get(key).and_then(Value::as_f64).unwrap_or(0.0);
-        let mut row = name_cells(queue);
-        row.extend(["reads_per_s", "writes_per_s", "others_per_s", "errors_per_s"].map(|key| units::count(rate(key))));
-        row.extend(["read_bytes_per_s", "written_bytes_per_s"].map(|key| format!("{}B", units::count(rate(key)))));
-        row.extend(latencies(queue));
-        queues.push(row);
-    }
-    format!("{}\n", queues.render())
+    let queues = queues(stat, "/s", |queue, (_, key, _, is_bytes)| {
+        let rate = units::count(queue.get(key).and_then(Value::as_f64).unwrap_or(0.0));
+        if is_bytes { format!("{rate}B") } else { rate }
+    });
+    format!("{queues}\n")
 }
 
 #[cfg(test)]

@@ -85,7 +85,8 @@ fn messages_come_back_asleep_or_not() {
             send(&mut client, value);
             assert_eq!(receive(&mut client), value);
         }
-        // Long enough for the queue to become idle: its stamp is what shows the next message, or its doorbell.
+        // Its stamp is what shows the next message then, or its doorbell.
+        // tidy: allow sleep, long enough for the queue to become idle, which nothing outside the worker shows
         std::thread::sleep(Duration::from_millis(20));
         send(&mut client, 1);
         assert_eq!(receive(&mut client), 1);

@@ -17,7 +17,8 @@ use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::throwaway::{self, ThrowawayRoot};
 use crate::{DEADLINE, Daemon, Directory, shipped, text_of};
@@ -178,16 +179,14 @@ fn run_shell(script: &str, place: &Directory, output: &Path, socket: &Path, path
     }
     command.stdin(Stdio::null()).stdout(file.try_clone().map_err(failed)?).stderr(file).process_group(0);
     let mut child = command.spawn().map_err(failed)?;
-    let deadline = Instant::now() + DEADLINE;
-    let ended = loop {
-        match child.try_wait().map_err(failed)? {
-            Some(status) => break status.to_string(),
-            None if Instant::now() > deadline => break "not ended in time".to_owned(),
-            None => std::thread::sleep(std::time::Duration::from_millis(10)),
-        }
-    };
-    // What the page started in the background, and the shell itself if it hangs.
     let group = rustix::process::Pid::from_child(&child);
+    let process =
+        rustix::process::pidfd_open(group, rustix::process::PidfdFlags::empty()).map_err(|errno| failed(errno.into()))?;
+    let timeout = Timespec::try_from(DEADLINE).map_err(|error| error.to_string())?;
+    // Interrupted by a signal: the page fails as if it hung.
+    let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout));
+    let ended = child.try_wait().map_err(failed)?.map_or_else(|| "not ended in time".to_owned(), |status| status.to_string());
+    // What the page started in the background, and the shell itself if it hangs.
     let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     let _ = child.wait();
     Ok(ended)

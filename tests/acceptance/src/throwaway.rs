@@ -103,6 +103,7 @@ impl ThrowawayRoot {
                 self.init = Pid::from_raw(init).expect("not 0");
                 break;
             }
+            // tidy: allow sleep, a system that boots notifies no process outside
             std::thread::sleep(Duration::from_millis(20));
         }
         // Units of no interest here may fail in a container, which makes it "degraded".
@@ -274,6 +275,7 @@ fn remove_cgroup(group: &Path) {
     }
     let deadline = Instant::now() + Duration::from_secs(10);
     while group.exists() && fs::remove_dir(group).is_err() && Instant::now() < deadline {
+        // tidy: allow sleep, nothing notifies when the kernel has let go
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use fipsee_block::client::{AttachOptions, Blocking};
 
 use fipsee_oracle::content::{self, Found, Random, SECTOR_BYTES};
+use fipsee_oracle::daemon::{Daemon, Program};
 
 use crate::oracle::{Counts, DurabilityPoint, Oracle};
 use crate::record::Record;
@@ -47,10 +48,10 @@ impl Storage {
     fn spec(self, directory: &Path, seed: u64) -> String {
         let file = format!("file:{},size={}", directory.join("disk").display(), DISK_BYTES);
         match self {
-            Self::File => format!("d={file}"),
-            Self::Late => format!("d=delay:50us+500us,seed={seed}:{file}"),
-            Self::PowerCut => format!("d=powercut:{file}"),
-            Self::Torn => format!("d=powercut:survive=50,seed={seed}:{file}"),
+            Self::File => file,
+            Self::Late => format!("delay:50us+500us,seed={seed}:{file}"),
+            Self::PowerCut => format!("powercut:{file}"),
+            Self::Torn => format!("powercut:survive=50,seed={seed}:{file}"),
         }
     }
 }
@@ -143,21 +144,11 @@ struct Writer {
     listener: JoinHandle<()>,
 }
 
-/// A process that does not outlive us.
-struct Guarded(Child);
-
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 struct Campaign<'a> {
     settings: &'a Settings,
     bench: Bench,
     random: Random,
-    daemon: Option<Guarded>,
+    daemon: Daemon,
     writer: Option<Writer>,
 }
 
@@ -170,11 +161,12 @@ pub fn run(settings: &Settings) -> Result<Counts, String> {
     let outlives = matches!(settings.storage, Storage::File | Storage::Late);
     let point = if outlives { DurabilityPoint::Completion } else { DurabilityPoint::Flush };
     let oracle = (Mutex::new((Oracle::new(point, SECTOR_COUNT), None)), Condvar::new());
+    let spec = settings.storage.spec(&settings.directory, settings.seed);
     let mut campaign = Campaign {
         settings,
         bench: Bench { oracle: Arc::new(oracle) },
         random: Random(settings.seed),
-        daemon: None,
+        daemon: Daemon::start(&Program::Own(settings.program.clone()), &settings.directory, &spec)?,
         writer: None,
     };
     let outcome = campaign.run();
@@ -186,8 +178,6 @@ pub fn run(settings: &Settings) -> Result<Counts, String> {
 
 impl Campaign<'_> {
     fn run(&mut self) -> Result<(), String> {
-        self.start_daemon()?;
-        drop(self.attach(false)?);
         self.start_writer()?;
         for kill in 1..=self.settings.kills {
             self.one_kill().map_err(|error| format!("kill {kill}, seed {}: {error}", self.settings.seed))?;
@@ -201,8 +191,7 @@ impl Campaign<'_> {
         self.bench.wait("the writer goes on", |oracle| oracle.counts.completed >= target)?;
         match self.settings.victim {
             Victim::Daemon => {
-                self.daemon = None;
-                self.start_daemon()?;
+                self.daemon.kill_and_restart()?;
                 self.check(false, false)
             }
             Victim::Client => {
@@ -214,10 +203,9 @@ impl Campaign<'_> {
             Victim::Both => {
                 // Signalled first: a writer that is still attaching would end by itself when its daemon is gone.
                 self.signal_writer()?;
-                self.daemon = None;
+                self.daemon.kill_and_restart()?;
                 self.await_killed_writer()?;
                 self.bench.lock().0.lose_cache();
-                self.start_daemon()?;
                 self.check(true, false)?;
                 self.start_writer()
             }
@@ -237,36 +225,14 @@ impl Campaign<'_> {
         self.check(true, true)
     }
 
-    fn socket(&self) -> PathBuf {
-        self.settings.directory.join("s")
-    }
-
-    fn vm_socket(&self) -> PathBuf {
-        self.settings.directory.join("v")
-    }
-
-    fn start_daemon(&mut self) -> Result<(), String> {
-        let log = std::fs::File::options().create(true).append(true).open(self.settings.directory.join("log"));
-        let log = log.map_err(|error| error.to_string())?;
-        let mut command = Command::new(&self.settings.program);
-        command.arg("daemon").arg("--listen").arg(self.socket());
-        command.arg("--disk").arg(self.settings.storage.spec(&self.settings.directory, self.settings.seed));
-        if self.settings.way == Way::VhostUser {
-            command.arg("--vhost-user").arg(format!("d={}", self.vm_socket().display()));
-        }
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
-        self.daemon = Some(Guarded(child.map_err(|error| format!("the daemon does not start: {error}"))?));
-        Ok(())
-    }
-
     fn start_writer(&mut self) -> Result<(), String> {
         let token = self.bench.lock().0.last_token + 1;
         let mut command = Command::new(&self.settings.program);
-        command.arg("writer");
-        match self.settings.way {
-            Way::Library => command.arg("library").arg(self.socket()),
-            Way::VhostUser => command.arg("vhost-user").arg(self.vm_socket()),
+        let (way, socket) = match self.settings.way {
+            Way::Library => ("library", self.daemon.socket()),
+            Way::VhostUser => ("vhost-user", self.daemon.vm_socket()),
         };
+        command.args(["writer", way]).arg(socket);
         for number in [SECTOR_COUNT, token, self.random.below(u64::MAX)] {
             command.arg(number.to_string());
         }
@@ -301,9 +267,10 @@ impl Campaign<'_> {
         let deadline = Instant::now() + TIMEOUT;
         let options = AttachOptions { read_only: true, exclusive: alone, ..AttachOptions::new("d") };
         loop {
-            match Blocking::attach(&self.socket(), &options) {
+            match Blocking::attach(&self.daemon.socket(), &options) {
                 Ok(blocking) => return Ok(blocking),
                 Err(error) if Instant::now() > deadline => return Err(format!("the daemon does not take us: {error}")),
+                // tidy: allow sleep, nothing notifies when a socket is there
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
         }
@@ -328,7 +295,6 @@ impl Campaign<'_> {
     }
 
     fn abort(&mut self) {
-        self.daemon = None;
         if let Some(mut writer) = self.writer.take() {
             let _ = writer.child.kill();
             let _ = writer.child.wait();

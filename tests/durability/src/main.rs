@@ -6,11 +6,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Parser, Subcommand};
-use fipsee_daemon::config::Arguments;
 use fipsee_durability::campaign::{self, Settings, Storage, Victim, Way};
-use fipsee_durability::writer::library::Library;
-use fipsee_durability::writer::vhost_user::VhostUser;
 use fipsee_durability::writer::{self, Plan};
+use fipsee_oracle::daemon::{self, die_with_parent};
 
 #[derive(Parser)]
 #[command(name = "fipsee-endure", about = "Kills daemons and clients under load, and compares disks with what was acknowledged")]
@@ -50,7 +48,7 @@ enum Commands {
     },
     /// Be a writer (used by `run`).
     #[command(hide = true)]
-    Writer { way: String, socket: PathBuf, sector_count: u64, first_token: u64, seed: u64 },
+    Writer { way: Way, socket: PathBuf, sector_count: u64, first_token: u64, seed: u64 },
 }
 
 /// What is worth killing.
@@ -78,14 +76,10 @@ fn main() -> ExitCode {
             }
             outcome
         }
-        Commands::Daemon { arguments } => {
-            die_with_our_parent();
-            let all = std::iter::once(OsString::from("fipseed")).chain(arguments);
-            fipsee_daemon::start(Arguments::parse_from(all))
-        }
+        Commands::Daemon { arguments } => daemon::serve(arguments),
         Commands::Writer { way, socket, sector_count, first_token, seed } => {
-            die_with_our_parent();
-            write(&way, &socket, Plan { sector_count, first_token, seed })
+            die_with_parent();
+            writer::attach(way, &socket).and_then(|front| writer::run(front, Plan { sector_count, first_token, seed }))
         }
     };
     match outcome {
@@ -94,18 +88,6 @@ fn main() -> ExitCode {
             eprintln!("error: {error}");
             ExitCode::FAILURE
         }
-    }
-}
-
-/// A campaign that is itself killed leaves nothing behind.
-fn die_with_our_parent() {
-    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-}
-
-fn write(way: &str, socket: &Path, plan: Plan) -> Result<(), String> {
-    match way {
-        "library" => writer::run(Library::attach(socket, "d")?, plan),
-        _ => writer::run(VhostUser::start(socket)?, plan),
     }
 }
 

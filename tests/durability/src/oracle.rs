@@ -4,9 +4,11 @@
 use std::collections::HashMap;
 
 use fipsee_oracle::content::{Found, Value};
+use fipsee_oracle::front::Action;
 use fipsee_oracle::model::{Change, Ended, Kind, Model, Token};
+use fipsee_oracle::workload::kind_of;
 
-use crate::record::{Action, MOST_READ, Record};
+use crate::record::{MOST_READ, Record};
 
 /// When is a write safe from what we do to it?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,23 +139,22 @@ impl Oracle {
         self.last_token = self.last_token.max(token);
         let request = Outstanding { action, sector, count, covers: self.flushed + self.unflushed.len() as u64 };
         match action {
-            Action::Write | Action::WriteDurably => {
+            Action::Flush => self.both(|model| model.note(token, Kind::Flush, 0, 0)),
+            Action::Read => {
+                self.seen.begin_read(token, sector, count);
+                self.safe.note(token, Kind::Read, sector, count);
+            }
+            _ => {
                 let overlaps = |other: &Outstanding| {
-                    let writes = matches!(other.action, Action::Write | Action::WriteDurably);
+                    let writes = matches!(other.action, Action::Write { .. });
                     writes && other.sector < sector + count && sector < other.sector + other.count
                 };
                 self.counts.overlapping += u64::from(self.outstanding.values().any(overlaps));
                 let value = Value::try_from(token).map_err(|_| "too many requests for one campaign".to_owned())?;
                 self.newest[index(sector)..index(sector + count)].fill(value);
-                let kind = if action == Action::Write { Kind::Write } else { Kind::WriteDurably };
-                let change = Change { kind, sector, count, value };
+                let change = Change { kind: kind_of(action), sector, count, value };
                 self.seen.begin(token, change);
                 self.safe.begin(token, change);
-            }
-            Action::Flush => self.both(|model| model.note(token, Kind::Flush, 0, 0)),
-            Action::Read => {
-                self.seen.begin_read(token, sector, count);
-                self.safe.note(token, Kind::Read, sector, count);
             }
         }
         match self.outstanding.insert(token, request) {
@@ -176,11 +177,11 @@ impl Oracle {
         }
         self.counts.completed += 1;
         match request.action {
-            Action::Write => {
+            Action::Write { fua: false } => {
                 self.seen.end(token);
                 self.unflushed.extend(self.safe.abandon(token));
             }
-            Action::WriteDurably => {
+            Action::Write { fua: true } => {
                 self.counts.hardened += 1;
                 self.both(|model| _ = model.end(token));
             }
@@ -193,7 +194,7 @@ impl Oracle {
                     self.safe.replace(&ended);
                 }
             }
-            Action::Read => {
+            _ => {
                 self.safe.note_end(token);
                 let sectors = found.into_iter().take(index(request.count));
                 // Of overlapping writes the writer reports that they are mixed, and not how.
@@ -218,9 +219,9 @@ impl Oracle {
         self.counts.died += self.outstanding.len() as u64;
         for (token, request) in std::mem::take(&mut self.outstanding) {
             match request.action {
-                Action::Write | Action::WriteDurably => self.both(|model| _ = model.abandon(token)),
+                Action::Write { .. } => self.both(|model| _ = model.abandon(token)),
                 Action::Flush => {}
-                Action::Read => self.seen.forget_read(token),
+                _ => self.seen.forget_read(token),
             }
         }
     }
@@ -257,6 +258,8 @@ impl Oracle {
 mod tests {
     use super::*;
 
+    const WRITE: Action = Action::Write { fua: false };
+    const DURABLE: Action = Action::Write { fua: true };
     const ZEROES: [Found; MOST_READ] = [Found::Value(0); MOST_READ];
 
     fn submit(token: Token, action: Action, sector: u64) -> Record {
@@ -280,7 +283,7 @@ mod tests {
 
     #[test]
     fn writes_are_safe_when_they_complete_or_when_a_flush_does_as_was_promised() {
-        let story = [submit(1, Action::Write, 0), done(1), submit(2, Action::Flush, 0), submit(3, Action::Write, 1), done(3)];
+        let story = [submit(1, WRITE, 0), done(1), submit(2, Action::Flush, 0), submit(3, WRITE, 1), done(3)];
         let mut oracle = reported(DurabilityPoint::Completion, &story);
         assert!(
             check(&mut oracle, false, [0, 3, 0, 0]).expect_err("lost").contains("sector 0 (page 0, 0): zeroes; allowed: write 1")
@@ -291,7 +294,7 @@ mod tests {
         oracle.receive(done(2)).expect("a flush");
         check(&mut oracle, false, [1, 0, 0, 0]).expect("it covers what was complete before it");
         assert!(check(&mut oracle, false, [0, 3, 0, 0]).is_err());
-        oracle.receive(submit(4, Action::WriteDurably, 2)).expect("a write");
+        oracle.receive(submit(4, DURABLE, 2)).expect("a write");
         oracle.receive(done(4)).expect("a write");
         assert!(check(&mut oracle, false, [1, 3, 0, 0]).is_err());
         check(&mut oracle, false, [1, 3, 4, 0]).expect("all is well");
@@ -299,21 +302,14 @@ mod tests {
 
     #[test]
     fn flush_that_met_a_power_cut_promises_nothing_of_before() {
-        let story = [submit(1, Action::Write, 0), done(1), submit(2, Action::Flush, 0), Record::Lost, done(2)];
+        let story = [submit(1, WRITE, 0), done(1), submit(2, Action::Flush, 0), Record::Lost, done(2)];
         check(&mut reported(DurabilityPoint::Flush, &story), false, [0; 4]).expect("it was lost before");
         check(&mut reported(DurabilityPoint::Flush, &story), true, [0; 4]).expect("it was lost before");
     }
 
     #[test]
     fn either_of_two_that_overlapped_survives_and_what_a_third_replaced_does_not() {
-        let story = [
-            submit(1, Action::WriteDurably, 0),
-            done(1),
-            submit(2, Action::Write, 0),
-            submit(3, Action::Write, 0),
-            done(2),
-            done(3),
-        ];
+        let story = [submit(1, DURABLE, 0), done(1), submit(2, WRITE, 0), submit(3, WRITE, 0), done(2), done(3)];
         let mut oracle = reported(DurabilityPoint::Flush, &story);
         for value in [1, 2, 3] {
             check(&mut oracle, false, [value, 0, 0, 0]).expect("none was flushed");
@@ -330,8 +326,7 @@ mod tests {
     #[test]
     fn what_a_killed_writer_had_in_flight_was_done_or_not() {
         for value in [1, 2] {
-            let mut oracle =
-                reported(DurabilityPoint::Completion, &[submit(1, Action::Write, 0), done(1), submit(2, Action::Write, 0)]);
+            let mut oracle = reported(DurabilityPoint::Completion, &[submit(1, WRITE, 0), done(1), submit(2, WRITE, 0)]);
             oracle.writer_died();
             check(&mut oracle, true, [value, 0, 0, 0]).expect("done or not");
             assert!(check(&mut oracle, true, [3 - value, 0, 0, 0]).is_err(), "it stays as it was found");
@@ -340,13 +335,12 @@ mod tests {
 
     #[test]
     fn everything_that_must_not_be_is_reported() {
-        let mut oracle =
-            reported(DurabilityPoint::Completion, &[submit(1, Action::Write, 0), done(1), submit(2, Action::Read, 0)]);
+        let mut oracle = reported(DurabilityPoint::Completion, &[submit(1, WRITE, 0), done(1), submit(2, Action::Read, 0)]);
         assert!(oracle.receive(done(1)).expect_err("twice").contains("twice"));
         assert!(oracle.receive(Record::End).expect_err("missing").contains("1 requests have no completion"));
         assert!(oracle.receive(done(2)).expect_err("old").contains("zeroes; allowed: write 1"));
         assert!(check(&mut oracle, true, [6, 0, 0, 0]).expect_err("from nowhere").contains("write 6"));
-        oracle.receive(submit(3, Action::Write, 0)).expect("a write");
+        oracle.receive(submit(3, WRITE, 0)).expect("a write");
         let failed = Record::Done { token: 3, status: 1, found: ZEROES };
         assert!(oracle.receive(failed).expect_err("failed").contains("status 1"));
     }

@@ -3,6 +3,7 @@
 use std::io::Read;
 
 use fipsee_oracle::content::{Found, Value};
+use fipsee_oracle::front::Action;
 
 /// Sectors of a read, at most.
 pub const MOST_READ: usize = 8;
@@ -14,19 +15,8 @@ const TORN: u64 = 1 << 32;
 /// Nothing that belongs there was found.
 const GARBAGE: u64 = 1 << 33;
 
-/// An operation of the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub enum Action {
-    /// A write.
-    Write = 1,
-    /// A write that is durable when it completes.
-    WriteDurably = 2,
-    /// A flush.
-    Flush = 3,
-    /// A read of a few sectors.
-    Read = 4,
-}
+/// Operations of writers, by their number in a record.
+const ACTIONS: [Action; 4] = [Action::Write { fua: false }, Action::Write { fua: true }, Action::Flush, Action::Read];
 
 /// One line of the story.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +55,10 @@ impl Record {
     pub fn to_bytes(self) -> Vec<u8> {
         let mut words = [0; WORDS];
         let head = match self {
-            Self::Submit { token, action, sector, count } => [1, token, action as u64, sector, count],
+            Self::Submit { token, action, sector, count } => {
+                let number = ACTIONS.iter().position(|one| *one == action).unwrap_or(ACTIONS.len());
+                [1, token, number as u64, sector, count]
+            }
             Self::Done { token, status, found } => {
                 words[3..3 + MOST_READ].copy_from_slice(&found.map(word_of));
                 [2, token, status, words[3], words[4]]
@@ -82,8 +75,7 @@ impl Record {
         let [kind, token, a, b, c, ..] = words;
         Some(match kind {
             1 => {
-                let actions = [Action::Write, Action::WriteDurably, Action::Flush, Action::Read];
-                let action = actions.into_iter().find(|action| *action as u64 == a)?;
+                let action = *ACTIONS.get(usize::try_from(a).ok()?)?;
                 Self::Submit { token, action, sector: b, count: c }
             }
             2 => {

@@ -1,5 +1,6 @@
 //! The daemon under test: this program itself, or another binary; its log, and the admin socket.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -7,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use clap::Parser;
 use fipsee_daemon::admin::admin_path;
+use fipsee_daemon::config::Arguments;
 use serde_json::{Value, json};
 
 use crate::interrupt;
@@ -23,6 +26,21 @@ pub enum Program {
     Own(PathBuf),
     /// Another binary.
     Other(PathBuf),
+}
+
+/// Be a daemon with that command line, for the process that started this one.
+///
+/// # Errors
+/// As the daemon says it.
+pub fn serve(arguments: Vec<OsString>) -> Result<(), String> {
+    die_with_parent();
+    let all = std::iter::once(OsString::from("fipseed")).chain(arguments);
+    fipsee_daemon::start(Arguments::parse_from(all))
+}
+
+/// A campaign that is itself killed leaves nothing behind.
+pub fn die_with_parent() {
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
 }
 
 /// A daemon that serves disk `d`, and does not outlive us.
@@ -101,7 +119,7 @@ impl Daemon {
             if Instant::now() > deadline {
                 return Err(format!("the daemon does not listen:\n{}", self.log()));
             }
-            std::thread::sleep(PAUSE); // nothing notifies when a socket is there
+            std::thread::sleep(PAUSE); // tidy: allow sleep, nothing notifies when a socket is there
         }
         Ok(())
     }

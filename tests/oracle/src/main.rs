@@ -6,11 +6,10 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
-use fipsee_daemon::config::Arguments;
 use fipsee_oracle::setup::{FrontKind, Setup};
 use fipsee_oracle::storage::{Kind, default_folder};
 use fipsee_oracle::workload::{Counts, Settings};
-use fipsee_oracle::{interrupt, scenario, slow_file, workload};
+use fipsee_oracle::{daemon, interrupt, scenario, slow_file, workload};
 
 /// Many small requests and a large one at times.
 const KILLS_MEAN_BYTES: u64 = 64 << 10;
@@ -25,60 +24,15 @@ struct Options {
 #[derive(Subcommand)]
 enum Commands {
     /// Random requests of every size.
-    Random {
-        #[command(flatten)]
-        choice: Choice,
-        /// Requests of each run.
-        #[arg(long, default_value_t = 1_000_000)]
-        requests: u64,
-        /// Bytes that each run writes, about, in GiB; sizes are chosen so that these suffice.
-        #[arg(long, default_value_t = 180)]
-        write_gib: u64,
-        /// Requests in flight.
-        #[arg(long, default_value_t = 64)]
-        depth: u64,
-    },
+    Random(Choice),
     /// One write of 16 MiB and sixty small ones into its last pages, together.
-    Scenario {
-        #[command(flatten)]
-        choice: Choice,
-        /// Rounds of each run.
-        #[arg(long, default_value_t = 10_000)]
-        rounds: u64,
-    },
+    Scenario(Choice),
     /// Random requests, and the daemon killed below them again and again.
-    Kills {
-        #[command(flatten)]
-        choice: Choice,
-        /// Kills of each run.
-        #[arg(long, default_value_t = 200)]
-        kills: u64,
-    },
+    Kills(Choice),
     /// Kills of a daemon with slow writes: they would come late, over the writes of the next daemon.
-    LateWrites {
-        #[command(flatten)]
-        choice: Choice,
-        /// Kills of each run.
-        #[arg(long, default_value_t = 50)]
-        kills: u64,
-    },
+    LateWrites(Choice),
     /// All of these: every storage by the library, every front on two kinds of it.
-    All {
-        #[command(flatten)]
-        choice: Choice,
-        /// Requests of each random run by the library; others have a tenth.
-        #[arg(long, default_value_t = 1_000_000)]
-        requests: u64,
-        /// Bytes that each of these writes, about, in GiB.
-        #[arg(long, default_value_t = 180)]
-        write_gib: u64,
-        /// Rounds of the scenario.
-        #[arg(long, default_value_t = 10_000)]
-        rounds: u64,
-        /// Kills of each campaign.
-        #[arg(long, default_value_t = 100)]
-        kills: u64,
-    },
+    All(Choice),
     /// Serve a file with late writes (used by `late-writes`).
     #[command(hide = true)]
     SlowFile { folder: PathBuf, content: PathBuf, seed: u64 },
@@ -126,24 +80,35 @@ struct Choice {
     /// Compare on when a request fails: old daemons fail a flush sooner than they are seen to lose data.
     #[arg(long)]
     forgive: bool,
+    /// Random runs: requests of each; of `all`, other fronts than the library have a tenth.
+    #[arg(long, default_value_t = 1_000_000)]
+    requests: u64,
+    /// Random runs: bytes that each writes, about, in GiB; sizes are chosen so that these suffice.
+    #[arg(long, default_value_t = 180)]
+    write_gib: u64,
+    /// Random runs: requests in flight.
+    #[arg(long, default_value_t = 64)]
+    depth: u64,
+    /// Rounds of the scenario.
+    #[arg(long, default_value_t = 10_000)]
+    rounds: u64,
+    /// Kills of each run [default: 200; of late writes 50; of `all` 100]
+    #[arg(long)]
+    kills: Option<u64>,
 }
 
 fn main() -> ExitCode {
     let outcome = match Options::parse().command {
-        Commands::Random { choice, requests, write_gib, depth } => random(&choice, requests, write_gib, depth),
-        Commands::Scenario { choice, rounds } => rounds_of(&choice, rounds),
-        Commands::Kills { choice, kills } => kills_of(&choice, kills),
-        Commands::LateWrites { choice, kills } => late_writes(&choice, kills),
-        Commands::All { choice, requests, write_gib, rounds, kills } => all(&choice, requests, write_gib, rounds, kills),
+        Commands::Random(choice) => random(&choice),
+        Commands::Scenario(choice) => rounds_of(&choice),
+        Commands::Kills(choice) => kills_of(&choice, choice.kills.unwrap_or(200)),
+        Commands::LateWrites(choice) => late_writes(&choice, choice.kills.unwrap_or(50)),
+        Commands::All(choice) => all(&choice),
         Commands::SlowFile { folder, content, seed } => {
             let bytes = std::fs::read(&content).map_err(|error| format!("{}: {error}", content.display()));
             bytes.and_then(|bytes| slow_file::serve(&folder, bytes, seed))
         }
-        Commands::Daemon { arguments } => {
-            let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-            let all = std::iter::once(OsString::from("fipseed")).chain(arguments);
-            fipsee_daemon::start(Arguments::parse_from(all))
-        }
+        Commands::Daemon { arguments } => daemon::serve(arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -154,14 +119,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn random(choice: &Choice, requests: u64, write_gib: u64, depth: u64) -> Result<(), String> {
-    let mean_bytes = Settings::mean_of(requests, write_gib << 30);
-    let settings = Settings { requests, mean_bytes, seed: choice.seed, depth, ..Settings::default() };
+fn random(choice: &Choice) -> Result<(), String> {
+    let mean_bytes = Settings::mean_of(choice.requests, choice.write_gib << 30);
+    let (requests, seed, depth) = (choice.requests, choice.seed, choice.depth);
+    let settings = Settings { requests, mean_bytes, seed, depth, ..Settings::default() };
     each(choice, &mut |setup| setup.run(&mut |site| workload::run(site, &settings)))
 }
 
-fn rounds_of(choice: &Choice, rounds: u64) -> Result<(), String> {
-    each(choice, &mut |setup| setup.run(&mut |site| scenario::run(site, rounds, choice.seed)))
+fn rounds_of(choice: &Choice) -> Result<(), String> {
+    each(choice, &mut |setup| setup.run(&mut |site| scenario::run(site, choice.rounds, choice.seed)))
 }
 
 fn kills_of(choice: &Choice, kills: u64) -> Result<(), String> {
@@ -177,21 +143,23 @@ fn late_writes(choice: &Choice, kills: u64) -> Result<(), String> {
 }
 
 /// What fails does not keep the rest from running.
-fn all(choice: &Choice, requests: u64, write_gib: u64, rounds: u64, kills: u64) -> Result<(), String> {
-    let two = Choice { storage: vec![Kind::Ext4, Kind::Ext4On4096], ..choice.clone() };
-    let cached = Choice { disk: vec!["block=512,direct=off".to_owned()], ..two.clone() };
-    let direct_loop = Choice { storage: vec![Kind::Loop512, Kind::Loop4096], direct_loop: true, ..choice.clone() };
-    let files = Choice { storage: vec![Kind::Folder, Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Ext4On4096], ..choice.clone() };
-    let fronts: Vec<FrontKind> = FrontKind::ALL.into_iter().filter(|front| *front != FrontKind::Library).collect();
-    let guests = Choice { front: vec![FrontKind::Library, FrontKind::VhostUser], ..two.clone() };
+fn all(choice: &Choice) -> Result<(), String> {
+    let kills = choice.kills.unwrap_or(100);
+    let tenth = Choice { requests: choice.requests / 10, write_gib: choice.write_gib / 10, ..choice.clone() };
+    let storage = vec![Kind::Ext4, Kind::Ext4On4096];
+    let cached = Choice { storage: storage.clone(), disk: vec!["block=512,direct=off".to_owned()], ..tenth.clone() };
+    let direct_loop = Choice { storage: vec![Kind::Loop512, Kind::Loop4096], direct_loop: true, ..tenth.clone() };
+    let files = vec![Kind::Folder, Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Ext4On4096];
+    let front: Vec<FrontKind> = FrontKind::ALL.into_iter().filter(|front| *front != FrontKind::Library).collect();
+    let both = Choice { front: vec![FrontKind::Library, FrontKind::VhostUser], ..choice.clone() };
     let outcomes = [
-        random(choice, requests, write_gib, 64),
-        random(&cached, requests / 10, write_gib / 10, 64),
-        random(&direct_loop, requests / 10, write_gib / 10, 64),
-        random(&Choice { front: fronts, ..two }, requests / 10, write_gib / 10, 64),
-        rounds_of(&files, rounds),
-        kills_of(&guests, kills),
-        late_writes(&Choice { front: vec![FrontKind::Library, FrontKind::VhostUser], ..choice.clone() }, kills),
+        random(choice),
+        random(&cached),
+        random(&direct_loop),
+        random(&Choice { front, storage: storage.clone(), ..tenth }),
+        rounds_of(&Choice { storage: files, ..choice.clone() }),
+        kills_of(&Choice { storage, ..both.clone() }, kills),
+        late_writes(&both, kills),
     ];
     outcomes.into_iter().collect()
 }

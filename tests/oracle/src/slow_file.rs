@@ -94,7 +94,7 @@ impl Filesystem for SlowFile {
     ) {
         let bytes = Arc::clone(&self.bytes);
         std::thread::spawn(move || {
-            std::thread::sleep(PROMPT); // the slowness is what is wanted
+            std::thread::sleep(PROMPT); // tidy: allow sleep, the slowness is what is wanted
             let bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
             let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
             let end = start.saturating_add(size as usize).min(bytes.len());
@@ -120,7 +120,7 @@ impl Filesystem for SlowFile {
             if random.percent(30) { Duration::from_millis(random.below(LATE_MS)) } else { PROMPT }
         };
         std::thread::spawn(move || {
-            std::thread::sleep(late); // as above
+            std::thread::sleep(late); // tidy: allow sleep, as above
             let mut bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
             let start = usize::try_from(offset).unwrap_or(usize::MAX);
             match bytes.get_mut(start..start.saturating_add(data.len())) {

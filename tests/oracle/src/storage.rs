@@ -113,6 +113,7 @@ fn persist(mut action: impl FnMut() -> Result<String, String>) -> Result<String,
     let deadline = Instant::now() + BUSY_FOR;
     loop {
         match action() {
+            // tidy: allow sleep, nothing notifies when the kernel has let go
             Err(error) if error.contains("busy") && Instant::now() < deadline => std::thread::sleep(PAUSE),
             outcome => return outcome,
         }

@@ -7,12 +7,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::files::{list, list_ending, make_folder, name_of, write};
+use crate::files::{list, list_ending, lock, make_folder, name_of, write};
 use crate::step::{self, print};
 use crate::vm::apt::Apt;
 
 /// Source, unpacked and configured, of the fio that is installed; kept in `cache` for the next time.
 pub(crate) fn prepare(cache: &Path) -> Result<PathBuf, String> {
+    // The engine and the guests' fio are built at the same time.
+    let _lock = lock(&cache.join("lock"))?;
     let wanted = installed()?;
     let folder = cache.join(wanted.replace('=', "-"));
     let (source, stamp) = (folder.join("source"), folder.join("configured"));

@@ -37,6 +37,12 @@ const ATOMICS_FILE: &str = "crates/ring/src/sync.rs";
 /// How far above unsafe code its proof may end: a statement that begins some lines earlier carries it.
 const PROOF_REACH_LINES: usize = 12;
 
+/// Tests whose sleeps and asserted times have no reasons yet.
+const NOT_YET_TIMELESS: [&str; 3] = ["crates/daemon/tests/", "tests/hostile/tests/", "tests/guest/"];
+
+/// What a limit is called after which something hangs: minutes, not what is measured.
+const HANG_LIMITS: [&str; 3] = ["DEADLINE", "TIMEOUT", "LIMIT"];
+
 /// A call that must not be in code, and what to do instead.
 const FORBIDDEN_CALLS: [(&str, &str); 3] = [
     ("todo!", "write it, or leave it out of this change"),
@@ -84,8 +90,12 @@ pub(crate) fn check(file: &File) -> Vec<String> {
                 report(&format!("`{word}` below {folder}: {why}"));
             }
         }
-        if has_word(code, "thread::sleep") && !in_test && !is_allowed(&lines, index, "sleep") {
+        let is_exempt = NOT_YET_TIMELESS.iter().any(|folder| file.path.starts_with(folder));
+        if has_word(code, "thread::sleep") && !is_exempt && !is_allowed(&lines, index, "sleep") {
             report("sleeping is no synchronisation: wait for the event, or say `tidy: allow sleep, <reason>`");
+        }
+        if in_test && asserts_most_time(code) && !is_exempt && !is_allowed(&lines, index, "time") {
+            report("a machine may be busy for any time: assert what happens, or say `tidy: allow time, <reason>`");
         }
         if names_machine_atomic(code) && file.path != ATOMICS_FILE && !is_allowed(&lines, index, "atomic") {
             report("use fipsee_ring::AtomicU32, which the model checker can replace; only crates/ring/src/sync.rs names atomics");
@@ -117,6 +127,15 @@ fn is_test_file(path: &str) -> bool {
 fn may_be_unsafe(path: &str) -> bool {
     let is_listed = |listed: &&str| path == *listed || (!listed.ends_with(".rs") && path.starts_with(*listed));
     is_test_file(path) || UNSAFE_FILES.iter().any(is_listed)
+}
+
+/// Is it asserted that something takes less than a time, which is no limit for what hangs?
+fn asserts_most_time(code: &str) -> bool {
+    let compared = code.split_once('<').filter(|_| has_word(code, "assert!"));
+    compared.is_some_and(|(left, right)| {
+        let is_time = left.contains("elapsed()") || right.trim_start_matches(['=', ' ']).starts_with("Duration::from_");
+        is_time && !HANG_LIMITS.iter().any(|limit| right.contains(limit))
+    })
 }
 
 /// Is `word` in `code`, not as the end of a longer name?
@@ -190,13 +209,26 @@ mod tests {
     }
 
     #[test]
-    fn sleep_needs_a_reason_outside_tests() {
+    fn sleep_needs_a_reason_in_tests_too() {
         let sleep = "std::thread::sleep(pause);\n";
         assert_eq!(errors("crates/daemon/src/a.rs", sleep).len(), 1);
         assert_eq!(errors("crates/daemon/src/a.rs", &format!("// tidy: allow sleep, rate limit\n{sleep}")), [""; 0]);
         assert_eq!(errors("crates/daemon/src/a.rs", &format!("// tidy: allow sleep, \n{sleep}")).len(), 1, "no reason");
-        assert_eq!(errors("crates/daemon/src/a.rs", &format!("#[cfg(test)]\nmod tests {{}}\n{sleep}")), [""; 0]);
-        assert_eq!(errors("crates/daemon/tests/a.rs", sleep), [""; 0]);
+        for path in ["crates/ring/tests/a.rs", "tests/oracle/src/a.rs", "bench/suite/src/a.rs"] {
+            assert_eq!(errors(path, sleep).len(), 1, "{path}");
+        }
+    }
+
+    #[test]
+    fn tests_assert_no_time_but_that_something_hangs() {
+        let path = "crates/ring/tests/a.rs";
+        for bad in ["assert!(begun.elapsed() < limit);\n", "assert!(times[0] <= Duration::from_millis(9), \"slow\");\n"] {
+            assert_eq!(errors(path, bad).len(), 1, "{bad}");
+            assert_eq!(errors(path, &format!("// tidy: allow time, a bound of the protocol\n{bad}")), [""; 0]);
+            assert_eq!(errors("crates/ring/src/a.rs", bad), [""; 0], "not in a test");
+        }
+        let good = "assert!(begun.elapsed() < DEADLINE);\nassert!(begun.elapsed() > pause);\nassert!(a < b);\n";
+        assert_eq!(errors(path, good), [""; 0]);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use super::scenario::{Event, Guest, Only, Origin, RootDisk, Scenario};
 use super::system::{ROOT_LABEL, System};
 use super::uml::{Build, Uml};
 use super::unready::Unready;
-use crate::files::{self, empty_folder, make_folder, name_of};
+use crate::files::{self, empty_folder, name_of};
 use crate::setup::is_installed;
 use crate::target;
 
@@ -306,10 +306,7 @@ impl Environment {
     }
 
     fn lock(&self, name: &str) -> Result<File, String> {
-        make_folder(&self.cache)?;
-        let path = self.cache.join(format!("{name}.lock"));
-        let lock = File::create(&path).and_then(|file| file.lock().map(|()| file));
-        lock.map_err(|error| format!("cannot lock {}: {error}", path.display()))
+        files::lock(&self.cache.join(format!("{name}.lock")))
     }
 
     fn uml_command(&self, build: Build, initrd: &Path, append: &str, socket: &Path) -> Result<Command, Unready> {

@@ -2,20 +2,26 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::{Arguments, log};
+use super::log;
 use crate::error::Error;
 use crate::output;
 
-/// Start the second process and print its message once it has mounted.
-pub(super) fn start(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
+/// The variable that the second process has.
+const SECOND: &str = "FIPSEE_MOUNTS_IN_BACKGROUND";
+
+/// Is this the second process?
+pub(super) fn is_second() -> bool {
+    std::env::var_os(SECOND).is_some()
+}
+
+/// Start the second process, with the same command line, and print its message once it has mounted.
+pub(super) fn start() -> Result<(), Error> {
     let mut command = Command::new("/proc/self/exe");
-    command.arg("--connect").arg(socket).arg("mount").arg("--in-background").args(arguments.to_words());
-    command.arg("--").arg(&arguments.disk).arg(&arguments.file);
+    command.args(std::env::args_os().skip(1)).env(SECOND, "1");
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     let mut child = child.map_err(|error| Error::io("start the process that serves", &error))?;
     let mut line = String::new();

@@ -65,33 +65,14 @@ pub(crate) struct Arguments {
     /// Return once the disk is mounted; later messages go to the system's log
     #[arg(long)]
     background: bool,
-    /// The second process of --background
-    #[arg(long, hide = true)]
-    in_background: bool,
 }
 
 impl Arguments {
-    /// The options that the second process needs.
-    fn to_words(&self) -> Vec<String> {
-        let mut words = vec![
-            format!("--threads={}", self.threads),
-            format!("--reconnect={}", self.reconnect),
-            format!("--cache={}", if self.cache == Cache::Kernel { "kernel" } else { "none" }),
-        ];
-        if let CpuChoice::List(cpus) = &self.cpus {
-            let cpus: Vec<String> = cpus.iter().map(ToString::to_string).collect();
-            words.push(format!("--cpus={}", cpus.join(",")));
-        }
-        let flags = [(self.read_only, "--read-only"), (self.force, "--force"), (self.allow_other, "--allow-other")];
-        words.extend(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, word)| (*word).to_owned()));
-        words
-    }
-
     const fn timeout(&self) -> Duration {
         Duration::from_secs(self.reconnect)
     }
 }
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
-    if arguments.background { background::start(socket, arguments) } else { session::run(socket, arguments) }
+    if arguments.background && !background::is_second() { background::start() } else { session::run(socket, arguments) }
 }

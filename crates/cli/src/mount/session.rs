@@ -33,7 +33,7 @@ use crate::{output, process, units};
 type SharedNotifier = Arc<Mutex<Option<Notifier>>>;
 
 pub(super) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
-    if arguments.in_background {
+    if background::is_second() {
         background::leave_session();
     }
     let signals = stop_signals()?;
@@ -205,7 +205,7 @@ fn say_ready(arguments: &Arguments, place: &MountPoint, threads: &Threads) -> Re
         arguments.disk,
         kernel::unmount_command()
     ))?;
-    if arguments.in_background { background::let_go() } else { Ok(()) }
+    if background::is_second() { background::let_go() } else { Ok(()) }
 }
 
 /// Wait until the file is unmounted. A signal unmounts it.

@@ -41,7 +41,7 @@ fn memory_and_descriptors_stay_flat_over_ten_million_requests() {
     while !running.has_ended() {
         let pair = child_of(running.child.0.id()).and_then(sample).zip(sample(daemon.pid()));
         samples.extend(pair);
-        // Nothing is waited for: this is the distance between samples.
+        // tidy: allow sleep, the distance between samples
         std::thread::sleep(Duration::from_millis(20));
     }
     let output = running.end();

@@ -118,7 +118,8 @@ fn again<T>(mut action: impl FnMut() -> std::io::Result<T>) -> Result<T, String>
             Err(error) if begun.elapsed() > RETURN_WITHIN => return Err(error.to_string()),
             Err(_) => {
                 interrupt::check()?;
-                std::thread::sleep(Duration::from_millis(1)); // nothing notifies when a socket is there
+                // tidy: allow sleep, nothing notifies when a socket is there
+                std::thread::sleep(Duration::from_millis(1));
             }
         }
     }

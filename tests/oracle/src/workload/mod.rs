@@ -144,7 +144,8 @@ impl fmt::Display for Counts {
 }
 
 /// What the model calls it.
-const fn kind_of(action: Action) -> Kind {
+#[must_use]
+pub const fn kind_of(action: Action) -> Kind {
     match action {
         Action::Read => Kind::Read,
         Action::Write { fua: false } => Kind::Write,
