@@ -143,7 +143,7 @@ func Open(options Options) (*Disk, error) {
 		c.flags |= C.FIPSEE_OPEN_EXCLUSIVE
 	}
 	disk := &Disk{}
-	if _, err := C.wrap_open(&c, &disk.c).get(op); err != nil {
+	if _, err := get(op, C.wrap_open(&c, &disk.c)); err != nil {
 		return nil, err
 	}
 	disk.changed.L = &disk.pool
@@ -192,7 +192,7 @@ func (d *Disk) Close() error {
 	}
 	c := d.c
 	d.c = nil
-	_, err := C.wrap_close(c).get("close")
+	_, err := get("close", C.wrap_close(c))
 	return err
 }
 
@@ -206,7 +206,7 @@ func (d *Disk) Reconnect(giveUpAfter time.Duration) error {
 	if d.c == nil {
 		return &closedError{"reconnect"}
 	}
-	_, err := C.wrap_reconnect(d.c, nanoseconds(giveUpAfter)).get("reconnect")
+	_, err := get("reconnect", C.wrap_reconnect(d.c, nanoseconds(giveUpAfter)))
 	return err
 }
 
@@ -222,7 +222,7 @@ func (d *Disk) Info() (Info, error) {
 func (d *Disk) describe() (Info, error) {
 	var c C.struct_fipsee_info
 	c.size_bytes = C.sizeof_struct_fipsee_info
-	if _, err := C.wrap_get_info(d.c, &c).get("info"); err != nil {
+	if _, err := get("info", C.wrap_get_info(d.c, &c)); err != nil {
 		return Info{}, err
 	}
 	info := Info{

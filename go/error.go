@@ -27,7 +27,7 @@ func (e *Error) Unwrap() error {
 }
 
 // What a call returned: a count, or its error.
-func (o C.struct_outcome) get(op string) (int, error) {
+func get(op string, o C.struct_outcome) (int, error) {
 	if o.code >= 0 {
 		return int(o.code), nil
 	}

@@ -62,6 +62,26 @@ func TestDataComesBack(t *testing.T) {
 	}
 }
 
+// Of a structure with pointers, too: C gets the bytes alone.
+func TestABufferMayBePartOfAnything(t *testing.T) {
+	type page struct {
+		before *page
+		data   [block]byte
+		after  []*page
+	}
+	disk := serve(t, "a=memory:1M").open(fipsee.Options{Disk: "a"})
+	p := &page{after: []*page{{}}}
+	p.before = p
+	copy(p.data[:], noise(block, 6))
+	_, err := disk.WriteAt(p.data[:], block)
+	must(t, err)
+	p.data = [block]byte{}
+	_, err = disk.ReadAt(p.data[:], block)
+	if must(t, err); !bytes.Equal(p.data[:], noise(block, 6)) {
+		t.Fatal("other data")
+	}
+}
+
 func TestADiskEndsWithEOF(t *testing.T) {
 	disk := serve(t, "a=memory:1M").open(fipsee.Options{Disk: "a"})
 	info, err := disk.Info()

@@ -29,7 +29,7 @@ func (d *Disk) NewMemory(length int) (*Memory, error) {
 	}
 	defer d.mutex.RUnlock()
 	memory := &Memory{disk: d}
-	if _, err := C.wrap_memory_create(d.c, C.uint64_t(length), &memory.c).get(op); err != nil {
+	if _, err := get(op, C.wrap_memory_create(d.c, C.uint64_t(length), &memory.c)); err != nil {
 		return nil, err
 	}
 	start := (*byte)(C.fipsee_memory_address(memory.c))
@@ -56,7 +56,7 @@ func (m *Memory) Free() error {
 	if m.c == nil {
 		return invalid(op, "the memory was freed before")
 	}
-	if _, err := C.wrap_memory_free(m.disk.c, m.c).get(op); err != nil {
+	if _, err := get(op, C.wrap_memory_free(m.disk.c, m.c)); err != nil {
 		return err
 	}
 	m.c, m.bytes = nil, nil

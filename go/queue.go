@@ -69,11 +69,11 @@ func (q *Queue) end() {
 }
 
 // The address of the first byte. C does not keep it.
-func address(p []byte) unsafe.Pointer {
+func address(p []byte) *C.uchar {
 	if len(p) == 0 {
 		return nil
 	}
-	return unsafe.Pointer(&p[0])
+	return (*C.uchar)(&p[0])
 }
 
 func checkOffset(op string, offset int64) error {
@@ -125,7 +125,7 @@ func (q *Queue) ReadAt(p []byte, offset int64) (int, error) {
 }
 
 func (q *Queue) read(p []byte, offset int64) error {
-	_, err := C.wrap_read(q.c, address(p), C.size_t(len(p)), C.uint64_t(offset)).get("read")
+	_, err := get("read", C.wrap_read(q.c, address(p), C.size_t(len(p)), C.uint64_t(offset)))
 	return err
 }
 
@@ -145,7 +145,7 @@ func (q *Queue) WriteFlagsAt(p []byte, offset int64, flags Flags) (int, error) {
 	}
 	defer q.end()
 	outcome := C.wrap_write(q.c, address(p), C.size_t(len(p)), C.uint64_t(offset), C.uint32_t(flags))
-	if _, err := outcome.get(op); err != nil {
+	if _, err := get(op, outcome); err != nil {
 		return 0, err
 	}
 	return len(p), nil
@@ -157,7 +157,7 @@ func (q *Queue) Flush() error {
 		return err
 	}
 	defer q.end()
-	_, err := C.wrap_flush(q.c).get("flush")
+	_, err := get("flush", C.wrap_flush(q.c))
 	return err
 }
 
@@ -171,7 +171,7 @@ func (q *Queue) Discard(offset, length int64) error {
 		return err
 	}
 	defer q.end()
-	_, err := C.wrap_discard(q.c, C.uint64_t(length), C.uint64_t(offset)).get(op)
+	_, err := get(op, C.wrap_discard(q.c, C.uint64_t(length), C.uint64_t(offset)))
 	return err
 }
 
@@ -185,7 +185,7 @@ func (q *Queue) WriteZeroes(offset, length int64, flags Flags) error {
 		return err
 	}
 	defer q.end()
-	_, err := C.wrap_write_zeroes(q.c, C.uint64_t(length), C.uint64_t(offset), C.uint32_t(flags)).get(op)
+	_, err := get(op, C.wrap_write_zeroes(q.c, C.uint64_t(length), C.uint64_t(offset), C.uint32_t(flags)))
 	return err
 }
 
@@ -201,7 +201,7 @@ func (q *Queue) StageRead(p []byte, offset int64, token uint64) error {
 		return err
 	}
 	defer q.end()
-	_, err := C.wrap_stage_read(q.c, address(p), C.size_t(len(p)), C.uint64_t(offset), C.uint64_t(token)).get(op)
+	_, err := get(op, C.wrap_stage_read(q.c, address(p), C.size_t(len(p)), C.uint64_t(offset), C.uint64_t(token)))
 	return err
 }
 
@@ -216,7 +216,7 @@ func (q *Queue) StageWrite(p []byte, offset int64, flags Flags, token uint64) er
 	}
 	defer q.end()
 	outcome := C.wrap_stage_write(q.c, address(p), C.size_t(len(p)), C.uint64_t(offset), C.uint32_t(flags), C.uint64_t(token))
-	_, err := outcome.get(op)
+	_, err := get(op, outcome)
 	return err
 }
 
@@ -227,7 +227,7 @@ func flatten(op string, pieces [][]byte) ([]C.uintptr_t, error) {
 	}
 	flat := make([]C.uintptr_t, 0, 2*len(pieces))
 	for _, piece := range pieces {
-		flat = append(flat, C.uintptr_t(uintptr(address(piece))), C.uintptr_t(len(piece)))
+		flat = append(flat, C.uintptr_t(uintptr(unsafe.Pointer(address(piece)))), C.uintptr_t(len(piece)))
 	}
 	return flat, nil
 }
@@ -247,7 +247,7 @@ func (q *Queue) StageReadv(pieces [][]byte, offset int64, token uint64) error {
 		return err
 	}
 	defer q.end()
-	_, err = C.wrap_stage_readv(q.c, &flat[0], C.uint32_t(len(pieces)), C.uint64_t(offset), C.uint64_t(token)).get(op)
+	_, err = get(op, C.wrap_stage_readv(q.c, &flat[0], C.uint32_t(len(pieces)), C.uint64_t(offset), C.uint64_t(token)))
 	runtime.KeepAlive(pieces)
 	return err
 }
@@ -268,7 +268,7 @@ func (q *Queue) StageWritev(pieces [][]byte, offset int64, flags Flags, token ui
 	defer q.end()
 	count := C.uint32_t(len(pieces))
 	outcome := C.wrap_stage_writev(q.c, &flat[0], count, C.uint64_t(offset), C.uint32_t(flags), C.uint64_t(token))
-	_, err = outcome.get(op)
+	_, err = get(op, outcome)
 	runtime.KeepAlive(pieces)
 	return err
 }
@@ -279,7 +279,7 @@ func (q *Queue) StageFlush(token uint64) error {
 		return err
 	}
 	defer q.end()
-	_, err := C.wrap_stage_flush(q.c, C.uint64_t(token)).get("stage flush")
+	_, err := get("stage flush", C.wrap_stage_flush(q.c, C.uint64_t(token)))
 	return err
 }
 
@@ -293,7 +293,7 @@ func (q *Queue) StageDiscard(offset, length int64, token uint64) error {
 		return err
 	}
 	defer q.end()
-	_, err := C.wrap_stage_discard(q.c, C.uint64_t(length), C.uint64_t(offset), C.uint64_t(token)).get(op)
+	_, err := get(op, C.wrap_stage_discard(q.c, C.uint64_t(length), C.uint64_t(offset), C.uint64_t(token)))
 	return err
 }
 
@@ -308,7 +308,7 @@ func (q *Queue) StageWriteZeroes(offset, length int64, flags Flags, token uint64
 	}
 	defer q.end()
 	outcome := C.wrap_stage_write_zeroes(q.c, C.uint64_t(length), C.uint64_t(offset), C.uint32_t(flags), C.uint64_t(token))
-	_, err := outcome.get(op)
+	_, err := get(op, outcome)
 	return err
 }
 
@@ -318,7 +318,7 @@ func (q *Queue) Submit() error {
 		return err
 	}
 	defer q.end()
-	_, err := C.wrap_submit(q.c).get("submit")
+	_, err := get("submit", C.wrap_submit(q.c))
 	return err
 }
 
@@ -345,7 +345,7 @@ func (q *Queue) Reap(results []Result) (int, error) {
 		return 0, err
 	}
 	defer q.end()
-	return C.wrap_reap(q.c, first, count).get(op)
+	return get(op, C.wrap_reap(q.c, first, count))
 }
 
 // Wait submits, waits for at least one result or event, and returns the number of results. 0 means that an event came,
@@ -361,7 +361,7 @@ func (q *Queue) Wait(results []Result, timeout time.Duration) (int, error) {
 		return 0, err
 	}
 	defer q.end()
-	return C.wrap_wait(q.c, first, count, C.int64_t(timeout.Nanoseconds())).get(op)
+	return get(op, C.wrap_wait(q.c, first, count, C.int64_t(timeout.Nanoseconds())))
 }
 
 // Depth is the most requests that may be outstanding: staged and not reaped.
@@ -370,7 +370,7 @@ func (q *Queue) Depth() (int, error) {
 		return 0, err
 	}
 	defer q.end()
-	return C.wrap_depth(q.c).get("depth")
+	return get("depth", C.wrap_depth(q.c))
 }
 
 // Outstanding is their number now.
@@ -379,7 +379,7 @@ func (q *Queue) Outstanding() (int, error) {
 		return 0, err
 	}
 	defer q.end()
-	return C.wrap_outstanding(q.c).get("outstanding")
+	return get("outstanding", C.wrap_outstanding(q.c))
 }
 
 // NextEvent takes the oldest event, NoEvent if there is none. Call it after Reap or Wait. Each queue gets each event.
@@ -388,7 +388,7 @@ func (q *Queue) NextEvent() (Event, error) {
 		return NoEvent, err
 	}
 	defer q.end()
-	event, err := C.wrap_next_event(q.c).get("event")
+	event, err := get("event", C.wrap_next_event(q.c))
 	return Event(event), err
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * fipsee_client.h for cgo. The message of a failure belongs to the thread that made the call, and a goroutine may run on
- * another thread after each call: these functions return both at once.
+ * another thread after each call: these functions return both at once. Buffers are of unsigned char, not void: cgo would
+ * look for pointers all around a buffer of unknown type, and refuse part of a structure that has some elsewhere.
  */
 #ifndef FIPSEE_GO_WRAP_H
 #define FIPSEE_GO_WRAP_H
@@ -55,13 +56,13 @@ static inline struct outcome wrap_memory_free(struct fipsee_disk *disk, struct f
 	return outcome_of(fipsee_memory_free(disk, memory));
 }
 
-static inline struct outcome wrap_read(struct fipsee_queue *queue, void *buffer, size_t length_bytes,
+static inline struct outcome wrap_read(struct fipsee_queue *queue, unsigned char *buffer, size_t length_bytes,
 				       uint64_t offset_bytes)
 {
 	return outcome_of(fipsee_read(queue, buffer, length_bytes, offset_bytes));
 }
 
-static inline struct outcome wrap_write(struct fipsee_queue *queue, const void *buffer, size_t length_bytes,
+static inline struct outcome wrap_write(struct fipsee_queue *queue, const unsigned char *buffer, size_t length_bytes,
 					uint64_t offset_bytes, uint32_t flags)
 {
 	return outcome_of(fipsee_write(queue, buffer, length_bytes, offset_bytes, flags));
@@ -83,13 +84,13 @@ static inline struct outcome wrap_write_zeroes(struct fipsee_queue *queue, uint6
 	return outcome_of(fipsee_write_zeroes(queue, length_bytes, offset_bytes, flags));
 }
 
-static inline struct outcome wrap_stage_read(struct fipsee_queue *queue, void *buffer, size_t length_bytes,
+static inline struct outcome wrap_stage_read(struct fipsee_queue *queue, unsigned char *buffer, size_t length_bytes,
 					     uint64_t offset_bytes, uint64_t token)
 {
 	return outcome_of(fipsee_stage_read(queue, buffer, length_bytes, offset_bytes, token));
 }
 
-static inline struct outcome wrap_stage_write(struct fipsee_queue *queue, const void *buffer, size_t length_bytes,
+static inline struct outcome wrap_stage_write(struct fipsee_queue *queue, const unsigned char *buffer, size_t length_bytes,
 					      uint64_t offset_bytes, uint32_t flags, uint64_t token)
 {
 	return outcome_of(fipsee_stage_write(queue, buffer, length_bytes, offset_bytes, flags, token));

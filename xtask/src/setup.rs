@@ -27,6 +27,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: "valgrind", package: "valgrind", needed_for: "the tests of the C library for leaks" },
     Tool { program: "python3", package: "python3", needed_for: "the Python module, databases on mounted disks" },
     Tool { program: "pip3", package: "python3-pip", needed_for: "the Python module" },
+    Tool { program: "go", package: "golang-go", needed_for: "the Go package" },
     Tool { program: "fio", package: "fio", needed_for: "the fio engine and the comparison of file disks with fio" },
     Tool { program: "dpkg-source", package: "dpkg-dev", needed_for: "the fio engine, which needs fio's headers" },
     Tool { program: "dpkg-shlibdeps", package: "dpkg-dev", needed_for: "the Debian packages" },

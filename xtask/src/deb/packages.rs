@@ -91,6 +91,7 @@ pub(super) const PACKAGES: [Package; 6] = [
             ("lib/libfipsee.so", "usr/lib/{multiarch}/"),
             ("lib/pkgconfig/fipsee.pc", "usr/lib/{multiarch}/pkgconfig/"),
             ("repository:examples/c/*", "usr/share/doc/libfipsee-dev/examples/"),
+            ("share/fipsee/go/*", "usr/share/fipsee/go/"),
         ],
         depends: &["libfipsee0 (= {version})", "libc6-dev"],
         fields: &[("Multi-Arch", "same")],
@@ -100,7 +101,8 @@ pub(super) const PACKAGES: [Package; 6] = [
                       transfer.\n\
                       .\n\
                       This package has what is needed to write such programs in C: headers, the\n\
-                      static library, the description for pkg-config, and examples.",
+                      static library, the description for pkg-config, and examples. The same for\n\
+                      Go: the source of the package fipsee.",
     },
     Package {
         name: "python3-fipsee",
