@@ -27,6 +27,7 @@ const TOOLS: &[Tool] = &[
     tool("valgrind", "valgrind", "the tests of the C library for leaks"),
     tool("python3", "python3", "the Python module, databases on mounted disks"),
     tool("pip3", "python3-pip", "the Python module"),
+    tool("go", "golang-go", "the Go package"),
     tool("fio", "fio", "the fio engine and the comparison of file disks with fio"),
     tool("dpkg-source", "dpkg-dev", "the fio engine, which needs fio's headers"),
     tool("dpkg-shlibdeps", "dpkg-dev", "the Debian packages"),

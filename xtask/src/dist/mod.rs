@@ -3,6 +3,7 @@
 mod c_library;
 mod fio_engine;
 pub(crate) mod fio_source;
+mod go;
 mod manual;
 mod programs;
 mod python;
@@ -35,6 +36,7 @@ const PARTS: &[Part] = &[
     Part { name: "C library", needs: &["cc", "ld", "objcopy", "ar"], build: c_library::build },
     Part { name: "python", needs: &["python3", "pip3"], build: python::build },
     Part { name: "fio engine", needs: &["fio", "gcc", "dpkg-source", "apt-get"], build: fio_engine::build },
+    Part { name: "go", needs: &[], build: go::build },
     // After the programs, which write it.
     Part { name: "manual", needs: &[], build: manual::build },
 ];

@@ -4,7 +4,7 @@ use super::{File, at, is_allowed};
 
 /// Longest source file. A longer one does more than one thing.
 const MAX_SOURCE_LINES: usize = 499;
-const SOURCE_ENDINGS: [&str; 6] = [".rs", ".c", ".h", ".cpp", ".py", ".sh"];
+const SOURCE_ENDINGS: [&str; 7] = [".rs", ".c", ".h", ".cpp", ".go", ".py", ".sh"];
 
 /// First line of every C file under include/, which others compile into theirs.
 const INCLUDE_LICENCE: &str = "/* SPDX-License-Identifier: MIT OR Apache-2.0 */";

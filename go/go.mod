@@ -1,0 +1,3 @@
+module fipsee
+
+go 1.19
