@@ -14,7 +14,6 @@ mod ls;
 mod mount;
 mod output;
 mod ping;
-mod plot;
 mod process;
 mod reload;
 mod resize;

@@ -3,6 +3,7 @@
 //! [`machine`] reads what the kernel says, [`measure`] measures what it does not say, [`cache`] keeps that for programs that
 //! start later, and [`plan`] makes a recommendation of both. This crate knows nothing of disks, requests or configuration.
 
+pub mod bounce;
 pub mod cache;
 pub mod choose;
 pub mod cpu_list;

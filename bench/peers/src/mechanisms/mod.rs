@@ -3,17 +3,12 @@
 
 #[cfg(feature = "aeron")]
 mod aeron;
-mod classic;
 #[cfg(feature = "peers")]
 mod crossbeam;
-mod fipsee_channel;
-mod fipsee_ring;
-mod floors;
 #[cfg(feature = "peers")]
 mod iceoryx2;
 mod message_queue;
 mod notified;
-mod pacing;
 #[cfg(target_feature = "avx512f")]
 mod prototype;
 #[cfg(feature = "peers")]
@@ -25,6 +20,8 @@ mod rtrb;
 mod streams;
 #[cfg(has_ucx)]
 mod ucx;
+
+use fipsee_measure::harness::Design;
 
 use crate::harness::Mechanism;
 use crate::harness::job::{self, Runner};
@@ -84,6 +81,11 @@ impl Entry {
         self
     }
 
+    const fn runs(mut self, call: Runner, burst: Option<Runner>, stream: Option<Runner>) -> Self {
+        (self.call, self.burst, self.stream) = (Some(call), burst, stream);
+        self
+    }
+
     fn streams<C: Mechanism>(mut self) -> Self {
         self.stream = Some(job::stream::<C>);
         self
@@ -135,10 +137,13 @@ pub fn all() -> Vec<Entry> {
     all
 }
 
+/// What `fipsee ping` measures, by its name there.
 fn ours() -> Vec<Entry> {
+    let bare: Runner = |plan| job::design(Design::Bare, false, plan);
+    let channel: Runner = |plan| job::design(Design::Channel, false, plan);
     vec![
-        Entry::new(names::RING, Kind::Ours).calls::<fipsee_ring::Calls>().streams::<fipsee_ring::Stream>(),
-        Entry::new(names::CHANNEL, Kind::Ours).calls::<fipsee_channel::FipseeChannel>(),
+        Entry::new(names::RING, Kind::Ours).runs(bare, Some(bare), Some(|plan| job::design(Design::Bare, true, plan))),
+        Entry::new(names::CHANNEL, Kind::Ours).runs(channel, Some(channel), None),
     ]
 }
 
@@ -148,11 +153,12 @@ fn yardsticks() -> Vec<Entry> {
     let prototype = new(names::PROTOTYPE).calls::<prototype::Calls>().streams::<prototype::Stream>();
     #[cfg(not(target_feature = "avx512f"))]
     let prototype = new(names::PROTOTYPE).missing("it needs a CPU with AVX-512");
+    let classic: Runner = |plan| job::design(Design::Classic, false, plan);
     vec![
-        new(names::ONE_LINE).single_calls::<floors::Bounce<1>>(),
-        new("flag on two lines").single_calls::<floors::Bounce<2>>(),
+        new(names::ONE_LINE).runs(|plan| job::design(Design::OneLine, false, plan), None, None),
+        new("flag on two lines").runs(|plan| job::design(Design::TwoLines, false, plan), None, None),
         prototype,
-        new(names::CLASSIC).whole::<classic::Classic>(),
+        new(names::CLASSIC).runs(classic, Some(classic), Some(|plan| job::design(Design::Classic, true, plan))),
     ]
 }
 

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use fipsee_measure::cpus::Cpus;
 use serde_json::Value;
 
 use super::{Measured, Site, Way};
 use crate::matrix::Cell;
-use crate::place;
 
 /// A program that measures on its own and prints JSON.
 struct Program {
@@ -112,7 +112,7 @@ mod tests {
             environment: Vec::new(),
             arguments: |_, _| Vec::new(),
             read: |_, _, _| None,
-            cpu: place::Cpus::choose().client,
+            cpu: Cpus::choose().client,
             daemon_pid: std::process::id(),
         };
         assert!(program.measure(SHALLOW, 1.0).is_err_and(|text| text.contains("no disk")));

@@ -108,12 +108,10 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
     use super::*;
-    use crate::ping::plan::{Design, Spec, Task};
+    use super::super::plan::{Design, Spec};
 
     fn any_spec() -> Spec {
-        let wait = "adaptive".to_owned();
-        let (design, task) = (Design::Classic, Task::Queue(1));
-        Spec { design, task, wait, answerer_wait: None, pause: true, one_cpu: true, change: None, measured: 0, seed: 0 }
+        Spec { design: Design::Classic, one_cpu: true, ..Spec::default() }
     }
 
     #[test]

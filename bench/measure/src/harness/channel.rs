@@ -13,11 +13,12 @@ use fipsee_ring::port::Port;
 use fipsee_ring::ring::{Reader, StreamWriter};
 use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, Next};
-use fipsee_ring::{Message, PeerFault};
+use fipsee_ring::Message;
 use rustix::event::epoll;
 
-use super::baselines::bare;
+use super::bare;
 use super::drive::{Answers, Calls, PeerError, Receives, Sends};
+use super::meeting::fault;
 use super::plan::Choices;
 use super::spin::Spin;
 use super::visits::{Taken, Visits};
@@ -57,10 +58,6 @@ impl<'a> Idle<'a> {
         }
         Ok(self.backoff.step_watching(expected, || Some(reader.watch())))
     }
-}
-
-fn fault(fault: PeerFault) -> PeerError {
-    PeerError::Wrong(fault.to_string())
 }
 
 /// The calling side.

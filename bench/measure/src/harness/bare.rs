@@ -3,18 +3,19 @@
 use fipsee_ring::Message;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::pace::{AnswererPace, CallerPace, Delays, let_answers_gather};
-use fipsee_ring::ring::{Reader, StreamWriter, Writer};
+use fipsee_ring::ring::{Reader, StreamError, StreamWriter, Writer};
 
-use crate::ping::drive::{Answers, Calls, PeerError, Receives, Sends};
-use crate::ping::spin::Spin;
-use crate::ping::visits::{Taken, Visits};
+use super::drive::{Answers, Calls, PeerError, Receives, Sends};
+use super::meeting;
+use super::spin::Spin;
+use super::visits::{Taken, Visits};
 
 /// The calling side.
-pub(in crate::ping) struct Caller<'a> {
-    pub(in crate::ping) writer: Writer<MappedRing>,
-    pub(in crate::ping) reader: Reader<MappedRing>,
-    pub(in crate::ping) pace: CallerPace,
-    pub(in crate::ping) spin: Spin<'a>,
+pub(super) struct Caller<'a> {
+    pub(super) writer: Writer<MappedRing>,
+    pub(super) reader: Reader<MappedRing>,
+    pub(super) pace: CallerPace,
+    pub(super) spin: Spin<'a>,
 }
 
 impl Calls for Caller<'_> {
@@ -50,13 +51,13 @@ impl Calls for Caller<'_> {
 }
 
 /// The answering side.
-pub(in crate::ping) struct Answerer<'a> {
-    pub(in crate::ping) writer: Writer<MappedRing>,
-    pub(in crate::ping) reader: Reader<MappedRing>,
-    pub(in crate::ping) pace: AnswererPace,
+pub(super) struct Answerer<'a> {
+    pub(super) writer: Writer<MappedRing>,
+    pub(super) reader: Reader<MappedRing>,
+    pub(super) pace: AnswererPace,
     /// Messages taken before the first is answered.
-    pub(in crate::ping) take: u32,
-    pub(in crate::ping) spin: Spin<'a>,
+    pub(super) take: u32,
+    pub(super) spin: Spin<'a>,
 }
 
 impl Answers for Answerer<'_> {
@@ -96,19 +97,29 @@ impl Answers for Answerer<'_> {
 }
 
 /// The sending end of a stream.
-pub(in crate::ping) struct Source<'a> {
-    pub(in crate::ping) writer: StreamWriter<MappedRing>,
-    pub(in crate::ping) slot_count: u32,
-    pub(in crate::ping) spin: Spin<'a>,
+pub(super) struct Source<'a> {
+    pub(super) writer: StreamWriter<MappedRing>,
+    pub(super) slot_count: u32,
+    pub(super) spin: Spin<'a>,
 }
 
 impl Sends for Source<'_> {
     #[inline(always)]
     fn send(&mut self, messages: &[Message]) -> Result<(), PeerError> {
+        if let [message] = messages {
+            while let Err(error) = self.writer.try_publish(message) {
+                match error {
+                    StreamError::Full => self.spin.step()?,
+                    StreamError::Fault(fault) => return Err(meeting::fault(fault)),
+                }
+            }
+            self.spin.reset();
+            return Ok(());
+        }
         let mut sent = 0;
         loop {
             let rest = messages.get(sent..).unwrap_or_default();
-            sent += self.writer.publish_burst(rest).map_err(|fault| PeerError::Wrong(fault.to_string()))?;
+            sent += self.writer.publish_burst(rest).map_err(meeting::fault)?;
             if sent == messages.len() {
                 self.spin.reset();
                 return Ok(());
@@ -123,13 +134,13 @@ impl Sends for Source<'_> {
 }
 
 /// Wait until every slot of a stream is free again.
-pub(in crate::ping) fn drain(
+pub(super) fn drain(
     writer: &mut StreamWriter<MappedRing>,
     slot_count: u32,
     spin: &mut Spin<'_>,
 ) -> Result<(), PeerError> {
     loop {
-        if writer.free_slots(slot_count).map_err(|fault| PeerError::Wrong(fault.to_string()))? == slot_count {
+        if writer.free_slots(slot_count).map_err(meeting::fault)? == slot_count {
             return Ok(());
         }
         spin.step()?;
@@ -137,13 +148,13 @@ pub(in crate::ping) fn drain(
 }
 
 /// The receiving end of a stream.
-pub(in crate::ping) struct Sink<'a> {
-    pub(in crate::ping) reader: Reader<MappedRing>,
-    pub(in crate::ping) spin: Spin<'a>,
+pub(super) struct Sink<'a> {
+    pub(super) reader: Reader<MappedRing>,
+    pub(super) spin: Spin<'a>,
 }
 
 /// Empty polls after which everything is released: the writer may wait for the last messages of a stream.
-pub(in crate::ping) const LOOKS_PER_RELEASE: u32 = 64;
+pub(super) const LOOKS_PER_RELEASE: u32 = 64;
 
 impl Receives for Sink<'_> {
     #[inline(always)]

@@ -7,14 +7,11 @@ use fipsee_ring::clock;
 use fipsee_ring::pace::Delays;
 use serde_json::{Value, json};
 
-use super::counter;
-use super::drive::{self, STREAM_CHUNK, Sample};
-use super::meeting::RunLength;
+use super::changes::Change;
+use super::drive::{self, RunLength, STREAM_CHUNK, Sample};
 use super::partner::Partner;
-use super::plan::{Change, Design, Spec, Task};
-use super::states::{self, States};
-use crate::error::Error;
-use crate::units;
+use super::plan::{Design, Spec, Task};
+use crate::statistics::{Spread, States, middle, to_f64};
 
 /// Before each measurement, not counted: pages are mapped, and the delay of the first look is found (within 20 ms).
 const WARM_UP: Duration = Duration::from_millis(30);
@@ -25,37 +22,42 @@ const LEAST_FLOOR: Duration = Duration::from_millis(1);
 
 /// One line of a table.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
-    pub(super) spec: Spec,
-    pub(super) rounds: Vec<Sample>,
+pub struct Line {
+    /// What was measured.
+    pub spec: Spec,
+    /// In each round.
+    pub rounds: Vec<Sample>,
     /// What one line took beside this task in each round, in ticks; empty where that was not measured.
-    pub(super) floors: Vec<f64>,
+    pub floors: Vec<f64>,
 }
 
 /// Every line is measured for `duration` in all, split over `rounds`; `with_floors`: and before the lines of a task, one line bounced.
-pub(super) fn measure(
+///
+/// # Errors
+/// The other side is gone, or a message was wrong.
+pub fn measure(
     partner: &mut Partner,
     specs: Vec<Spec>,
     rounds: u32,
     duration: Duration,
     with_floors: bool,
-) -> Result<Vec<Line>, Error> {
+) -> Result<Vec<Line>, String> {
     let line = |spec| Line { spec, rounds: Vec::new(), floors: Vec::new() };
     let mut lines: Vec<Line> = specs.into_iter().map(line).collect();
-    let duty = RunLength { warm_up: WARM_UP, duration: duration / rounds };
+    let length = RunLength::of_time(WARM_UP, duration / rounds);
     for round in 0..rounds {
         let mut rows: Vec<&mut [Line]> = lines.chunk_by_mut(|a, b| a.spec.task == b.spec.task).collect();
         turn(&mut rows, round);
         for row in rows {
             let floor = row.first().filter(|_| with_floors).map(|line| {
-                let (spec, duty) = states::floor(&line.spec, round, (duty.duration / FLOOR_ONE_IN).max(LEAST_FLOOR));
-                partner.measure(&spec, duty).map(|sample| counter::middle(&sample.ticks))
+                let (spec, length) = floor(&line.spec, round, (duration / rounds / FLOOR_ONE_IN).max(LEAST_FLOOR));
+                partner.measure(&spec, length).map(|sample| middle(&sample.ticks))
             });
             let floor = floor.transpose()?;
             let mut row: Vec<&mut Line> = row.iter_mut().collect();
             turn(&mut row, round);
             for line in row {
-                let sample = partner.measure(&Spec { seed: round, ..line.spec.clone() }, duty)?;
+                let sample = partner.measure(&Spec { seed: round, ..line.spec.clone() }, length)?;
                 line.rounds.push(sample);
                 line.floors.extend(floor);
             }
@@ -71,57 +73,48 @@ fn turn<T>(items: &mut [T], round: u32) {
 }
 
 /// The states in which `lines` were measured, by the floors of all rounds.
-pub(super) fn states(lines: &[Line]) -> States {
+#[must_use]
+pub fn states(lines: &[Line]) -> States {
     // Lines of one task share the floor of a round.
     let rows = lines.chunk_by(|a, b| a.spec.task == b.spec.task);
-    States::of(rows.filter_map(<[Line]>::first).flat_map(|line| line.floors.clone()).collect())
+    States::of(rows.filter_map(<[Line]>::first).flat_map(|line| line.floors.clone()))
 }
 
-/// The middle of some values and how far they spread.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Spread {
-    pub(super) median: f64,
-    pub(super) min: f64,
-    pub(super) max: f64,
-}
-
-impl Spread {
-    pub(super) fn of(mut values: Vec<f64>) -> Self {
-        values.sort_by(f64::total_cmp);
-        let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
-        let (low, high) = (at(values.len().saturating_sub(1) / 2), at(values.len() / 2));
-        Self { median: f64::midpoint(low, high), min: at(0), max: at(values.len().saturating_sub(1)) }
-    }
-
-    pub(super) fn to_json(self) -> Value {
-        json!({ "median": self.median, "min": self.min, "max": self.max })
-    }
+/// The floor, in one round: one line bounced, as `base` waits. It needs little warming up: there is a line and no more.
+#[must_use]
+pub fn floor(base: &Spec, round: u32, duration: Duration) -> (Spec, RunLength) {
+    let spec = Spec { design: Design::OneLine, task: Task::Queue(1), seed: round, ..base.clone() };
+    (spec, RunLength::of_time(duration / 3, duration - duration / 3))
 }
 
 impl Sample {
     /// Cycles of one message: of a burst, the median burst's, interpolated within the counter's step; of a stream, all of its time.
-    pub(super) fn cycles_per_message(&self, task: Task) -> f64 {
+    #[must_use]
+    pub fn cycles_per_message(&self, task: Task) -> f64 {
         match task {
-            Task::Queue(queue) => counter::middle(&self.ticks) / f64::from(queue),
-            Task::Stream(_) => units::to_f64(self.elapsed_ticks) / units::to_f64(self.messages.max(1)),
+            Task::Queue(queue) => middle(&self.ticks) / f64::from(queue),
+            Task::Stream(_) => to_f64(self.elapsed_ticks) / to_f64(self.messages.max(1)),
         }
     }
 }
 
 impl Line {
     /// [`Sample::cycles_per_message`] over the rounds.
-    pub(super) fn cycles_per_message(&self) -> Spread {
+    #[must_use]
+    pub fn cycles_per_message(&self) -> Spread {
         Spread::of(self.rounds.iter().map(|sample| sample.cycles_per_message(self.spec.task)).collect())
     }
 
     /// The ratio of this line's time to `other`'s, round by round.
-    pub(super) fn ratio_to(&self, other: &Self) -> Spread {
+    #[must_use]
+    pub fn ratio_to(&self, other: &Self) -> Spread {
         let cycles = |sample: &Sample| sample.cycles_per_message(self.spec.task);
         Spread::of(self.rounds.iter().zip(&other.rounds).map(|(own, other)| cycles(own) / cycles(other)).collect())
     }
 
     /// The rounds in which the machine was near, and those in which it was far.
-    pub(super) fn split(self, states: States) -> [Self; 2] {
+    #[must_use]
+    pub fn split(self, states: States) -> [Self; 2] {
         let spec = self.spec;
         let (near, far): (Vec<_>, Vec<_>) =
             self.rounds.into_iter().zip(self.floors).partition(|(_, floor)| states.is_near(*floor));
@@ -132,7 +125,10 @@ impl Line {
     }
 
     /// All rounds as one.
-    pub(super) fn total(&self) -> Result<Sample, Error> {
+    ///
+    /// # Errors
+    /// A histogram cannot be made.
+    pub fn total(&self) -> Result<Sample, String> {
         let mut total = Sample { ticks: drive::histogram()?, messages: 0, elapsed_ticks: 0, delays: Delays::default() };
         for sample in &self.rounds {
             total.ticks.add(&sample.ticks).map_err(|error| format!("cannot add histograms: {error}; report this"))?;
@@ -144,26 +140,35 @@ impl Line {
     }
 
     /// Bursts timed.
-    pub(super) fn bursts(&self) -> Result<u64, Error> {
+    ///
+    /// # Errors
+    /// As [`total`](Self::total).
+    pub fn bursts(&self) -> Result<u64, String> {
         Ok(self.total()?.ticks.len())
     }
 
     /// Cycles and the share of the bursts that took no more, up to quantile `last`.
-    pub(super) fn distribution(&self, last: f64) -> Result<Vec<(f64, f64)>, Error> {
+    ///
+    /// # Errors
+    /// As [`total`](Self::total).
+    pub fn distribution(&self, last: f64) -> Result<Vec<(f64, f64)>, String> {
         let ticks = self.total()?.ticks;
-        let count = units::to_f64(ticks.len().max(1));
+        let count = to_f64(ticks.len().max(1));
         let mut below = 0;
         let shares = ticks.iter_recorded().map(|step| {
             below += step.count_since_last_iteration();
-            (units::to_f64(step.value_iterated_to()), units::to_f64(below) / count)
+            (to_f64(step.value_iterated_to()), to_f64(below) / count)
         });
         Ok(shares.take_while(|(_, share)| *share <= last).collect())
     }
 
     /// The figures of a line that every mode prints.
-    pub(super) fn to_json(&self, tsc_hz: u64) -> Result<Value, Error> {
+    ///
+    /// # Errors
+    /// As [`total`](Self::total).
+    pub fn to_json(&self, tsc_hz: u64) -> Result<Value, String> {
         let total = self.total()?;
-        let hz = units::to_f64(tsc_hz);
+        let hz = to_f64(tsc_hz);
         let cycles = self.cycles_per_message();
         let mut json = json!({
             "design": self.spec.design,
@@ -174,7 +179,7 @@ impl Line {
             "cycles_per_message_max": cycles.max,
             "ns_per_message": cycles.median * 1e9 / hz,
             "messages": total.messages,
-            "messages_per_second": units::to_f64(total.messages) * hz / units::to_f64(total.elapsed_ticks.max(1)),
+            "messages_per_second": to_f64(total.messages) * hz / to_f64(total.elapsed_ticks.max(1)),
             "rounds": self.rounds.len(),
             "tsc_hz": tsc_hz,
         });
@@ -191,17 +196,17 @@ impl Line {
                 json["slots"] = slots.into();
                 json["gigabytes_per_second"] = (64.0 * hz / cycles.median / 1e9).into();
                 // Several thousand messages between two time stamps: the quantiles are of such stretches.
-                ("stretch_message", units::to_f64(STREAM_CHUNK))
+                ("stretch_message", to_f64(STREAM_CHUNK))
             }
         };
         let mut put = |name: &str, ticks: f64| {
             json[format!("cycles_per_{task}_{name}")] = (ticks / per).into();
             json[format!("ns_per_{task}_{name}")] = (ticks / per * 1e9 / hz).into();
         };
-        put("min", units::to_f64(total.ticks.min()));
+        put("min", to_f64(total.ticks.min()));
         put("mean", total.ticks.mean());
         for (name, quantile) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999)] {
-            put(name, units::to_f64(total.ticks.value_at_quantile(quantile)));
+            put(name, to_f64(total.ticks.value_at_quantile(quantile)));
         }
         if let Some(change) = self.spec.change {
             json["change"] = change.to_string().into();
@@ -211,12 +216,14 @@ impl Line {
 }
 
 /// The line that does `task` in `design` with `change`.
-pub(super) fn find(lines: &[Line], design: Design, task: Task, change: Option<Change>) -> Option<&Line> {
+#[must_use]
+pub fn find(lines: &[Line], design: Design, task: Task, change: Option<Change>) -> Option<&Line> {
     lines.iter().find(|line| line.spec.design == design && line.spec.task == task && line.spec.change == change)
 }
 
 /// The name of a task.
-pub(super) fn task_name(task: Task) -> String {
+#[must_use]
+pub fn task_name(task: Task) -> String {
     match task {
         Task::Queue(queue) => format!("queue {queue}"),
         Task::Stream(slots) => format!("stream {slots}"),
@@ -224,27 +231,19 @@ pub(super) fn task_name(task: Task) -> String {
 }
 
 /// For the head of a table: the unit of the figures.
-pub(super) fn cycles_of(tsc_hz: u64) -> String {
+#[must_use]
+pub fn cycles_of(tsc_hz: u64) -> String {
     format!("cycles of {} MHz", tsc_hz / 1_000_000)
 }
 
 /// Nanoseconds of `cycles`.
-pub(super) fn to_ns(cycles: f64, tsc_hz: u64) -> f64 {
-    cycles * 1e9 / units::to_f64(tsc_hz)
+#[must_use]
+pub fn to_ns(cycles: f64, tsc_hz: u64) -> f64 {
+    cycles * 1e9 / to_f64(tsc_hz)
 }
 
 /// Ticks per second, measured once: before the second side is bound to a CPU and takes it.
-pub(super) fn tsc_hz() -> u64 {
+#[must_use]
+pub fn tsc_hz() -> u64 {
     clock::ticks_per_second()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spread_is_the_middle_and_the_ends() {
-        assert_eq!(Spread::of(vec![3.0, 1.0, 2.0]), Spread { median: 2.0, min: 1.0, max: 3.0 });
-        assert_eq!(Spread::of(vec![4.0, 1.0, 2.0, 3.0]).median, 2.5);
-    }
 }

@@ -5,15 +5,19 @@ use std::process::Command;
 use fipsee_ring::{clock, cpu};
 use serde_json::{Value, json};
 
+use crate::quiet::{Noise, Watch};
+
 /// The first line that a program prints.
-pub(crate) fn first_line(program: &str, arguments: &[&str]) -> String {
+#[must_use]
+pub fn first_line(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     text.lines().next().unwrap_or("unknown").to_owned()
 }
 
 /// Machine, kernel, revision, load: without them a figure says nothing.
-pub(crate) fn machine() -> Value {
+#[must_use]
+pub fn machine() -> Value {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model =
         info.lines().find_map(|line| line.strip_prefix("model name")).map(|rest| rest.trim_start_matches([' ', '\t', ':']));
@@ -34,7 +38,8 @@ pub(crate) fn machine() -> Value {
 }
 
 /// The machine in a few words.
-pub(crate) fn describe(machine: &Value) -> String {
+#[must_use]
+pub fn describe(machine: &Value) -> String {
     let text = |key: &str| machine[key].as_str().unwrap_or("unknown");
     format!(
         "{} (family {}, model {}), {} CPUs, Linux {}",
@@ -44,4 +49,50 @@ pub(crate) fn describe(machine: &Value) -> String {
         machine["cpus"],
         text("kernel")
     )
+}
+
+/// The machine, and which revision ran on it when.
+#[must_use]
+pub fn of_revision(machine: &Value) -> String {
+    let text = |key: &str| machine[key].as_str().unwrap_or("unknown");
+    let day = text("date").split('T').next().unwrap_or_default();
+    format!("{}; revision {}, {day}", describe(machine), text("revision"))
+}
+
+/// A run of measurements: its machine, and what disturbs it.
+#[derive(Debug)]
+pub struct Run {
+    machine: Value,
+    watch: Watch,
+}
+
+impl Run {
+    /// From now on.
+    #[must_use]
+    pub fn begin() -> Self {
+        Self { machine: machine(), watch: Watch::begin() }
+    }
+
+    /// As [`begin`](Self::begin), and print the machine.
+    #[must_use]
+    pub fn begin_in_sight() -> Self {
+        let run = Self::begin();
+        println!("{:#}", run.machine);
+        run
+    }
+
+    /// Until now: the machine, with what was taken from the run, and that by itself.
+    #[must_use]
+    pub fn end(mut self) -> (Value, Noise) {
+        let noise = self.watch.end();
+        noise.record(&mut self.machine);
+        (self.machine, noise)
+    }
+}
+
+/// The name of the files of results: what documents quote has the suite's name, all else ends in `-part`, which git ignores. An error
+/// is the reason why a whole run must not be quoted.
+#[must_use]
+pub fn stem(suite: &str, is_whole: bool, judged: &Result<(), String>) -> String {
+    if is_whole && judged.is_ok() { suite.to_owned() } else { format!("{suite}-part") }
 }

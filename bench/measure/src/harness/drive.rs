@@ -1,15 +1,16 @@
 //! The work of both sides, the same for every design.
 
+use std::time::Duration;
+
 use fipsee_ring::pace::Delays;
 use fipsee_ring::{Message, clock};
 use hdrhistogram::Histogram;
-use std::time::Duration;
 
 use super::payload;
 
 /// The reason that a side stopped early.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum PeerError {
+pub enum PeerError {
     /// The other side is gone.
     Gone,
     /// A message differs from the one sent, or the other side breaks the rules of the ring.
@@ -17,7 +18,7 @@ pub(super) enum PeerError {
 }
 
 /// The calling end of call and reply.
-pub(super) trait Calls {
+pub trait Calls {
     /// Publish `calls`, and receive as many answers.
     fn exchange(&mut self, calls: &[Message], answers: &mut [Message]) -> Result<(), PeerError>;
     /// Publish a message that has no answer.
@@ -29,13 +30,13 @@ pub(super) trait Calls {
 }
 
 /// The answering end of call and reply.
-pub(super) trait Answers {
+pub trait Answers {
     /// Give every message to `answer` and publish what it returns, until it returns nothing.
     fn serve(&mut self, answer: &mut impl FnMut(&Message) -> Option<Message>) -> Result<(), PeerError>;
 }
 
 /// The sending end of a stream.
-pub(super) trait Sends {
+pub trait Sends {
     /// Publish `messages`, waiting for free slots.
     fn send(&mut self, messages: &[Message]) -> Result<(), PeerError>;
     /// Wait until the other side has taken everything.
@@ -43,34 +44,81 @@ pub(super) trait Sends {
 }
 
 /// The receiving end of a stream.
-pub(super) trait Receives {
+pub trait Receives {
     /// Give every message to `take`, until it returns `false`; all that was received is then released.
     fn receive(&mut self, take: &mut impl FnMut(&Message) -> bool) -> Result<(), PeerError>;
 }
 
 /// The result of a measurement.
 #[derive(Clone, Debug)]
-pub(super) struct Sample {
+pub struct Sample {
     /// Times of whole bursts, in ticks; of a stream, of [`STREAM_CHUNK`] messages each.
-    pub(super) ticks: Histogram<u64>,
+    pub ticks: Histogram<u64>,
     /// Messages sent, not counting answers.
-    pub(super) messages: u64,
+    pub messages: u64,
     /// From before the first to after the last, in ticks.
-    pub(super) elapsed_ticks: u64,
+    pub elapsed_ticks: u64,
     /// The final delay of the first look.
-    pub(super) delays: Delays,
+    pub delays: Delays,
+}
+
+/// How much of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// As many as there is time for.
+    Time(Duration),
+    /// So many bursts; of a stream, so many times [`STREAM_CHUNK`] messages.
+    Count(u64),
+}
+
+/// The length of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct RunLength {
+    /// Not counted: pages are mapped, caches are filled, and the delay of the first look is found.
+    pub warm_up: Amount,
+    /// Counted.
+    pub measured: Amount,
+}
+
+impl RunLength {
+    /// By the clock.
+    #[must_use]
+    pub const fn of_time(warm_up: Duration, measured: Duration) -> Self {
+        Self { warm_up: Amount::Time(warm_up), measured: Amount::Time(measured) }
+    }
+}
+
+impl Amount {
+    /// Do it so often. The clock is read after each `together` times.
+    #[inline(always)]
+    fn repeat(self, together: u32, mut once: impl FnMut() -> Result<(), PeerError>) -> Result<(), PeerError> {
+        match self {
+            Self::Count(count) => (0..count).try_for_each(|_| once()),
+            Self::Time(time) => {
+                let end_ticks = clock::ticks_fenced().saturating_add(clock::duration_to_ticks(time));
+                while clock::ticks() < end_ticks {
+                    (0..together).try_for_each(|_| once())?;
+                }
+                Ok(())
+            }
+        }
+    }
 }
 
 /// Bursts between two readings of the wall clock.
 const BATCHES_PER_CLOCK_CHECK: u32 = 64;
-/// Messages of a stream published together, with one check of the doorbell.
-pub(super) const STREAM_BURST: usize = 16;
+/// Most messages of a stream published together.
+const MOST_STREAMED: usize = 64;
 /// Messages of a stream between two time stamps.
-pub(super) const STREAM_CHUNK: u64 = 4096;
+pub const STREAM_CHUNK: u64 = 4096;
 /// Longest time that the histogram holds.
 const LONGEST: Duration = Duration::from_secs(1000);
 
-pub(super) fn histogram() -> Result<Histogram<u64>, String> {
+/// An empty one, for ticks.
+///
+/// # Errors
+/// There is no memory for it.
+pub fn histogram() -> Result<Histogram<u64>, String> {
     let histogram = Histogram::new_with_bounds(1, clock::duration_to_ticks(LONGEST), 3);
     histogram.map_err(|error| format!("cannot make a histogram: {error}; report this"))
 }
@@ -79,25 +127,21 @@ fn trouble(text: String) -> PeerError {
     PeerError::Wrong(text)
 }
 
-/// Bursts of `queue` messages: for `warm_up`, which is not counted, then for `duration`.
-pub(super) fn call(end: &mut impl Calls, queue: u32, warm_up: Duration, duration: Duration) -> Result<Sample, PeerError> {
+/// Bursts of `queue` messages.
+///
+/// # Errors
+/// The other side is gone, or an answer is wrong.
+pub fn call(end: &mut impl Calls, queue: u32, length: RunLength) -> Result<Sample, PeerError> {
     let mut calls = vec![Message::ZERO; queue as usize];
     let mut answers = calls.clone();
     let mut sequence = 0;
     let mut ticks = histogram().map_err(trouble)?;
-    let mut started_ticks = clock::ticks_fenced();
-    let warm_ticks = started_ticks.saturating_add(clock::duration_to_ticks(warm_up));
-    while clock::ticks() < warm_ticks {
-        burst(end, &mut calls, &mut answers, &mut sequence)?;
-    }
-    let first = sequence;
-    started_ticks = started_ticks.max(clock::ticks_fenced());
-    let end_ticks = started_ticks.saturating_add(clock::duration_to_ticks(duration));
-    while clock::ticks() < end_ticks {
-        for _ in 0..BATCHES_PER_CLOCK_CHECK {
-            ticks.saturating_record(burst(end, &mut calls, &mut answers, &mut sequence)?);
-        }
-    }
+    length.warm_up.repeat(1, || burst(end, &mut calls, &mut answers, &mut sequence).map(|_| ()))?;
+    let (first, started_ticks) = (sequence, clock::ticks_fenced());
+    length.measured.repeat(BATCHES_PER_CLOCK_CHECK, || {
+        ticks.saturating_record(burst(end, &mut calls, &mut answers, &mut sequence)?);
+        Ok(())
+    })?;
     let elapsed_ticks = clock::ticks_fenced() - started_ticks;
     end.send(&payload::STOP);
     Ok(Sample { ticks, messages: sequence - first, elapsed_ticks, delays: end.delays() })
@@ -116,21 +160,28 @@ fn burst(end: &mut impl Calls, calls: &mut [Message], answers: &mut [Message], s
     let to_ticks = clock::ticks_fenced();
     for (answer, sequence) in answers.iter().zip(first..) {
         if !payload::is_answer(answer, sequence) {
-            return Err(wrong("answer", sequence));
+            return Err(wrong("answer", sequence, answer, &payload::answer_to(&payload::message(sequence))));
         }
     }
     Ok(to_ticks.wrapping_sub(from_ticks))
 }
 
 #[cold]
-fn wrong(what: &str, sequence: u64) -> PeerError {
+fn wrong(what: &str, sequence: u64, came: &Message, sent: &Message) -> PeerError {
+    let (came, sent) = (came.to_bytes(), sent.to_bytes());
+    let byte = came.iter().zip(&sent).position(|(came, sent)| came != sent).unwrap_or(0);
     PeerError::Wrong(format!(
-        "{what} {sequence} is not what was sent; the ring or this machine's memory is at fault: report this with the CPU's model"
+        "{what} {sequence} is wrong from byte {byte} on: {:02x}, not {:02x}; it is not what was sent, so the ring or this machine's \
+         memory is at fault: report this with the CPU's model",
+        came[byte], sent[byte]
     ))
 }
 
 /// Answer until the stop message. Every message is checked.
-pub(super) fn answer(end: &mut impl Answers) -> Result<(), PeerError> {
+///
+/// # Errors
+/// The other side is gone, or a message is wrong.
+pub fn answer(end: &mut impl Answers) -> Result<(), PeerError> {
     let (mut sequence, mut verdict) = (0, Ok(()));
     end.serve(&mut |message| {
         if payload::is_message(message, sequence) {
@@ -138,32 +189,34 @@ pub(super) fn answer(end: &mut impl Answers) -> Result<(), PeerError> {
             return Some(payload::answer_to(message));
         }
         if !payload::is_stop(message) {
-            verdict = Err(wrong("message", sequence));
+            verdict = Err(wrong("message", sequence, message, &payload::message(sequence)));
         }
         None
     })?;
     verdict
 }
 
-/// Send a stream: for `warm_up`, which is not counted, then for `duration`.
-pub(super) fn send(end: &mut impl Sends, warm_up: Duration, duration: Duration) -> Result<Sample, PeerError> {
+/// Send a stream, `together` messages at a time.
+///
+/// # Errors
+/// The other side is gone, or breaks the rules of the ring.
+pub fn send(end: &mut impl Sends, together: u32, length: RunLength) -> Result<Sample, PeerError> {
+    let mut messages = [Message::ZERO; MOST_STREAMED];
+    let together = usize::try_from(together).unwrap_or(1).clamp(1, MOST_STREAMED);
+    let messages = &mut messages[..together];
     let mut sequence = 0;
     let mut ticks = histogram().map_err(trouble)?;
-    let warm_ticks = clock::ticks().saturating_add(clock::duration_to_ticks(warm_up));
-    while clock::ticks() < warm_ticks {
-        chunk(end, &mut sequence)?;
-    }
+    length.warm_up.repeat(1, || chunk(end, messages, &mut sequence))?;
     end.drain()?;
-    let first = sequence;
-    let started_ticks = clock::ticks_fenced();
-    let end_ticks = started_ticks.saturating_add(clock::duration_to_ticks(duration));
+    let (first, started_ticks) = (sequence, clock::ticks_fenced());
     let mut from_ticks = started_ticks;
-    while from_ticks < end_ticks {
-        chunk(end, &mut sequence)?;
+    length.measured.repeat(1, || {
+        chunk(end, messages, &mut sequence)?;
         let to_ticks = clock::ticks_fenced();
         ticks.saturating_record(to_ticks.wrapping_sub(from_ticks));
         from_ticks = to_ticks;
-    }
+        Ok(())
+    })?;
     end.drain()?;
     let elapsed_ticks = clock::ticks_fenced() - started_ticks;
     end.send(&[payload::STOP])?;
@@ -171,20 +224,22 @@ pub(super) fn send(end: &mut impl Sends, warm_up: Duration, duration: Duration) 
 }
 
 #[inline(always)]
-fn chunk(end: &mut impl Sends, sequence: &mut u64) -> Result<(), PeerError> {
-    let mut messages = [Message::ZERO; STREAM_BURST];
-    for _ in 0..STREAM_CHUNK / STREAM_BURST as u64 {
-        for message in &mut messages {
+fn chunk(end: &mut impl Sends, messages: &mut [Message], sequence: &mut u64) -> Result<(), PeerError> {
+    for _ in 0..STREAM_CHUNK / messages.len() as u64 {
+        for message in &mut *messages {
             *message = payload::message(*sequence);
             *sequence += 1;
         }
-        end.send(&messages)?;
+        end.send(messages)?;
     }
     Ok(())
 }
 
 /// Receive a stream until the stop message. Every message is checked.
-pub(super) fn receive(end: &mut impl Receives) -> Result<(), PeerError> {
+///
+/// # Errors
+/// The other side is gone, or a message is wrong.
+pub fn receive(end: &mut impl Receives) -> Result<(), PeerError> {
     let (mut sequence, mut verdict) = (0, Ok(()));
     end.receive(&mut |message| {
         if payload::is_message(message, sequence) {
@@ -192,7 +247,7 @@ pub(super) fn receive(end: &mut impl Receives) -> Result<(), PeerError> {
             return true;
         }
         if !payload::is_stop(message) {
-            verdict = Err(wrong("message", sequence));
+            verdict = Err(wrong("message", sequence, message, &payload::message(sequence)));
         }
         false
     })?;
@@ -250,19 +305,20 @@ mod tests {
         }
     }
 
+    const BRIEF: RunLength = RunLength::of_time(Duration::ZERO, Duration::from_micros(10));
+
     fn spoiling(spoiled: u64) -> Spoiling {
         Spoiling { spoiled, seen: 0 }
     }
 
     fn assert_noticed(result: Result<(), PeerError>, what: &str) {
         let Err(PeerError::Wrong(text)) = result else { panic!("{result:?}") };
-        assert!(text.starts_with(what) && text.contains("is not what was sent"), "{text}");
+        assert!(text.starts_with(&format!("{what} is wrong from byte 26 on")) && text.contains("not what was sent"), "{text}");
     }
 
     #[test]
     fn a_spoiled_answer_message_or_stream_is_noticed() {
-        let duration = Duration::from_micros(10);
-        assert_noticed(call(&mut spoiling(70), 8, Duration::ZERO, duration).map(|_| ()), "answer 70");
+        assert_noticed(call(&mut spoiling(70), 8, BRIEF).map(|_| ()), "answer 70");
         assert_noticed(answer(&mut spoiling(70)), "message 70");
         assert_noticed(receive(&mut spoiling(70)), "message 70");
         assert_eq!(answer(&mut spoiling(u64::MAX)), Ok(()));
@@ -270,8 +326,15 @@ mod tests {
     }
 
     #[test]
+    fn a_counted_run_has_as_many_bursts() {
+        let length = RunLength { warm_up: Amount::Count(3), measured: Amount::Count(5) };
+        let sample = call(&mut spoiling(u64::MAX), 8, length).expect("sound");
+        assert_eq!((sample.messages, sample.ticks.len()), (40, 5));
+    }
+
+    #[test]
     fn correct_messages_are_counted() {
-        let sample = call(&mut spoiling(u64::MAX), 8, Duration::ZERO, Duration::from_micros(10)).expect("sound");
+        let sample = call(&mut spoiling(u64::MAX), 8, BRIEF).expect("sound");
         assert_eq!(sample.messages, 8 * sample.ticks.len());
         assert!(sample.elapsed_ticks > 0 && sample.messages >= 8 * u64::from(BATCHES_PER_CLOCK_CHECK));
     }

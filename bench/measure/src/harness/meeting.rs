@@ -2,9 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
-use fipsee_block::wire::PROFILE;
 use fipsee_ring::PeerFault;
 use fipsee_ring::channel::{ClientQueue, QueueGeometry, RegionLayout, ServerQueue};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
@@ -14,13 +12,12 @@ use fipsee_ring::region::{Access, Region};
 use fipsee_ring::ring::{Cursor, Reader, StreamWriter, Writer};
 use fipsee_ring::seqpacket::Seqpacket;
 
-use super::baselines::bare;
-use super::baselines::classic::Classic;
-use super::baselines::floor::{self, Floor};
-use super::channel;
-use super::drive::{self, PeerError, Sample};
-use super::plan::{Choices, Design, Spec, Task};
+use super::classic::Classic;
+use super::drive::{self, PeerError, RunLength, Sample};
+use super::floor::{self, Floor};
+use super::plan::{Choices, Design, PROFILE, Spec, Task};
 use super::spin::Spin;
+use super::{bare, channel};
 
 /// The channel's memory and doorbells, as one side has them.
 pub(super) struct Meeting {
@@ -32,19 +29,11 @@ pub(super) struct Meeting {
     socket_doorbell: SocketDoorbell,
 }
 
-/// The length of a run.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RunLength {
-    /// Not counted: pages are mapped, caches are filled, and the delay of the first look is found.
-    pub(super) warm_up: Duration,
-    pub(super) duration: Duration,
-}
-
-fn wrong(text: impl ToString) -> PeerError {
+pub(super) fn wrong(text: impl ToString) -> PeerError {
     PeerError::Wrong(text.to_string())
 }
 
-fn fault(fault: PeerFault) -> PeerError {
+pub(super) fn fault(fault: PeerFault) -> PeerError {
     wrong(fault)
 }
 
@@ -78,27 +67,26 @@ impl Meeting {
     }
 
     /// The first side: send, time, check.
-    pub(super) fn ask(self, spec: &Spec, duty: RunLength, other: &Seqpacket) -> Result<Sample, PeerError> {
+    pub(super) fn ask(self, spec: &Spec, length: RunLength, other: &Seqpacket) -> Result<Sample, PeerError> {
         let choices = spec.choices().map_err(wrong)?;
-        let RunLength { warm_up, duration } = duty;
         match spec.task {
             Task::Queue(queue) => match spec.design {
-                Design::Channel => drive::call(&mut self.caller(choices, other)?, queue, warm_up, duration),
-                Design::Bare => drive::call(&mut self.bare_caller(&choices, other)?, queue, warm_up, duration),
+                Design::Channel => drive::call(&mut self.caller(choices, other)?, queue, length),
+                Design::Bare => drive::call(&mut self.bare_caller(&choices, other)?, queue, length),
                 Design::Classic | Design::ClassicStores => {
-                    drive::call(&mut self.classic(spec, &choices, other, true)?, queue, warm_up, duration)
+                    drive::call(&mut self.classic(spec, &choices, other, true)?, queue, length)
                 }
                 Design::OneLine | Design::TwoLines => {
                     let ring = self.request_ring(&choices)?;
-                    drive::call(&mut floor(spec, &ring, &choices, other, true), queue, warm_up, duration)
+                    drive::call(&mut floor(spec, &ring, &choices, other, true), queue, length)
                 }
             },
             Task::Stream(_) => match spec.design {
-                Design::Channel => drive::send(&mut self.channel_source(choices, other)?, warm_up, duration),
+                Design::Channel => drive::send(&mut self.channel_source(choices, other)?, spec.batch, length),
                 Design::Classic | Design::ClassicStores => {
-                    drive::send(&mut self.classic(spec, &choices, other, true)?, warm_up, duration)
+                    drive::send(&mut self.classic(spec, &choices, other, true)?, spec.batch, length)
                 }
-                _ => drive::send(&mut self.bare_source(&choices, other)?, warm_up, duration),
+                _ => drive::send(&mut self.bare_source(&choices, other)?, spec.batch, length),
             },
         }
     }

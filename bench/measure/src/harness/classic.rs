@@ -5,8 +5,8 @@ use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::ring::RingMemory;
 use fipsee_ring::{Message, Ordering};
 
-use crate::ping::drive::{Answers, Calls, PeerError, Receives, Sends};
-use crate::ping::spin::Spin;
+use super::drive::{Answers, Calls, PeerError, Receives, Sends};
+use super::spin::Spin;
 
 /// Fresh memory is free.
 const SLOT_FREE: u32 = 0;
@@ -55,14 +55,14 @@ impl End {
 }
 
 /// One side: an end of each ring; a stream uses one of them.
-pub(in crate::ping) struct Classic<'a> {
+pub(super) struct Classic<'a> {
     out: End,
     into: End,
     spin: Spin<'a>,
 }
 
 impl<'a> Classic<'a> {
-    pub(in crate::ping) fn new(out: MappedRing, into: MappedRing, our_stores: bool, spin: Spin<'a>) -> Self {
+    pub(super) fn new(out: MappedRing, into: MappedRing, our_stores: bool, spin: Spin<'a>) -> Self {
         let (out, into) = (End { memory: out, index: 0, our_stores }, End { memory: into, index: 0, our_stores });
         Self { out, into, spin }
     }

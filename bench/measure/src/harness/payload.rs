@@ -16,17 +16,17 @@ const KEYS: [u64; 8] = [
 ];
 
 /// The message that ends the other side.
-pub(super) const STOP: Message = Message::from_words([0x5354_4f50_5354_4f50; 8]);
+pub(crate) const STOP: Message = Message::from_words([0x5354_4f50_5354_4f50; 8]);
 
 /// Message `sequence`.
 #[inline(always)]
-pub(super) fn message(sequence: u64) -> Message {
+pub(crate) fn message(sequence: u64) -> Message {
     changed(KEYS, sequence)
 }
 
 /// The answer to a message: every bit inverted, so that a message cannot be taken for its answer.
 #[inline(always)]
-pub(super) fn answer_to(message: &Message) -> Message {
+pub(crate) fn answer_to(message: &Message) -> Message {
     changed(*message.words(), u64::MAX)
 }
 
@@ -41,18 +41,18 @@ fn changed(mut words: [u64; 8], mask: u64) -> Message {
 
 /// Is this message `sequence`, in all 60 bytes?
 #[inline(always)]
-pub(super) fn is_message(message: &Message, sequence: u64) -> bool {
+pub(crate) fn is_message(message: &Message, sequence: u64) -> bool {
     differences(message, sequence) == 0
 }
 
 /// Is this the answer to message `sequence`, in all 60 bytes?
 #[inline(always)]
-pub(super) fn is_answer(answer: &Message, sequence: u64) -> bool {
+pub(crate) fn is_answer(answer: &Message, sequence: u64) -> bool {
     differences(answer, !sequence) == 0
 }
 
 /// Is this [`STOP`], ignoring the ring's last four bytes?
-pub(super) fn is_stop(message: &Message) -> bool {
+pub(crate) fn is_stop(message: &Message) -> bool {
     message.words()[..7] == STOP.words()[..7]
 }
 
