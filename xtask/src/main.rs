@@ -100,6 +100,7 @@ fn main() -> ExitCode {
         "bench" if rest.first().is_some_and(|suite| suite == "ipc") => return ipc::run(&root, &rest[1..]),
         "bench" if rest.first().is_some_and(|suite| suite == "pairs") => return pairs::run(&root, &rest[1..]),
         "bench" if rest.first().is_some_and(|suite| suite == "vm") => return vm::bench::run(&root, &rest[1..]),
+        "bench" if rest.first().is_some_and(|suite| suite == vm::bench::BOOT) => return vm::bench::boot(&root, &rest[1..]),
         "bench" => return bench(&root, &rest),
         "endure" => return endure::run(&root, &rest),
         "simulate" => return simulate::run(&root, &rest),

@@ -58,7 +58,6 @@ const TOOLS: &[Tool] = &[
         package: "fuse3",
         needed_for: "mounts by users other than root, the benchmark's peers through FUSE",
     },
-    Tool { program: "rsvg-convert", package: "librsvg2-bin", needed_for: "the benchmark's plot as PNG" },
     Tool { program: "losetup", package: "mount", needed_for: "file systems on mounted disks, disks with 4096 B sectors" },
     Tool { program: "mkfs.ext4", package: "e2fsprogs", needed_for: "the oracle on ext4" },
     Tool { program: "mkfs.xfs", package: "xfsprogs", needed_for: "the oracle on XFS" },

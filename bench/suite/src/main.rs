@@ -20,6 +20,7 @@ mod server;
 mod service;
 mod small_writes;
 mod table;
+mod vm;
 mod ways;
 
 use std::path::PathBuf;
@@ -80,6 +81,7 @@ struct Arguments {
 #[derive(clap::Subcommand)]
 enum Comparison {
     Pairs(pairs::Options),
+    Vm(vm::Options),
 }
 
 fn main() -> ExitCode {
@@ -93,8 +95,10 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<(), String> {
-    if let Some(Comparison::Pairs(options)) = &arguments.comparison {
-        return pairs::run(options);
+    match &arguments.comparison {
+        Some(Comparison::Pairs(options)) => return pairs::run(options),
+        Some(Comparison::Vm(options)) => return vm::run(options),
+        None => {}
     }
     if let (Some(name), Some(socket)) = (&arguments.neighbour, &arguments.socket) {
         return hostile::be_neighbour(name, socket);

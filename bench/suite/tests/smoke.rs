@@ -82,7 +82,6 @@ fn every_way_that_is_there_is_measured_and_nothing_is_left_behind() {
     }
     let svg = std::fs::read_to_string(directory.0.join("block-part.svg")).expect("a plot");
     assert!(svg.contains("Rust library, null disk") && svg.trim_end().ends_with("</svg>"));
-    assert_eq!(directory.0.join("block-part.png").exists(), has("rsvg-convert"), "{text}");
     let mut left: Vec<_> =
         std::fs::read_dir(&directory.0).expect("the directory").flatten().map(|entry| entry.file_name()).collect();
     left.retain(|name| !name.to_string_lossy().starts_with("block-part."));

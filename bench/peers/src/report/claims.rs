@@ -61,7 +61,7 @@ fn streams(entries: &[Entry], results: &Results) -> Vec<Claim> {
             let measure = Measure::Stream { batch, slots: Some(slots) };
             (format!("{name}, {slots} slots"), results.ratio(name, RING, measure))
         });
-        claims.push(Claim::all_at_least(4.0, &format!("one way {how}: every SPSC ring over ours"), ratios.collect()));
+        claims.push(Claim::all_at_least(4.0, &format!("one way {how}: every SPSC ring over ours"), ratios));
     }
     claims
 }

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use fipsee_measure::cpus::Cpus;
 use serde_json::Value;
 
 use super::{Measured, Site, Way};
 use crate::matrix::Cell;
+use crate::place;
 
 /// A program that measures on its own and prints JSON.
 struct Program {
@@ -90,6 +90,7 @@ fn read_python(answer: &Value, cell: Cell, _: f64) -> Option<Measured> {
 
 #[cfg(test)]
 mod tests {
+    use fipsee_measure::cpus::Cpus;
     use serde_json::json;
 
     use super::*;

@@ -4,7 +4,7 @@
  * answers; an answerer answers each. For batches of 1 to 64 calls and each way to wait: cycles of the batch and per call, as
  * tables below debugfs.
  *
- *   modprobe fip_bench; echo 1 > /sys/module/fip_bench/parameters/run; cat /sys/kernel/debug/fip_bench/results
+ *   insmod fip_bench.ko; echo 1 > /sys/module/fip_bench/parameters/run; cat /sys/kernel/debug/fip_bench/results
  */
 #include <linux/completion.h>
 #include <linux/debugfs.h>

@@ -28,9 +28,6 @@ pub(super) const FIP_MEMORY: Device = device("fmem", "fip_blk, fipseed, memory",
 /// In the order of tables.
 pub(super) const DEVICES: [Device; 7] = [HOST, FIP, QEMU, VIRTIO, HOST_MEMORY, FIP_MEMORY, VIRTIO_MEMORY];
 
-/// Those that our daemon or another one serves, in the order in which the machine has them.
-pub(super) const SERVED: [Device; 5] = [QEMU, VIRTIO, VIRTIO_MEMORY, FIP, FIP_MEMORY];
-
 pub(super) const BLOCKS: [u32; 2] = [4096, 512];
 pub(super) const DEPTHS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
@@ -159,7 +156,7 @@ fn tag(round: u32, iostats: bool) -> String {
 }
 
 /// Round and whether statistics were on, from a tag that [`tag`] made.
-pub(super) fn round_of(tag: &str) -> Option<(u32, bool)> {
+pub(super) fn round_of(tag: &str) -> Option<(usize, bool)> {
     let (number, iostats) = tag.strip_suffix("-bare").map_or((tag, true), |number| (number, false));
     Some((number.parse().ok()?, iostats))
 }
