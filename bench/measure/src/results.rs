@@ -29,6 +29,12 @@ impl<K: Ord, V> Rounds<K, V> {
         self.0.iter().map(|(key, rounds)| (key, rounds.values()))
     }
 
+    /// One in each round so far; none where it was not measured.
+    pub fn in_order(&self, key: &K) -> Vec<Option<&V>> {
+        let count = self.0.values().filter_map(|rounds| Some(rounds.last_key_value()?.0 + 1)).max().unwrap_or(0);
+        (0..count).map(|round| self.0.get(key)?.get(&round)).collect()
+    }
+
     /// The rounds of one.
     pub fn of(&self, key: &K) -> impl Iterator<Item = &V> {
         self.0.get(key).into_iter().flat_map(BTreeMap::values)
@@ -86,6 +92,7 @@ mod tests {
         assert_eq!(all.paired(&"ours", &"none", |a, b| a / b), None);
         // A round without the other one is left out.
         all.add("ours", 3, 1e9);
+        assert_eq!(all.in_order(&"theirs"), [Some(&50.0), Some(&10.0), Some(&10.0), None]);
         assert_eq!(all.paired(&"ours", &"theirs", |a, b| a / b), Some(2.0));
     }
 

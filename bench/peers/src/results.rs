@@ -107,10 +107,10 @@ impl Results {
     /// Every series, for machines: ticks per message of each round.
     #[must_use]
     pub fn to_json(&self) -> Value {
-        let series = self.outcomes.iter().map(|((name, measure), rounds)| {
-            let rounds: Vec<&Outcome> = rounds.collect();
-            let of = |figure: fn(&Outcome) -> f64| -> Vec<f64> {
-                rounds.iter().map(|outcome| (figure(outcome) * 10.0).round() / 10.0).collect()
+        let series = self.outcomes.iter().map(|(key @ (name, measure), _)| {
+            let rounds = self.outcomes.in_order(key);
+            let of = |figure: fn(&Outcome) -> f64| -> Vec<Option<f64>> {
+                rounds.iter().map(|outcome| outcome.map(|outcome| (figure(outcome) * 10.0).round() / 10.0)).collect()
             };
             let mut line = json!({ "mechanism": name, "measure": measure.name() });
             if matches!(measure, Measure::Stream { .. }) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fipsee_measure::claim::{self, Claim};
 use fipsee_measure::cpus::Cpus;
-use fipsee_measure::machine::{Run, stem};
+use fipsee_measure::machine::Run;
 use fipsee_measure::plot;
 use fipsee_measure::quiet::Noise;
 use fipsee_measure::results::append;
@@ -18,34 +18,10 @@ use crate::place::Placement;
 use crate::service::{self, CANDIDATES, Service};
 use crate::table::{CPU, IOPS, MACHINE_CPU, P50, P99, Results};
 use crate::ways::{Entry, Measured, Site, TUNING, WAYS, Way};
-use crate::{claims, headline, idle, picture};
+use crate::{Settings, claims, headline, idle, picture};
 
 /// Size of null disks, ours and those of others.
 const NULL_BYTES: u64 = 1 << 30;
-
-/// How to run.
-pub(crate) struct Settings {
-    pub(crate) rounds: usize,
-    pub(crate) seconds: f64,
-    pub(crate) results: PathBuf,
-    pub(crate) file_directory: PathBuf,
-    pub(crate) memory_directory: PathBuf,
-    pub(crate) only: Vec<String>,
-    /// Leave out the loads that no claim speaks of.
-    pub(crate) claims: bool,
-    /// Try where each server runs best.
-    pub(crate) places: bool,
-    /// Measure only the peers, with other settings.
-    pub(crate) tune: bool,
-    /// The README with the headline to renew.
-    pub(crate) readme: Option<PathBuf>,
-}
-
-impl Settings {
-    fn chooses(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|part| name.contains(part))
-    }
-}
 
 /// A way that is there, and where its server runs when one request is in flight, and when many are.
 struct Open {
@@ -98,7 +74,7 @@ pub(crate) fn run(settings: Settings) -> Result<(), String> {
         return Err("--only leaves nothing to measure".to_owned());
     }
     let idle = bench.idle_servers()?;
-    if bench.settings.places {
+    if !bench.settings.quick {
         bench.choose_places();
     }
     for round in 0..bench.settings.rounds {
@@ -271,17 +247,17 @@ impl Bench {
         let claims = claims::all(&self.results);
         println!("\n{}", claim::table(&claims));
         let entry = self.entry(machine, idle, &claims);
-        let (judged, is_whole) = (headline::judge(&self.results, noise), self.settings.only.is_empty() && self.settings.places);
-        let stem = self.settings.results.join(stem("block", is_whole, &judged));
-        append(&stem.with_extension("jsonl"), &entry)?;
-        let svg = stem.with_extension("svg");
+        let judged = headline::judge(&self.results, noise);
+        let file = self.settings.file("block", &judged);
+        append(&file, &entry)?;
+        let svg = file.with_extension("svg");
         match picture::draw(&self.results, &entry).and_then(|text| plot::save(&svg, &text)) {
             Ok(()) => println!("plot: {}", svg.display()),
             Err(reason) => println!("no plot: {reason}"),
         }
         match &self.settings.readme {
             Some(readme) => judged.and_then(|()| headline::write(readme, &self.results, machine)),
-            None if is_whole => judged,
+            None if self.settings.is_whole() => judged,
             None => Ok(()),
         }
     }

@@ -11,6 +11,8 @@ pub(crate) const IOPS: &str = "iops";
 /// Requests per second of the client's own processor time.
 pub(crate) const IOPS_OF_OWN: &str = "iops_of_own_cpu";
 pub(crate) const BANDWIDTH: &str = "bandwidth_bytes_per_s";
+/// Until something happened.
+pub(crate) const MILLISECONDS: &str = "ms";
 /// Processor time of every process that took part, per request.
 pub(crate) const CPU: &str = "cpu_ns_per_io";
 /// Processor time of the whole machine, per request: bystanders too, in steps of 10 ms.

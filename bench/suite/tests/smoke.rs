@@ -108,6 +108,22 @@ fn only_line(directory: &Path, file: &str, text: &str) -> Value {
     serde_json::from_str(&lines).expect("JSON")
 }
 
+#[test]
+fn the_end_of_either_side_and_the_pause_of_a_takeover_are_timed() {
+    let directory = Directory::new("notice");
+    let Some(mut command) = bench("benchmark of notices", &directory.0) else { return };
+    let output = command.args(["notice", "--quick"]).output().expect("the benchmark starts");
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{text}");
+    let run = only_line(&directory.0, "notice-part.jsonl", &text);
+    let series = run["series"].as_array().expect("series");
+    for candidate in ["daemon killed: noticed by a client that waits by sleep", "client killed: everything of it is released"] {
+        assert!(number(series, candidate, "ms") > 0.0, "{text}");
+    }
+    assert!(number(series, "takeover: longest time without an answer", "ms") > 0.0, "{text}");
+    assert!(run["machine"]["others_percent"].is_number(), "{run}");
+}
+
 /// Longer than a quick disk's requests take on a loaded machine.
 const SLOW_US: u32 = 100_000;
 

@@ -1,10 +1,11 @@
 //! The work of both sides, the same for every design.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fipsee_ring::pace::Delays;
-use fipsee_ring::{Message, clock};
+use fipsee_ring::{Message, clock, cpu};
 use hdrhistogram::Histogram;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::payload;
 
@@ -60,6 +61,8 @@ pub struct Sample {
     pub elapsed_ticks: u64,
     /// The final delay of the first look.
     pub delays: Delays,
+    /// Processor time of the answering side meanwhile, in nanoseconds, where it was asked for.
+    pub answerer_cpu_ns: u64,
 }
 
 /// How much of something.
@@ -144,7 +147,7 @@ pub fn call(end: &mut impl Calls, queue: u32, length: RunLength) -> Result<Sampl
     })?;
     let elapsed_ticks = clock::ticks_fenced() - started_ticks;
     end.send(&payload::STOP);
-    Ok(Sample { ticks, messages: sequence - first, elapsed_ticks, delays: end.delays() })
+    Ok(Sample { ticks, messages: sequence - first, elapsed_ticks, delays: end.delays(), answerer_cpu_ns: 0 })
 }
 
 /// One burst and its answers; the time from before the first store to after the last answer was copied, in ticks.
@@ -220,7 +223,7 @@ pub fn send(end: &mut impl Sends, together: u32, length: RunLength) -> Result<Sa
     end.drain()?;
     let elapsed_ticks = clock::ticks_fenced() - started_ticks;
     end.send(&[payload::STOP])?;
-    Ok(Sample { ticks, messages: sequence - first, elapsed_ticks, delays: Delays::default() })
+    Ok(Sample { ticks, messages: sequence - first, elapsed_ticks, delays: Delays::default(), answerer_cpu_ns: 0 })
 }
 
 #[inline(always)]
@@ -233,6 +236,95 @@ fn chunk(end: &mut impl Sends, messages: &mut [Message], sequence: &mut u64) -> 
         end.send(messages)?;
     }
     Ok(())
+}
+
+/// Word 1 of a call after a silence.
+const HOW_LONG: u64 = 0;
+const HOW_LONG_AND_CPU: u64 = 1;
+/// Silences from here on sleep, shorter ones spin.
+const SLEPT: Duration = Duration::from_millis(1);
+
+/// Time on a clock that both sides share: the time-stamp counter where all CPUs count alike, else the system's nanoseconds, which
+/// take longer to read.
+#[inline(always)]
+fn shared_time() -> u64 {
+    if cpu::features().has_invariant_tsc { clock::ticks_fenced() } else { nanoseconds(ClockId::Monotonic) }
+}
+
+/// The name of that clock.
+#[must_use]
+pub fn shared_clock() -> &'static str {
+    if cpu::features().has_invariant_tsc { "tsc" } else { "monotonic" }
+}
+
+/// Nanoseconds since `earlier`. The counts are subtracted first: each process has measured the counter's rate for itself.
+#[inline(always)]
+fn ns_since(earlier: u64) -> u64 {
+    let elapsed = shared_time().saturating_sub(earlier);
+    if cpu::features().has_invariant_tsc { clock::ticks_to_ns(elapsed) } else { elapsed }
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
+/// Calls after silences: in `ticks`, nanoseconds from publishing to the copy on the other side, as measured there.
+///
+/// # Errors
+/// As for [`call`].
+pub fn wake(end: &mut impl Calls, silence: Duration, length: RunLength) -> Result<Sample, PeerError> {
+    let mut sequence = 0;
+    let mut ask = |what: u64| {
+        let (mut answer, number) = ([Message::ZERO], sequence);
+        sequence += 1;
+        end.exchange(&[Message::from_words([number, what, shared_time(), 0, 0, 0, 0, 0])], &mut answer)?;
+        if answer[0].word(0) == !number { Ok((answer[0].word(1), answer[0].word(2))) } else { Err(wrong_answer(number)) }
+    };
+    length.warm_up.repeat(1, || ask(HOW_LONG).map(|_| ()))?;
+    let mut ticks = histogram().map_err(trouble)?;
+    let (_, before_ns) = ask(HOW_LONG_AND_CPU)?;
+    let started_ticks = clock::ticks_fenced();
+    length.measured.repeat(1, || {
+        be_silent(silence);
+        ticks.saturating_record(ask(HOW_LONG)?.0.max(1));
+        Ok(())
+    })?;
+    let (_, after_ns) = ask(HOW_LONG_AND_CPU)?;
+    let elapsed_ticks = clock::ticks_fenced() - started_ticks;
+    end.send(&payload::STOP);
+    let (messages, answerer_cpu_ns) = (ticks.len(), after_ns.saturating_sub(before_ns));
+    Ok(Sample { ticks, messages, elapsed_ticks, delays: Delays::default(), answerer_cpu_ns })
+}
+
+#[cold]
+fn wrong_answer(number: u64) -> PeerError {
+    PeerError::Wrong(format!("the answer to call {number} is none to it: report this with the CPU's model"))
+}
+
+fn be_silent(duration: Duration) {
+    if duration >= SLEPT {
+        // tidy: allow sleep, the silence is what is measured
+        return std::thread::sleep(duration);
+    }
+    let until = Instant::now() + duration;
+    while Instant::now() < until {
+        core::hint::spin_loop();
+    }
+}
+
+/// The other side of [`wake`]. Word 1 of an answer: from publishing to here, in nanoseconds; word 2: processor time if it was asked
+/// for.
+///
+/// # Errors
+/// The other side is gone.
+pub fn awake(end: &mut impl Answers) -> Result<(), PeerError> {
+    end.serve(&mut |message| {
+        let latency_ns = ns_since(message.word(2));
+        let cpu_ns = if message.word(1) == HOW_LONG_AND_CPU { nanoseconds(ClockId::ProcessCPUTime) } else { 0 };
+        let answer = Message::from_words([!message.word(0), latency_ns, cpu_ns, 0, 0, 0, 0, 0]);
+        (!payload::is_stop(message)).then_some(answer)
+    })
 }
 
 /// Receive a stream until the stop message. Every message is checked.

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fipsee_ring::PeerFault;
 use fipsee_ring::channel::{ClientQueue, QueueGeometry, RegionLayout, ServerQueue};
@@ -71,6 +72,10 @@ impl Meeting {
         let choices = spec.choices().map_err(wrong)?;
         match spec.task {
             Task::Queue(queue) => match spec.design {
+                Design::Channel if spec.silence_us.is_some() => {
+                    let silence = Duration::from_micros(spec.silence_us.unwrap_or(0));
+                    drive::wake(&mut self.caller(choices, other)?, silence, length)
+                }
                 Design::Channel => drive::call(&mut self.caller(choices, other)?, queue, length),
                 Design::Bare => drive::call(&mut self.bare_caller(&choices, other)?, queue, length),
                 Design::Classic | Design::ClassicStores => {
@@ -96,6 +101,7 @@ impl Meeting {
         let choices = spec.answerer_choices().map_err(wrong)?;
         match spec.task {
             Task::Queue(_) => match spec.design {
+                Design::Channel if spec.silence_us.is_some() => drive::awake(&mut self.answerer(choices, other)?),
                 Design::Channel => drive::answer(&mut self.answerer(choices, other)?),
                 Design::Bare => drive::answer(&mut self.bare_answerer(&choices, other)?),
                 Design::Classic | Design::ClassicStores => drive::answer(&mut self.classic(spec, &choices, other, false)?),

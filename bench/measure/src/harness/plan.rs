@@ -82,6 +82,8 @@ pub struct Spec {
     pub measured: u32,
     /// Chooses the start of the rings.
     pub seed: u32,
+    /// Instead: one call after each silence of so many microseconds, and what of it the answering side takes to wake up.
+    pub silence_us: Option<u64>,
     /// Messages of a stream published together, with one check of the doorbell.
     pub batch: u32,
 }
@@ -99,6 +101,7 @@ impl Default for Spec {
             change: None,
             measured: 0,
             seed: 0,
+            silence_us: None,
             batch: 16,
         }
     }

@@ -4,19 +4,17 @@
 #[cfg(feature = "aeron")]
 mod aeron;
 #[cfg(feature = "peers")]
-mod crossbeam;
+mod crates;
 #[cfg(feature = "peers")]
 mod iceoryx2;
 mod message_queue;
 mod notified;
 #[cfg(target_feature = "avx512f")]
 mod prototype;
-#[cfg(feature = "peers")]
-mod ringbuf;
+#[cfg(any(feature = "peers", has_dpdk))]
+mod queue;
 #[cfg(has_dpdk)]
 mod rte_ring;
-#[cfg(feature = "peers")]
-mod rtrb;
 mod streams;
 #[cfg(has_ucx)]
 mod ucx;
@@ -164,12 +162,13 @@ fn yardsticks() -> Vec<Entry> {
 
 #[cfg(feature = "peers")]
 fn crates() -> Vec<Entry> {
+    use queue::Pair;
     let (ring, library) = (|name| Entry::new(name, Kind::Ring), |name| Entry::new(name, Kind::Library));
     vec![
-        ring("rtrb").whole::<rtrb::Rtrb>(),
-        ring("ringbuf").whole::<ringbuf::Ringbuf>(),
-        library("crossbeam ArrayQueue").whole::<crossbeam::Queue>(),
-        library("crossbeam channel").whole::<crossbeam::CrossbeamChannel>(),
+        ring("rtrb").whole::<Pair<crates::Rtrb>>(),
+        ring("ringbuf").whole::<Pair<crates::Ringbuf>>(),
+        library("crossbeam ArrayQueue").whole::<Pair<crates::Array>>(),
+        library("crossbeam channel").whole::<Pair<crates::Channel>>(),
         library(names::ICEORYX2).whole::<iceoryx2::PublishSubscribe>(),
         library(names::ICEORYX2_CALLS).calls::<iceoryx2::RequestResponse>(),
     ]
@@ -197,7 +196,7 @@ fn debian() -> Vec<Entry> {
     let aeron = aeron.missing("it needs cmake 3.30, g++ and libclang: run `cargo xtask bench ipc` as root");
     let dpdk = Entry::new("DPDK rte_ring", Kind::Ring);
     #[cfg(has_dpdk)]
-    let dpdk = dpdk.whole::<rte_ring::RteRing>();
+    let dpdk = dpdk.whole::<queue::Pair<rte_ring::RteRing>>();
     #[cfg(not(has_dpdk))]
     let dpdk = dpdk.missing("install libdpdk-dev");
     let ucx = Entry::new("UCX active messages", Kind::Library);

@@ -27,27 +27,15 @@ use fipsee_measure::results::append;
 use fipsee_topology::pin;
 use serde_json::json;
 
-pub(crate) use self::neighbour::be_neighbour;
-use self::neighbour::{Neighbour, await_release, holdings};
+pub(crate) use self::neighbour::{Neighbour, await_release, be_neighbour, holdings};
 use self::victim::{Measured, Victim};
+use crate::Settings;
 use crate::daemon::Daemon;
 use crate::place::bind_to;
 use crate::table::{IOPS, IOPS_OF_OWN, P99, Results};
 
 /// Milliseconds from the death of a neighbour until nothing of it is left in the daemon.
 const RELEASED: &str = "released_ms";
-
-/// How to run.
-pub(crate) struct Settings {
-    pub(crate) rounds: usize,
-    pub(crate) seconds: f64,
-    pub(crate) results: PathBuf,
-    pub(crate) only: Vec<String>,
-    /// Too short to say anything.
-    pub(crate) quick: bool,
-    /// Print the table of docs/reliability.md, too.
-    pub(crate) markdown: bool,
-}
 
 struct Bench {
     settings: Settings,
@@ -174,15 +162,12 @@ fn neighbour_cpu(cpus: Cpus) -> usize {
 /// Measure, print, keep.
 pub(crate) fn run(settings: Settings) -> Result<(), String> {
     let run = Run::begin_in_sight();
-    let chosen =
-        |fault: &&InjectedFault| settings.only.is_empty() || settings.only.iter().any(|part| fault.name.contains(part.as_str()));
-    let faults: Vec<&InjectedFault> = faults().filter(chosen).collect();
+    let faults: Vec<&InjectedFault> = faults().filter(|fault| settings.chooses(fault.name)).collect();
     if faults.is_empty() {
         return Err("--only leaves nothing to measure".to_owned());
     }
-    let is_whole = settings.only.is_empty() && !settings.quick;
     let (rounds, seconds, markdown) = (settings.rounds, settings.seconds, settings.markdown);
-    let path = settings.results.join(if is_whole { "hostile.jsonl" } else { "hostile-part.jsonl" });
+    let path = settings.file("hostile", &Ok(()));
     let mut bench = Bench::start(settings)?;
     for round in 0..rounds {
         for place in 0..faults.len() {

@@ -5,7 +5,6 @@ mod loop_disk;
 mod table;
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use fipsee::cpus::CpuChoice;
 use fipsee::load::{self, count_f64};
@@ -22,22 +21,10 @@ use crate::files::FilledFile;
 use crate::fio::{self, Fio};
 use crate::matrix::{Cell, DEEP};
 use crate::table::{IOPS, P50, P99, Results};
-use crate::{claims, generator};
+use crate::{Settings, claims, generator};
 
 const MEBIBYTES_ON_DISK: usize = 256;
 const MEBIBYTES_ON_LOOP: usize = 128;
-
-/// How to run.
-pub(crate) struct Settings {
-    pub(crate) rounds: usize,
-    pub(crate) seconds: f64,
-    pub(crate) results: PathBuf,
-    pub(crate) only: Vec<String>,
-    pub(crate) quick: bool,
-    pub(crate) markdown: bool,
-    pub(crate) file_directory: PathBuf,
-    pub(crate) memory_directory: PathBuf,
-}
 
 /// The place of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,9 +133,7 @@ pub(crate) fn run(settings: Settings) -> Result<(), String> {
     }
     let claims = claims::of_small_writes(&bench.results);
     println!("\n{}", claim::table(&claims));
-    let is_whole = bench.settings.only.is_empty() && !bench.settings.quick;
-    let path = bench.settings.results.join(if is_whole { "small-writes.jsonl" } else { "small-writes-part.jsonl" });
-    append(&path, &bench.entry(&machine, &claims))
+    append(&bench.settings.file("small-writes", &Ok(())), &bench.entry(&machine, &claims))
 }
 
 impl Bench {
@@ -228,12 +213,6 @@ impl Bench {
             "claims": claim::to_json(claims),
             "skipped": self.skips.iter().map(skip).collect::<Vec<_>>(),
         })
-    }
-}
-
-impl Settings {
-    fn chooses(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()))
     }
 }
 

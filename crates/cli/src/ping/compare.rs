@@ -155,7 +155,7 @@ mod tests {
         let sample = |ticks: &u64| {
             let mut histogram = drive::histogram().expect("a histogram");
             histogram.record_n(*ticks, 100).expect("in range");
-            Sample { ticks: histogram, messages: 100, elapsed_ticks: 100 * ticks, delays: Delays::default() }
+            Sample { ticks: histogram, messages: 100, elapsed_ticks: 100 * ticks, delays: Delays::default(), answerer_cpu_ns: 0 }
         };
         let spec = Spec { design, ..Spec::default() };
         Line { spec, rounds: rounds.iter().map(sample).collect(), floors: floors.to_vec() }

@@ -7,7 +7,7 @@ mod counter;
 mod picture;
 mod plain;
 mod report;
-pub(crate) mod waits;
+mod waits;
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
