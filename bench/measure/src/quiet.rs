@@ -81,9 +81,8 @@ impl Snapshot {
     /// meanwhile is part of its parent.
     fn others_since(&self, before: &Self, own: u32) -> Vec<(String, u64)> {
         const KERNEL: u32 = 2;
-        let is_same = |number: &u32, process: &Process| {
-            self.processes.get(number).is_some_and(|other| other.started == process.started)
-        };
+        let is_same =
+            |number: &u32, process: &Process| self.processes.get(number).is_some_and(|other| other.started == process.started);
         let mut used = BTreeMap::<&str, u64>::new();
         for (number, process) in &self.processes {
             if *number == KERNEL || process.parent == KERNEL || self.descends_from(own, *number) {
@@ -95,7 +94,8 @@ impl Snapshot {
             let old = earlier.map_or(0, |earlier| earlier.used) + ended.map(|(_, was)| was.used).sum::<u64>();
             *used.entry(&process.name).or_default() += process.used.saturating_sub(old);
         }
-        let mut used: Vec<_> = used.into_iter().filter(|(_, ticks)| *ticks > 0).map(|(name, ticks)| (name.to_owned(), ticks)).collect();
+        let mut used: Vec<_> =
+            used.into_iter().filter(|(_, ticks)| *ticks > 0).map(|(name, ticks)| (name.to_owned(), ticks)).collect();
         used.sort_by_key(|(_, ticks)| std::cmp::Reverse(*ticks));
         used
     }
@@ -266,7 +266,10 @@ mod tests {
         let judge = |rounds: &[f64]| Noise::default().judge(&[("null QD1, p50".to_owned(), rounds.to_vec())]);
         assert_eq!(judge(&[100.0, 101.0, 80.0]), Ok(()));
         let error = judge(&[100.0, 101.0, 60.0]).expect_err("41 %");
-        assert!(error.contains("'null QD1, p50' are 41 % of their median apart, from 60.0 to 101.0; the limit is 25 %"), "{error}");
+        assert!(
+            error.contains("'null QD1, p50' are 41 % of their median apart, from 60.0 to 101.0; the limit is 25 %"),
+            "{error}"
+        );
         assert!(judge(&[]).is_err(), "nothing was measured");
     }
 

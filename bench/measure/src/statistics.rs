@@ -103,8 +103,7 @@ impl States {
     pub fn of(floors: impl IntoIterator<Item = f64>) -> Self {
         let mut floors: Vec<f64> = floors.into_iter().collect();
         floors.sort_by(f64::total_cmp);
-        let rank =
-            floors.iter().zip(0_u32..).find(|(_, rank)| f64::from(*rank) >= STATES_QUANTILE * to_f64(floors.len() as u64));
+        let rank = floors.iter().zip(0_u32..).find(|(_, rank)| f64::from(*rank) >= STATES_QUANTILE * to_f64(floors.len() as u64));
         let edge = rank.and_then(|(_, rank)| usize::try_from(rank).ok()).unwrap_or(0);
         let ends = floors.get(edge).zip(floors.len().checked_sub(edge + 1).and_then(|index| floors.get(index)));
         let ends = ends.filter(|(low, high)| **low * TWO_STATES_FACTOR <= **high);

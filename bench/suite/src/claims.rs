@@ -47,7 +47,11 @@ fn of_the_service(results: &Results) -> Vec<Claim> {
             pairs("null QD1 beside 1000 idle clients", "null QD1 beside 1 idle client", P50),
         ),
         Claim::at_least(0.95, "file disk, QD64: IOPS over fio's, median of pairs", pairs("file QD64", "fio io_uring QD64", IOPS)),
-        Claim::at_least(0.95, "file disk, QD64: IOPS over fio's, best over best", of_best("file QD64", "fio io_uring QD64", IOPS)),
+        Claim::at_least(
+            0.95,
+            "file disk, QD64: IOPS over fio's, best over best",
+            of_best("file QD64", "fio io_uring QD64", IOPS),
+        ),
         Claim::at_most(1500.0, "file disk, QD1: p50 latency in ns added to fio's", added()),
         Claim::at_most(1.0, "idle daemon, 1000 clients: CPU in percent", idle),
     ]

@@ -17,7 +17,8 @@ const PLOT: &str = "bench/results/block.svg";
 
 /// May this run be quoted? Our own figures of the headline must be steady; those of other servers are what they are.
 pub(crate) fn judge(results: &Results, noise: &Noise) -> Result<(), String> {
-    let quoted = [(SHALLOW, P50), (SHALLOW, IOPS), (DEEP, P50), (DEEP, IOPS)].map(|(cell, metric)| (candidate(LIBRARY, cell), metric));
+    let quoted =
+        [(SHALLOW, P50), (SHALLOW, IOPS), (DEEP, P50), (DEEP, IOPS)].map(|(cell, metric)| (candidate(LIBRARY, cell), metric));
     let plain = [("memory QD64", BANDWIDTH), ("plain memcpy loop", BANDWIDTH)].map(|(name, metric)| (name.to_owned(), metric));
     let measured = quoted.into_iter().chain(plain).filter_map(|(name, metric)| {
         let rounds = results.get(&name, metric)?.values.clone();
@@ -121,7 +122,9 @@ mod tests {
         let busy = Noise { others_percent: Some(9.0), busiest: vec![("rustc".to_owned(), 8.5)], ..quiet.clone() };
         assert!(judge(&results, &busy).is_err_and(|text| text.contains("rustc 8.5 %")));
         results.add_cell(LIBRARY, SHALLOW, P50, 460.0);
-        assert!(judge(&results, &quiet).is_err_and(|text| text.contains("Rust library, null disk, 4 KiB read QD1, latency_ns_p50")));
+        assert!(
+            judge(&results, &quiet).is_err_and(|text| text.contains("Rust library, null disk, 4 KiB read QD1, latency_ns_p50"))
+        );
     }
 
     #[test]

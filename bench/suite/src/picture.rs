@@ -20,10 +20,7 @@ const fn color_of(kind: Kind) -> RGBColor {
 const WORDS: Words<'static> = Words {
     title: "Random reads of 4 KiB: Fip-see and what people use today",
     legend: &[(OURS, "Fip-see", 100), (THEIRS, "other servers", 130), (YARDSTICK, "no server", 100)],
-    heads: [
-        "One at a time: latency, dot p50, tick p99. Left is better.",
-        "64 at a time: requests per second. Right is better.",
-    ],
+    heads: ["One at a time: latency, dot p50, tick p99. Left is better.", "64 at a time: requests per second. Right is better."],
     footer: &[],
 };
 

@@ -16,14 +16,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/virtio", &["crates/ring", "crates/serve", "crates/block"]),
     // Its tests have a guest, as have those of the command line.
     ("crates/daemon", &["crates/ring", "crates/topology", "crates/serve", "crates/block", "crates/virtio", "tests/guest"]),
-    (
-        "crates/cli",
-        &["crates/ring", "crates/topology", "crates/block", "crates/daemon", "bench/measure", "tests/guest"],
-    ),
+    ("crates/cli", &["crates/ring", "crates/topology", "crates/block", "crates/daemon", "bench/measure", "tests/guest"]),
     ("crates/capi", &["crates/ring", "crates/block", "crates/call"]),
     ("crates/python", &["crates/ring", "crates/block"]),
     // `fipsee ping` and the benchmarks measure in the same way.
     ("bench/measure", &["crates/ring", "crates/topology"]),
+    ("bench/peers", &["crates/ring", "crates/topology", "bench/measure"]),
     // The benchmarks use the load generator that users use.
     (
         "bench/suite",

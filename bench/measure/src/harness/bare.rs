@@ -134,11 +134,7 @@ impl Sends for Source<'_> {
 }
 
 /// Wait until every slot of a stream is free again.
-pub(super) fn drain(
-    writer: &mut StreamWriter<MappedRing>,
-    slot_count: u32,
-    spin: &mut Spin<'_>,
-) -> Result<(), PeerError> {
+pub(super) fn drain(writer: &mut StreamWriter<MappedRing>, slot_count: u32, spin: &mut Spin<'_>) -> Result<(), PeerError> {
     loop {
         if writer.free_slots(slot_count).map_err(meeting::fault)? == slot_count {
             return Ok(());

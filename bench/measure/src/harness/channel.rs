@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::os::fd::AsFd;
 
+use fipsee_ring::Message;
 use fipsee_ring::channel::{ClientQueue, ServerQueue};
 use fipsee_ring::doorbell::EventDoorbell;
 use fipsee_ring::error::Error;
@@ -13,7 +14,6 @@ use fipsee_ring::port::Port;
 use fipsee_ring::ring::{Reader, StreamWriter};
 use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, Next};
-use fipsee_ring::Message;
 use rustix::event::epoll;
 
 use super::bare;

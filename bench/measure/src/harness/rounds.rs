@@ -129,7 +129,8 @@ impl Line {
     /// # Errors
     /// A histogram cannot be made.
     pub fn total(&self) -> Result<Sample, String> {
-        let mut total = Sample { ticks: drive::histogram()?, messages: 0, elapsed_ticks: 0, delays: Delays::default(), answerer_cpu_ns: 0 };
+        let mut total =
+            Sample { ticks: drive::histogram()?, messages: 0, elapsed_ticks: 0, delays: Delays::default(), answerer_cpu_ns: 0 };
         for sample in &self.rounds {
             total.ticks.add(&sample.ticks).map_err(|error| format!("cannot add histograms: {error}; report this"))?;
             total.messages += sample.messages;

@@ -107,8 +107,8 @@ impl<'a> Spin<'a> {
 mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-    use super::*;
     use super::super::plan::{Design, Spec};
+    use super::*;
 
     fn any_spec() -> Spec {
         Spec { design: Design::Classic, one_cpu: true, ..Spec::default() }

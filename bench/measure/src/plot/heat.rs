@@ -193,7 +193,9 @@ mod tests {
             map("second", vec![vec![None; 2]; 2]),
         ];
         let svg = drawn(&maps, 2, None);
-        for (part, count) in [("\n100\n", 1), ("\n20000\n", 1), ("\n450\n", 1), ("#E6E8E8", 5), ("\nname1\n", 4), ("\nsecond\n", 1)] {
+        for (part, count) in
+            [("\n100\n", 1), ("\n20000\n", 1), ("\n450\n", 1), ("#E6E8E8", 5), ("\nname1\n", 4), ("\nsecond\n", 1)]
+        {
             assert_eq!(svg.matches(part).count(), count, "{part:?} in {svg}");
         }
     }
@@ -201,7 +203,9 @@ mod tests {
     #[test]
     fn large_maps_are_drawn_without_figures_and_small_ones_with() {
         for side in [4, 64, 256] {
-            let row = |row: usize| (0..side).map(|column| (row != column).then_some(if row < column { 369.0 } else { 465.0 })).collect();
+            let row = |row: usize| {
+                (0..side).map(|column| (row != column).then_some(if row < column { 369.0 } else { 465.0 })).collect()
+            };
             let map = Map { title: String::new(), figures: (0..side).map(row).collect() };
             let svg = drawn(&[map], side, Some(&|figure| format!("{figure} cycles")));
             assert_eq!(svg.matches("\n465\n").count(), if side == 4 { 6 } else { 0 }, "{side}");

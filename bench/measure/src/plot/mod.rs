@@ -73,7 +73,8 @@ pub fn check(path: &Path) -> Result<(), String> {
 /// As [`check`], or the file cannot be written.
 pub fn save(path: &Path, svg: &str) -> Result<(), String> {
     check(path)?;
-    std::fs::write(path, svg).map_err(|error| format!("cannot write {}: {error}; choose a place that can be written", path.display()))
+    std::fs::write(path, svg)
+        .map_err(|error| format!("cannot write {}: {error}; choose a place that can be written", path.display()))
 }
 
 /// Nanoseconds, for people.

@@ -25,7 +25,8 @@ pub type Runner = fn(&Plan) -> Result<Outcome, String>;
 /// # Errors
 /// Why there is no measurement: the mechanism is not to be had here, or a message was lost or wrong.
 pub fn calls<C: Mechanism>(plan: &Plan) -> Result<Outcome, String> {
-    let client = |end: &mut Driven<C::End>, plan: &Plan| drive::call(end, size(plan), plan.length()).map(|sample| calls_of(&sample, plan));
+    let client =
+        |end: &mut Driven<C::End>, plan: &Plan| drive::call(end, size(plan), plan.length()).map(|sample| calls_of(&sample, plan));
     run::<C>(plan, plan.bursts() * plan.burst as u64, client, |end| drive::answer(end))
 }
 
@@ -34,7 +35,9 @@ pub fn calls<C: Mechanism>(plan: &Plan) -> Result<Outcome, String> {
 /// # Errors
 /// As for [`calls`].
 pub fn stream<C: Mechanism>(plan: &Plan) -> Result<Outcome, String> {
-    let client = |end: &mut Driven<C::End>, plan: &Plan| drive::send(end, size(plan), plan.length_of_stream()).map(|sample| stream_of(&sample));
+    let client = |end: &mut Driven<C::End>, plan: &Plan| {
+        drive::send(end, size(plan), plan.length_of_stream()).map(|sample| stream_of(&sample))
+    };
     run::<C>(plan, plan.chunks() * STREAM_CHUNK, client, |end| drive::receive(end))
 }
 
@@ -203,7 +206,12 @@ impl<E: End> Receives for Driven<'_, E> {
 type ClientWork<E> = fn(&mut Driven<'_, E>, &Plan) -> Result<Outcome, PeerError>;
 type ServerWork<E> = fn(&mut Driven<'_, E>) -> Result<(), PeerError>;
 
-fn run<C: Mechanism>(plan: &Plan, messages: u64, client: ClientWork<C::End>, server: ServerWork<C::End>) -> Result<Outcome, String> {
+fn run<C: Mechanism>(
+    plan: &Plan,
+    messages: u64,
+    client: ClientWork<C::End>,
+    server: ServerWork<C::End>,
+) -> Result<Outcome, String> {
     process::run_alone(LIMIT, |writer| process::caught(|| conduct::<C>(plan, messages, writer, client, server)))
 }
 

@@ -22,7 +22,11 @@ pub(super) fn all(results: &Results) -> Vec<Claim> {
         at_least("fip_blk, QD64: requests per second over null_blk's (irqmode=0)", over(ours, host), 1.0),
         at_least("the same, both polled for and batched", over(ours.polled(), host.polled()), 0.95),
         at_least("the same, iostats off on both", over(bare(ours), bare(host)), 1.0),
-        at_least("the same, iostats off on both, both polled for and batched", over(bare(ours).polled(), bare(host).polled()), 0.95),
+        at_least(
+            "the same, iostats off on both, both polled for and batched",
+            over(bare(ours).polled(), bare(host).polled()),
+            0.95,
+        ),
         at_least("fip_blk, QD64: over the best of virtio_blk, any back end", over_best(ours, originals(64)), 5.0),
         at_least("fip_blk, QD1: over the best of virtio_blk, any back end", over_best(reads(FIP, 1), originals(1)), 30.0),
         at_most(

@@ -91,14 +91,19 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 
 /// What the guest reports of the plan.
 fn boot(options: &Options) -> Result<String, String> {
-    let xtask = std::env::var_os("FIPSEE_XTASK").ok_or("FIPSEE_XTASK is not set; run `cargo xtask bench vm`, which boots the guest")?;
+    let xtask =
+        std::env::var_os("FIPSEE_XTASK").ok_or("FIPSEE_XTASK is not set; run `cargo xtask bench vm`, which boots the guest")?;
     let folder = std::env::temp_dir().join(format!("fipsee-bench-plan-{}", std::process::id()));
     let failed = |path: &Path, error: std::io::Error| format!("cannot use {}: {error}", path.display());
     std::fs::create_dir(&folder).map_err(|error| failed(&folder, error))?;
     let (plan, reports) = (folder.join("plan"), folder.join("reports"));
     let booted = std::fs::write(&plan, plan::write(options.extent())).map_err(|error| failed(&plan, error)).and_then(|()| {
         let mut command = Command::new(&xtask);
-        command.args(["bench", "boot-vm"]).args([&plan, &reports]).args([&options.machine, &options.driver]).args(&options.daemon);
+        command
+            .args(["bench", "boot-vm"])
+            .args([&plan, &reports])
+            .args([&options.machine, &options.driver])
+            .args(&options.daemon);
         let status = command.status().map_err(|error| failed(Path::new(&xtask), error))?;
         if !status.success() {
             return Err("the guest did not carry out the plan; the reason is above".to_owned());

@@ -44,9 +44,9 @@ impl Results {
         let (tag, label) = match (words.next(), words.next()) {
             (Some("run"), Some(tag)) => (tag, words.next().unwrap_or_default()),
             (Some("cpu"), Some(name)) => {
-                let percent = words.filter_map(|word| word.split_once('=')).filter_map(|(role, percent)| {
-                    Some((role.to_owned(), percent.parse().ok()?))
-                });
+                let percent = words
+                    .filter_map(|word| word.split_once('='))
+                    .filter_map(|(role, percent)| Some((role.to_owned(), percent.parse().ok()?)));
                 self.watches.push(Watch { name: name.to_owned(), percent: percent.collect() });
                 return Ok(());
             }

@@ -133,7 +133,11 @@ fn claims(lines: &[Line]) -> Vec<Claim> {
         over_classic(0.80, Task::Queue(64)),
     ];
     claims.extend([64, 1024, 8192].map(|slots| {
-        Claim::at_most(0.70, format!("stream of {slots} slots, to the classic ring's"), ratio(Task::Stream(slots), Design::Classic))
+        Claim::at_most(
+            0.70,
+            format!("stream of {slots} slots, to the classic ring's"),
+            ratio(Task::Stream(slots), Design::Classic),
+        )
     }));
     claims.extend(TASKS.map(|task| {
         let limit = if task == Task::Queue(1) { 0.85 } else { 1.10 };

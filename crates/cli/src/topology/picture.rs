@@ -13,10 +13,7 @@ pub(crate) fn draw(machine: &Machine, matrix: &Matrix) -> Result<String, Error> 
     let row = |from: &usize| cpus.iter().map(|to| Some(matrix.get(*from, *to)?.median_ticks)).collect();
     let own = matrix.own_ticks.map_or(String::new(), |own| format!("Taking a line that need not move: {own:.0} cycles. "));
     let picture = Picture {
-        head: [
-            "Moving a modified cache line between two CPUs",
-            "Median cycles a line, from the row's CPU to the column's",
-        ],
+        head: ["Moving a modified cache line between two CPUs", "Median cycles a line, from the row's CPU to the column's"],
         columns: "to CPU",
         names: &names,
         maps: &[Map { title: "from".to_owned(), figures: cpus.iter().map(row).collect() }],
