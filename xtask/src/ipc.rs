@@ -20,13 +20,12 @@ struct Need {
     needed_for: &'static str,
 }
 
-const NEEDS: [Need; 6] = [
+const NEEDS: [Need; 5] = [
     Need { is_there: || is_installed("pkg-config"), package: "pkgconf", needed_for: "DPDK's and UCX's rows" },
     Need { is_there: || has_library("libdpdk"), package: "libdpdk-dev", needed_for: "DPDK's row" },
     Need { is_there: || has_library("ucx"), package: "libucx-dev", needed_for: "UCX's row" },
     Need { is_there: || is_installed("g++"), package: "g++", needed_for: "Aeron's row" },
     Need { is_there: has_libclang, package: "libclang-dev", needed_for: "Aeron's row" },
-    Need { is_there: || is_installed("rsvg-convert"), package: "librsvg2-bin", needed_for: "the plot as PNG" },
 ];
 
 /// Run the benchmark with `arguments`.

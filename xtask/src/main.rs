@@ -47,6 +47,7 @@ usage: cargo xtask COMMAND
   bench   setup, dist, then the benchmarks, on a quiet machine; arguments go to fipsee-bench
   bench ipc   messages between two CPUs, ours and others, on a quiet machine; `bench ipc --help` says more
   bench hostile   what each fault of a client or guest costs a correct client, on a quiet machine; `bench --help` says more
+  bench notice    how soon each side notices the other's end, and the pause of a takeover, on a quiet machine; `bench --help` says more
   bench pairs OLD NEW   is the new daemon slower than the old one? programs or git revisions; `bench pairs --help`
   bench small-writes    512 B writes beside fio's, and what they cost where the device takes only 4 KiB, on a quiet machine
   bench vm    disks as a guest's kernel sees them, on a quiet machine; `bench vm --help` says more";
@@ -95,6 +96,7 @@ fn main() -> ExitCode {
                 Some((suite, rest)) if suite == "ipc" => ipc::run(&root, rest),
                 Some((suite, rest)) if suite == "pairs" => pairs::run(&root, rest),
                 Some((suite, rest)) if suite == "vm" => vm::bench::run(&root, rest),
+                Some((suite, rest)) if suite == vm::bench::BOOT => vm::bench::boot(&root, rest),
                 _ => bench(&root, &rest),
             };
         }

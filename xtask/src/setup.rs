@@ -48,7 +48,6 @@ const TOOLS: &[Tool] = &[
     tool("taskset", "util-linux", "virtual machines"),
     tool("nbdkit", "nbdkit", "the benchmark's peer over NBD"),
     tool("fusermount3", "fuse3", "mounts by users other than root, the benchmark's peers through FUSE"),
-    tool("rsvg-convert", "librsvg2-bin", "the benchmark's plot as PNG"),
     tool("losetup", "mount", "file systems on mounted disks, disks with 4096 B sectors"),
     tool("mkfs.ext4", "e2fsprogs", "the oracle on ext4"),
     tool("mkfs.xfs", "xfsprogs", "the oracle on XFS"),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use fipsee_measure::machine::{Run, stem};
 
 use crate::harness::job::{self, Runner};
 use crate::harness::{BURST, Plan};
@@ -58,8 +59,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
     let cpus = job::choose_cpus()?;
     let started = std::time::Instant::now();
     let rounds = if arguments.quick { 3 } else { usize::from(arguments.rounds) };
-    let mut machine = crate::machine_info::machine();
-    let steal = crate::steal::Steal::begin();
+    let run = Run::begin();
     let mut results = Results::default();
     for round in 0..rounds {
         for measure in Measure::all() {
@@ -67,9 +67,13 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
         }
         eprintln!("round {} of {rounds}: {} s", round + 1, started.elapsed().as_secs());
     }
-    machine["stolen_percent"] = crate::steal::Steal::end(steal.as_ref()).into();
+    let (machine, noise) = run.end();
+    let judged = noise.judge(&results.quoted());
     let is_whole = !arguments.quick && arguments.only.is_empty();
-    report::write(&report::Run { entries, results, machine, rounds, cpus, is_whole }, &arguments.results, arguments.json)
+    let run = report::Run { entries, results, machine, rounds, cpus };
+    let stem = arguments.results.join(stem("ipc", is_whole, &judged));
+    let succeeded = report::write(&run, &stem, arguments.json)?;
+    if is_whole { judged.map(|()| succeeded) } else { Ok(succeeded) }
 }
 
 fn chosen(only: &[String]) -> Result<Vec<Entry>, String> {

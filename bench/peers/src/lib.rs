@@ -3,14 +3,9 @@
 
 pub mod cli;
 pub mod harness;
-/// The machine, as the other benchmarks record it.
-#[path = "../../suite/src/machine_info.rs"]
-mod machine_info;
 pub mod mechanisms;
 mod report;
 pub mod results;
-#[path = "../../suite/src/steal.rs"]
-mod steal;
 
 #[global_allocator]
 static ALLOCATOR: harness::shared::SwitchedAllocator = harness::shared::SwitchedAllocator;

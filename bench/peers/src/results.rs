@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use fipsee_measure::results::Rounds;
 use fipsee_ring::clock;
 use serde_json::{Value, json};
 
 use crate::harness::{BURST, Outcome};
-use crate::mechanisms::Entry;
+use crate::mechanisms::{Entry, names};
 
 /// One measurement of every mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,34 +63,18 @@ impl Measure {
     }
 }
 
-type Rounds = Vec<Option<Outcome>>;
-
-/// Outcomes by mechanism and measure, with one place for each round.
+/// Outcomes by mechanism and measure.
 #[derive(Debug, Default)]
 pub struct Results {
-    outcomes: BTreeMap<(&'static str, Measure), Rounds>,
+    outcomes: Rounds<(&'static str, Measure), Outcome>,
     errors: BTreeMap<&'static str, String>,
-}
-
-/// The figure of an outcome that is compared: half of the round trips take less; of a stream there is only one.
-const fn figure(outcome: &Outcome) -> f64 {
-    outcome.p50
-}
-
-/// The middle one, the upper of two; `None` of none.
-#[must_use]
-pub fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
 }
 
 impl Results {
     /// Enter what came of one job in `round`.
     pub fn add(&mut self, entry: &Entry, measure: Measure, round: usize, outcome: Result<Outcome, String>) {
-        let rounds = self.outcomes.entry((entry.name, measure)).or_default();
-        rounds.resize(round + 1, None);
         match outcome {
-            Ok(outcome) => rounds[round] = Some(outcome),
+            Ok(outcome) => self.outcomes.add((entry.name, measure), round, outcome),
             Err(error) => drop(self.errors.insert(entry.name, format!("{}: {error}", measure.name()))),
         }
     }
@@ -99,30 +84,33 @@ impl Results {
         self.errors.iter().map(|(name, error)| (*name, error.as_str()))
     }
 
-    fn rounds(&self, name: &str, measure: Measure) -> Option<&Rounds> {
-        self.outcomes.iter().find(|((entry, of), _)| *entry == name && *of == measure).map(|(_, rounds)| rounds)
-    }
-
     /// Median over the rounds of one figure.
     #[must_use]
-    pub fn median(&self, name: &str, measure: Measure, figure: impl Fn(&Outcome) -> f64) -> Option<f64> {
-        median(self.rounds(name, measure)?.iter().flatten().map(figure).collect())
+    pub fn median(&self, name: &'static str, measure: Measure, figure: impl Fn(&Outcome) -> f64) -> Option<f64> {
+        self.outcomes.median(&(name, measure), figure)
     }
 
-    /// Median over the rounds of `name`'s time divided by `other`'s in the same round.
+    /// Median over the rounds of `name`'s time divided by `other`'s in the same round: half of the round trips take less; of a
+    /// stream there is one figure.
     #[must_use]
-    pub fn ratio(&self, name: &str, other: &str, measure: Measure) -> Option<f64> {
-        let (these, those) = (self.rounds(name, measure)?, self.rounds(other, measure.of_ours())?);
-        let pairs = these.iter().zip(those).filter_map(|(a, b)| Some(figure(a.as_ref()?) / figure(b.as_ref()?)));
-        median(pairs.collect())
+    pub fn ratio(&self, name: &'static str, other: &'static str, measure: Measure) -> Option<f64> {
+        self.outcomes.paired(&(name, measure), &(other, measure.of_ours()), |one, other| one.p50 / other.p50)
+    }
+
+    /// What documents quote first: our round trip, in each round.
+    #[must_use]
+    pub fn quoted(&self) -> Vec<(String, Vec<f64>)> {
+        let key = (names::RING, Measure::RoundTrip);
+        vec![(format!("{}, {}", key.0, key.1.name()), self.outcomes.of(&key).map(|outcome| outcome.p50).collect())]
     }
 
     /// Every series, for machines: ticks per message of each round.
     #[must_use]
     pub fn to_json(&self) -> Value {
-        let series = self.outcomes.iter().map(|((name, measure), rounds)| {
+        let series = self.outcomes.iter().map(|(key @ (name, measure), _)| {
+            let rounds = self.outcomes.in_order(key);
             let of = |figure: fn(&Outcome) -> f64| -> Vec<Option<f64>> {
-                rounds.iter().map(|outcome| outcome.as_ref().map(|outcome| (figure(outcome) * 10.0).round() / 10.0)).collect()
+                rounds.iter().map(|outcome| outcome.map(|outcome| (figure(outcome) * 10.0).round() / 10.0)).collect()
             };
             let mut line = json!({ "mechanism": name, "measure": measure.name() });
             if matches!(measure, Measure::Stream { .. }) {

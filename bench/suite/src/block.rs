@@ -1,52 +1,27 @@
 //! `cargo xtask bench block`: every way to a disk, ours and those of others, in one run.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
+use fipsee_measure::claim::{self, Claim};
+use fipsee_measure::cpus::Cpus;
+use fipsee_measure::machine::Run;
+use fipsee_measure::plot;
+use fipsee_measure::quiet::Noise;
+use fipsee_measure::results::append;
 use serde_json::{Value, json};
 
 use crate::cost::{Meter, per_request_ns};
 use crate::fio::Fio;
 use crate::matrix::{CELLS, Cell, DEEP, SHALLOW, candidate};
-use crate::place::{Cpus, Placement};
+use crate::place::Placement;
 use crate::service::{self, CANDIDATES, Service};
-use crate::steal::Steal;
-use crate::table::{CPU, Claim, IOPS, MACHINE_CPU, P50, P99, Results};
+use crate::table::{CPU, IOPS, MACHINE_CPU, P50, P99, Results};
 use crate::ways::{Entry, Measured, Site, TUNING, WAYS, Way};
-use crate::{claims, headline, idle, machine_info, plot};
+use crate::{Settings, claims, headline, idle, picture};
 
 /// Size of null disks, ours and those of others.
 const NULL_BYTES: u64 = 1 << 30;
-
-/// How to run.
-pub(crate) struct Settings {
-    pub(crate) rounds: usize,
-    pub(crate) seconds: f64,
-    pub(crate) results: PathBuf,
-    pub(crate) file_directory: PathBuf,
-    pub(crate) memory_directory: PathBuf,
-    pub(crate) only: Vec<String>,
-    /// Leave out the loads that no claim speaks of.
-    pub(crate) claims: bool,
-    /// Try where each server runs best.
-    pub(crate) places: bool,
-    /// Measure only the peers, with other settings.
-    pub(crate) tune: bool,
-    /// The README with the headline to renew.
-    pub(crate) readme: Option<PathBuf>,
-}
-
-impl Settings {
-    /// What the files of results are called: only a whole run may become what the README shows.
-    fn stem(&self) -> &'static str {
-        if self.only.is_empty() && self.places { "block" } else { "block-part" }
-    }
-
-    fn chooses(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|part| name.contains(part))
-    }
-}
 
 /// A way that is there, and where its server runs when one request is in flight, and when many are.
 struct Open {
@@ -92,16 +67,14 @@ struct Bench {
 
 /// Run everything, print the tables and the claims, draw the plot, append the results.
 pub(crate) fn run(settings: Settings) -> Result<(), String> {
-    let mut machine = machine_info::machine();
-    println!("{machine:#}");
-    let steal = Steal::begin();
+    let run = Run::begin_in_sight();
     let mut bench = Bench::start(settings)?;
     let items = bench.items();
     if items.is_empty() {
         return Err("--only leaves nothing to measure".to_owned());
     }
     let idle = bench.idle_servers()?;
-    if bench.settings.places {
+    if !bench.settings.quick {
         bench.choose_places();
     }
     for round in 0..bench.settings.rounds {
@@ -114,13 +87,13 @@ pub(crate) fn run(settings: Settings) -> Result<(), String> {
         bench.service.idle_clients(bench.settings.rounds, &mut bench.results)?;
     }
     bench.results.print();
-    machine["stolen_percent"] = Steal::end(steal.as_ref()).into();
+    let (machine, noise) = run.end();
     bench
         .skips
         .iter()
         .for_each(|skip| println!("{}: {}: {}", if skip.failed { "FAILED" } else { "skipped" }, skip.name, skip.reason));
     if !bench.settings.tune {
-        bench.conclude(&machine, idle)?;
+        bench.conclude(&machine, &noise, idle)?;
     }
     match bench.skips.iter().filter(|skip| skip.failed).count() {
         0 => Ok(()),
@@ -269,20 +242,22 @@ impl Bench {
         Ok(())
     }
 
-    /// Say what it means and keep it.
-    fn conclude(&self, machine: &Value, idle: Value) -> Result<(), String> {
-        println!();
+    /// Say what it means and keep it. Documents show a run of everything on a quiet machine only.
+    fn conclude(&self, machine: &Value, noise: &Noise, idle: Value) -> Result<(), String> {
         let claims = claims::all(&self.results);
-        claims.iter().for_each(Claim::print);
+        println!("\n{}", claim::table(&claims));
         let entry = self.entry(machine, idle, &claims);
-        let stem = self.settings.results.join(self.settings.stem());
-        append(&stem.with_extension("jsonl"), &entry.to_string())?;
-        match plot::write(&stem, &self.results, &entry) {
-            Ok(said) => println!("\n{said}"),
-            Err(reason) => println!("\nno plot: {reason}"),
+        let judged = headline::judge(&self.results, noise);
+        let file = self.settings.file("block", &judged);
+        append(&file, &entry)?;
+        let svg = file.with_extension("svg");
+        match picture::draw(&self.results, &entry).and_then(|text| plot::save(&svg, &text)) {
+            Ok(()) => println!("plot: {}", svg.display()),
+            Err(reason) => println!("no plot: {reason}"),
         }
         match &self.settings.readme {
-            Some(readme) => headline::write(readme, &self.results, machine),
+            Some(readme) => judged.and_then(|()| headline::write(readme, &self.results, machine)),
+            None if self.settings.is_whole() => judged,
             None => Ok(()),
         }
     }
@@ -296,18 +271,11 @@ impl Bench {
             "machine": machine,
             "rounds": self.settings.rounds,
             "seconds": self.settings.seconds,
-            "series": self.results.series.iter().map(|series| series.to_json()).collect::<Vec<_>>(),
-            "claims": claims.iter().map(Claim::to_json).collect::<Vec<_>>(),
+            "series": self.results.to_json(),
+            "claims": claim::to_json(claims),
             "skipped": self.skips.iter().map(skip).collect::<Vec<_>>(),
             "idle_servers": idle,
             "server_places": placed.map(place).collect::<Vec<_>>(),
         })
     }
-}
-
-pub(crate) fn append(path: &Path, line: &str) -> Result<(), String> {
-    let mut open = std::fs::OpenOptions::new();
-    let file = open.create(true).append(true).open(path);
-    let written = file.and_then(|mut file| writeln!(file, "{line}"));
-    written.map_err(|error| format!("cannot append to {}: {error}; run from the top of the repository", path.display()))
 }

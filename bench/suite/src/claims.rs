@@ -1,9 +1,11 @@
 //! What is claimed, and whether this run bears it out.
 
+use fipsee_measure::claim::Claim;
+
 use crate::matrix::{Cell, DEEP, SHALLOW, candidate};
 use crate::service::RING;
 use crate::small_writes;
-use crate::table::{BANDWIDTH, Claim, IOPS, P50, Results};
+use crate::table::{BANDWIDTH, IOPS, P50, Results};
 use crate::ways::{
     C_LIBRARY, ENGINE, FIO_NULL, FUSE, LIBRARY, NBDKIT, NBDKIT_UNBOUND, OUR_VHOST_POLLING, PYTHON, QEMU_FUSE, QEMU_NBD,
     QEMU_NBD_UNBOUND, VHOST_POLLING,
@@ -26,91 +28,79 @@ fn paired(results: &Results, ours: &str, theirs: &str, metric: &str) -> Option<f
 fn of_the_service(results: &Results) -> Vec<Claim> {
     let best = |candidate, metric| results.get(candidate, metric).map(|series| series.best());
     let middle = |candidate, metric| results.get(candidate, metric).map(|series| series.median());
-    let over_ring = paired(results, "null QD1", RING, P50);
-    let ratio = |a: Option<f64>, b: Option<f64>| Some(a? / b?);
-    let claim = |text, value, at_most, limit| Claim { text, value, limit, at_most };
+    let pairs = |ours, theirs, metric| paired(results, ours, theirs, metric);
+    let of_best = |ours, theirs, metric| Some(best(ours, metric)? / best(theirs, metric)?);
     let added = || Some(best("file QD1", P50)? - best("fio io_uring QD1", P50)?);
-    let beside = paired(results, "null QD1 beside 1000 idle clients", "null QD1 beside 1 idle client", P50);
-    let over_fio = paired(results, "file QD64", "fio io_uring QD64", IOPS);
+    let idle = best("daemon with 1000 idle clients", "cpu_percent");
     vec![
-        claim("null disk, QD1: p50 latency in ns, median", middle("null QD1", P50), true, 350.0),
-        claim("null disk, QD1: p50 over a message's round trip, median of pairs", over_ring, true, 1.1),
-        claim("null disk, QD64: requests per second, median", middle("null QD64", IOPS), false, 25e6),
-        claim(
-            "memory disk, QD64: bandwidth over a plain memcpy loop's",
-            ratio(best("memory QD64", BANDWIDTH), best("plain memcpy loop", BANDWIDTH)),
-            false,
+        Claim::at_most(350.0, "null disk, QD1: p50 latency in ns, median", middle("null QD1", P50)),
+        Claim::at_most(1.1, "null disk, QD1: p50 over a message's round trip, median of pairs", pairs("null QD1", RING, P50)),
+        Claim::at_least(25e6, "null disk, QD64: requests per second, median", middle("null QD64", IOPS)),
+        Claim::at_least(
             0.8,
+            "memory disk, QD64: bandwidth over a plain memcpy loop's",
+            of_best("memory QD64", "plain memcpy loop", BANDWIDTH),
         ),
-        claim("QD1 p50 beside 1000 idle clients over beside 1, median of pairs", beside, true, 1.2),
-        claim("file disk, QD64: IOPS over fio's, median of pairs", over_fio, false, 0.95),
-        claim(
-            "file disk, QD64: IOPS over fio's, best over best",
-            ratio(best("file QD64", IOPS), best("fio io_uring QD64", IOPS)),
-            false,
+        Claim::at_most(
+            1.2,
+            "QD1 p50 beside 1000 idle clients over beside 1, median of pairs",
+            pairs("null QD1 beside 1000 idle clients", "null QD1 beside 1 idle client", P50),
+        ),
+        Claim::at_least(0.95, "file disk, QD64: IOPS over fio's, median of pairs", pairs("file QD64", "fio io_uring QD64", IOPS)),
+        Claim::at_least(
             0.95,
+            "file disk, QD64: IOPS over fio's, best over best",
+            of_best("file QD64", "fio io_uring QD64", IOPS),
         ),
-        claim("file disk, QD1: p50 latency in ns added to fio's", added(), true, 1500.0),
-        claim("idle daemon, 1000 clients: CPU in percent", best("daemon with 1000 idle clients", "cpu_percent"), true, 1.0),
+        Claim::at_most(1500.0, "file disk, QD1: p50 latency in ns added to fio's", added()),
+        Claim::at_most(1.0, "idle daemon, 1000 clients: CPU in percent", idle),
     ]
 }
 
+/// Of one way over another under a load: the text of the claim, and the least ratio of requests per second.
+const OVER: [(&str, &str, &str, Cell, f64); 10] = [
+    ("fio engine, QD64: IOPS over fio's null engine, median of pairs", ENGINE, FIO_NULL, DEEP, 0.75),
+    ("fio engine, QD1: IOPS over qemu vhost-user-blk polling, pairs", ENGINE, VHOST_POLLING, SHALLOW, 10.0),
+    ("Rust library, QD1: IOPS over qemu vhost-user-blk polling, pairs", LIBRARY, VHOST_POLLING, SHALLOW, 10.0),
+    ("fio engine, QD1: IOPS over qemu NBD not bound, median of pairs", ENGINE, QEMU_NBD_UNBOUND, SHALLOW, 30.0),
+    ("fio engine, QD1: IOPS over nbdkit not bound, median of pairs", ENGINE, NBDKIT_UNBOUND, SHALLOW, 30.0),
+    // Measured, too, against the best place that could be found for them.
+    ("fio engine, QD1: IOPS over qemu NBD at its best place, pairs", ENGINE, QEMU_NBD, SHALLOW, 30.0),
+    ("fio engine, QD1: IOPS over nbdkit at its best place, pairs", ENGINE, NBDKIT, SHALLOW, 30.0),
+    ("C library, QD1: IOPS over the Rust library's, median of pairs", C_LIBRARY, LIBRARY, SHALLOW, 0.95),
+    ("FUSE mount, QD1: IOPS over qemu FUSE, median of pairs", FUSE, QEMU_FUSE, SHALLOW, 1.0),
+    ("FUSE mount, QD64: IOPS over qemu FUSE, median of pairs", FUSE, QEMU_FUSE, DEEP, 1.0),
+];
+
 /// What the ways through which users come must show, beside what they use today.
 fn of_the_doors(results: &Results) -> Vec<Claim> {
-    let over = |text, ours, theirs, cell: Cell, limit| Claim {
-        text,
-        value: paired(results, &candidate(ours, cell), &candidate(theirs, cell), IOPS),
-        limit,
-        at_most: false,
+    let over = |&(text, ours, theirs, cell, limit): &(&str, &str, &str, Cell, f64)| {
+        Claim::at_least(limit, text, paired(results, &candidate(ours, cell), &candidate(theirs, cell), IOPS))
     };
-    let median =
-        |text, way, cell, metric, at_most, limit| Claim { text, value: results.median(way, cell, metric), limit, at_most };
-    vec![
-        over("fio engine, QD64: IOPS over fio's null engine, median of pairs", ENGINE, FIO_NULL, DEEP, 0.75),
-        median("fio engine, QD1: p50 latency in ns, median", ENGINE, SHALLOW, P50, true, 800.0),
-        over("fio engine, QD1: IOPS over qemu vhost-user-blk polling, pairs", ENGINE, VHOST_POLLING, SHALLOW, 10.0),
-        over("Rust library, QD1: IOPS over qemu vhost-user-blk polling, pairs", LIBRARY, VHOST_POLLING, SHALLOW, 10.0),
-        over("fio engine, QD1: IOPS over qemu NBD not bound, median of pairs", ENGINE, QEMU_NBD_UNBOUND, SHALLOW, 30.0),
-        over("fio engine, QD1: IOPS over nbdkit not bound, median of pairs", ENGINE, NBDKIT_UNBOUND, SHALLOW, 30.0),
-        // Measured, too, against the best place that could be found for them.
-        over("fio engine, QD1: IOPS over qemu NBD at its best place, pairs", ENGINE, QEMU_NBD, SHALLOW, 30.0),
-        over("fio engine, QD1: IOPS over nbdkit at its best place, pairs", ENGINE, NBDKIT, SHALLOW, 30.0),
-        Claim {
-            text: "C library, QD1: p50 over the Rust library's, median of pairs",
-            value: paired(results, &candidate(C_LIBRARY, SHALLOW), &candidate(LIBRARY, SHALLOW), P50),
-            limit: 1.05,
-            at_most: true,
-        },
-        over("C library, QD1: IOPS over the Rust library's, median of pairs", C_LIBRARY, LIBRARY, SHALLOW, 0.95),
-        median("Python: requests per second in batches, median", PYTHON, DEEP, IOPS, false, 1e6),
-        median("Python: p50 of single reads in ns, median", PYTHON, SHALLOW, P50, true, 3000.0),
-        over("FUSE mount, QD1: IOPS over qemu FUSE, median of pairs", FUSE, QEMU_FUSE, SHALLOW, 1.0),
-        over("FUSE mount, QD64: IOPS over qemu FUSE, median of pairs", FUSE, QEMU_FUSE, DEEP, 1.0),
-    ]
+    let mut claims: Vec<Claim> = OVER.iter().map(over).collect();
+    let c_library = paired(results, &candidate(C_LIBRARY, SHALLOW), &candidate(LIBRARY, SHALLOW), P50);
+    claims.extend([
+        Claim::at_most(800.0, "fio engine, QD1: p50 latency in ns, median", results.median(ENGINE, SHALLOW, P50)),
+        Claim::at_most(1.05, "C library, QD1: p50 over the Rust library's, median of pairs", c_library),
+        Claim::at_least(1e6, "Python: requests per second in batches, median", results.median(PYTHON, DEEP, IOPS)),
+        Claim::at_most(3000.0, "Python: p50 of single reads in ns, median", results.median(PYTHON, SHALLOW, P50)),
+    ]);
+    claims
 }
 
 /// What an unmodified guest gets, as far as a client of vhost-user-blk can show; `cargo xtask bench vm` has the guests.
 fn of_virtual_machines(results: &Results) -> Vec<Claim> {
-    let median = |text, cell, metric, at_most, limit| Claim {
-        text,
-        value: results.median(OUR_VHOST_POLLING, cell, metric),
-        limit,
-        at_most,
-    };
+    let median = |cell, metric| results.median(OUR_VHOST_POLLING, cell, metric);
     vec![
-        median("our vhost-user-blk, polling client, QD1: p50 latency in ns, median", SHALLOW, P50, true, 1500.0),
-        median("our vhost-user-blk, polling client, QD64: requests per second, median", DEEP, IOPS, false, 2.5e6),
+        Claim::at_most(1500.0, "our vhost-user-blk, polling client, QD1: p50 latency in ns, median", median(SHALLOW, P50)),
+        Claim::at_least(2.5e6, "our vhost-user-blk, polling client, QD64: requests per second, median", median(DEEP, IOPS)),
     ]
 }
 
 /// Writes below a page, on a device that takes them, over fio's: the lower of the ratios to its two ways.
 pub(crate) fn of_small_writes(results: &Results) -> Vec<Claim> {
-    vec![Claim {
-        text: "512 B writes, QD64: requests per second over fio's, median of pairs",
-        value: small_writes::over_fio(results, &small_writes::DISK_512),
-        limit: 0.9,
-        at_most: false,
-    }]
+    let over_fio = small_writes::over_fio(results, &small_writes::DISK_512);
+    vec![Claim::at_least(0.9, "512 B writes, QD64: requests per second over fio's, median of pairs", over_fio)]
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Daemon {
     child: Child,
     directory: PathBuf,
+    /// What started it.
+    command: Command,
 }
 
 impl Daemon {
@@ -38,7 +40,7 @@ impl Daemon {
             command.args(["--disk", disk]);
         }
         let child = command.spawn().map_err(|error| format!("cannot start {}: {error}; build it first", program.display()))?;
-        let mut daemon = Self { child, directory };
+        let mut daemon = Self { child, directory, command };
         let deadline = Instant::now() + Duration::from_secs(10);
         // The last socket that it makes: those of hypervisors come after the clients'.
         let admin = daemon.directory.join("s.admin");
@@ -49,6 +51,18 @@ impl Daemon {
             std::thread::yield_now();
         }
         Ok(daemon)
+    }
+
+    /// Have a second one take over, and wait for the first to end.
+    pub(crate) fn take_over(&mut self) -> Result<(), String> {
+        let next = self.command.arg("--takeover").spawn().map_err(|error| format!("cannot start the next daemon: {error}"))?;
+        let ended = std::mem::replace(&mut self.child, next).wait().map_err(|error| error.to_string())?;
+        if ended.success() { Ok(()) } else { Err(format!("the daemon ended with {ended}; its message is above")) }
+    }
+
+    /// Kill it.
+    pub(crate) fn kill(&mut self) -> Result<(), String> {
+        self.child.kill().map_err(|error| format!("cannot kill the daemon: {error}"))
     }
 
     /// The directory of whichever daemon this process starts: one at a time.

@@ -6,9 +6,9 @@ use std::time::Duration;
 use fipsee::cpus::CpuChoice;
 use fipsee::load::{self, DataPath, Mix, Settings};
 use fipsee_block::client::Claim;
+use fipsee_measure::machine;
 use fipsee_ring::wait::WaitMode;
 
-use crate::machine_info;
 use crate::matrix::{Cell, SHALLOW};
 
 /// One queue under `cell`, with memory of the client's own that the daemon maps.
@@ -47,5 +47,5 @@ pub(crate) fn fill(socket: &Path, disk: &str, disk_bytes: u64) -> Result<(), Str
 
 /// What kind of file system holds `path`, as stat(1) names it.
 pub(crate) fn file_system(path: &Path) -> String {
-    machine_info::first_line("stat", &["--file-system", "--format=%T", &path.to_string_lossy()])
+    machine::first_line("stat", &["--file-system", "--format=%T", &path.to_string_lossy()])
 }

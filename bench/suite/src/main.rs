@@ -7,28 +7,28 @@ mod cost;
 mod daemon;
 mod files;
 mod fio;
-mod floor;
 mod generator;
 mod headline;
 mod hostile;
 mod idle;
-mod machine_info;
 mod matrix;
 mod memcpy;
+mod notice;
 mod pairs;
+mod picture;
 mod place;
-mod plot;
 mod server;
 mod service;
 mod small_writes;
-mod steal;
 mod table;
+mod vm;
 mod ways;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use fipsee_measure::machine::stem;
 
 /// Run a benchmark on a quiet machine.
 #[derive(Parser)]
@@ -37,41 +37,10 @@ struct Arguments {
     #[command(subcommand)]
     comparison: Option<Comparison>,
     /// Which one.
-    #[arg(value_parser = ["block", "hostile", "small-writes"], default_value = "block")]
+    #[arg(value_parser = ["block", "hostile", "notice", "small-writes"], default_value = "block")]
     suite: String,
-    /// Rounds; each round runs every candidate once, in rotating order.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// Seconds per candidate and round; fio rounds up to whole ones.
-    #[arg(long, default_value_t = 1.0)]
-    seconds: f64,
-    /// Only what claims are about: of the matrix, 4 KiB reads.
-    #[arg(long)]
-    claims: bool,
-    /// Instead of everything, the peers with different settings, to see which is best for each.
-    #[arg(long)]
-    tune: bool,
-    /// One round of a fifth of a second, servers anywhere: does everything still run?
-    #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
-    quick: bool,
-    /// After hostile, print the table of docs/reliability.md as well; after small-writes, its table in Markdown.
-    #[arg(long)]
-    markdown: bool,
-    /// Only candidates with this in their name; may be given several times.
-    #[arg(long, value_name = "NAME")]
-    only: Vec<String>,
-    /// Where to append the results and to draw the plot.
-    #[arg(long, default_value = "bench/results")]
-    results: PathBuf,
-    /// Where the file disk's file goes: a directory on ext4.
-    #[arg(long, default_value = "target")]
-    file_directory: PathBuf,
-    /// Where files in memory go: a directory on a tmpfs.
-    #[arg(long, default_value = "/dev/shm")]
-    memory_directory: PathBuf,
-    /// Renew the headline in this README from the run.
-    #[arg(long, value_name = "README.md")]
-    readme: Option<PathBuf>,
+    #[command(flatten)]
+    settings: Settings,
     /// Be the neighbour of this name of a victim, until killed.
     #[arg(long, hide = true, requires = "socket")]
     neighbour: Option<String>,
@@ -80,9 +49,64 @@ struct Arguments {
     socket: Option<PathBuf>,
 }
 
+// How to run. No comment for people: it would replace the program's.
+#[derive(clap::Args)]
+pub(crate) struct Settings {
+    /// Rounds; each round runs every candidate once, in rotating order.
+    #[arg(long, default_value_t = 5)]
+    pub(crate) rounds: usize,
+    /// Seconds per candidate and round; fio rounds up to whole ones.
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) seconds: f64,
+    /// Only what claims are about: of the matrix, 4 KiB reads.
+    #[arg(long)]
+    pub(crate) claims: bool,
+    /// Instead of everything, the peers with different settings, to see which is best for each.
+    #[arg(long)]
+    pub(crate) tune: bool,
+    /// One round of a fifth of a second, servers anywhere: does everything still run?
+    #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
+    pub(crate) quick: bool,
+    /// After hostile, print the table of docs/reliability.md as well; after small-writes, its table in Markdown.
+    #[arg(long)]
+    pub(crate) markdown: bool,
+    /// Only candidates with this in their name; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) only: Vec<String>,
+    /// Where to append the results and to draw the plot.
+    #[arg(long, default_value = "bench/results")]
+    pub(crate) results: PathBuf,
+    /// Where the file disk's file goes: a directory on ext4.
+    #[arg(long, default_value = "target")]
+    pub(crate) file_directory: PathBuf,
+    /// Where files in memory go: a directory on a tmpfs.
+    #[arg(long, default_value = "/dev/shm")]
+    pub(crate) memory_directory: PathBuf,
+    /// Renew the headline in this README from the run.
+    #[arg(long, value_name = "README.md")]
+    pub(crate) readme: Option<PathBuf>,
+}
+
+impl Settings {
+    fn chooses(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()))
+    }
+
+    /// Long enough, and of everything: only that may become what documents show.
+    fn is_whole(&self) -> bool {
+        self.only.is_empty() && !self.quick
+    }
+
+    /// Where the results of such a run go, and of all others.
+    fn file(&self, suite: &str, judged: &Result<(), String>) -> PathBuf {
+        self.results.join(stem(suite, self.is_whole(), judged)).with_extension("jsonl")
+    }
+}
+
 #[derive(clap::Subcommand)]
 enum Comparison {
     Pairs(pairs::Options),
+    Vm(vm::Options),
 }
 
 fn main() -> ExitCode {
@@ -96,36 +120,26 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<(), String> {
-    if let Some(Comparison::Pairs(options)) = &arguments.comparison {
-        return pairs::run(options);
+    match &arguments.comparison {
+        Some(Comparison::Pairs(options)) => return pairs::run(options),
+        Some(Comparison::Vm(options)) => return vm::run(options),
+        None => {}
     }
     if let (Some(name), Some(socket)) = (&arguments.neighbour, &arguments.socket) {
         return hostile::be_neighbour(name, socket);
     }
-    let (rounds, seconds) = if arguments.quick { (1, 0.2) } else { (arguments.rounds.max(1), arguments.seconds) };
-    if !(seconds > 0.0 && seconds < 1e6) {
-        return Err(format!("--seconds {seconds}: choose more than 0"));
+    let mut settings = arguments.settings;
+    if settings.quick {
+        (settings.rounds, settings.seconds) = (1, 0.2);
     }
-    if arguments.suite == "hostile" {
-        let Arguments { results, only, quick, markdown, .. } = arguments;
-        return hostile::run(hostile::Settings { rounds, seconds, results, only, quick, markdown });
+    settings.rounds = settings.rounds.max(1);
+    if !(settings.seconds > 0.0 && settings.seconds < 1e6) {
+        return Err(format!("--seconds {}: choose more than 0", settings.seconds));
     }
-    if arguments.suite == "small-writes" {
-        let Arguments { results, only, quick, markdown, file_directory, memory_directory, .. } = arguments;
-        let settings =
-            small_writes::Settings { rounds, seconds, results, only, quick, markdown, file_directory, memory_directory };
-        return small_writes::run(settings);
+    match arguments.suite.as_str() {
+        "hostile" => hostile::run(settings),
+        "notice" => notice::run(&settings),
+        "small-writes" => small_writes::run(settings),
+        _ => block::run(settings),
     }
-    block::run(block::Settings {
-        rounds,
-        seconds,
-        results: arguments.results,
-        file_directory: arguments.file_directory,
-        memory_directory: arguments.memory_directory,
-        only: arguments.only,
-        claims: arguments.claims,
-        tune: arguments.tune,
-        places: !arguments.quick,
-        readme: arguments.readme,
-    })
 }

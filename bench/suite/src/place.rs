@@ -1,25 +1,8 @@
-//! Which CPU does what: the client on the first, the server on the last.
+//! Where clients and servers run.
 
+use fipsee_measure::cpus::Cpus;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-
-/// The two CPUs of a measurement; the same one twice on a machine that has no more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cpus {
-    pub(crate) client: usize,
-    pub(crate) server: usize,
-}
-
-impl Cpus {
-    /// The first and the last CPU this process may use: the daemon binds its workers from the last one down.
-    pub(crate) fn choose() -> Self {
-        let allowed = sched_getaffinity(None).ok();
-        let is_allowed = |cpu: &usize| allowed.as_ref().is_some_and(|set| set.is_set(*cpu));
-        let mut cpus = (0..CpuSet::MAX_CPU).filter(is_allowed);
-        let client = cpus.next().unwrap_or(0);
-        Self { client, server: cpus.next_back().unwrap_or(client) }
-    }
-}
 
 /// Bind the calling thread.
 pub(crate) fn bind_to(cpu: usize) {

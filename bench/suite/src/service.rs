@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use fipsee::cpus::CpuChoice;
 use fipsee::load::{self, Report};
+use fipsee_measure::cpus::Cpus;
 use fipsee_ring::region::Region;
+use fipsee_topology::bounce;
 
 use crate::daemon::Daemon;
 use crate::fio::{self, Fio};
 use crate::matrix::{Cell, DEEP, SHALLOW};
-use crate::place::Cpus;
 use crate::table::{BANDWIDTH, IOPS, P50, P99, Results};
-use crate::{files, floor, generator, idle, memcpy};
+use crate::{files, generator, idle, memcpy};
 
 /// Size of the memory disk and of the copy loop's memory: beyond the second-level cache.
 pub(crate) const MEMORY_BYTES: u64 = 64 << 20;
@@ -91,7 +92,7 @@ impl Service {
     }
 
     fn floor(&self, name: &str, results: &mut Results) -> Result<(), String> {
-        if let Some(ns) = floor::round_trip_ns(Duration::from_millis(100)) {
+        if let Some(ns) = self.cpus.pair().and_then(|pair| bounce::round_trip_ns(pair, Duration::from_millis(100))) {
             results.add(name, "round_trip_ns", ns);
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Rounds of numbers, and what is said of them.
 
+use fipsee_measure::statistics;
 use serde_json::{Value, json};
 
 use crate::matrix::{CELLS, Cell, candidate};
@@ -10,14 +11,15 @@ pub(crate) const IOPS: &str = "iops";
 /// Requests per second of the client's own processor time.
 pub(crate) const IOPS_OF_OWN: &str = "iops_of_own_cpu";
 pub(crate) const BANDWIDTH: &str = "bandwidth_bytes_per_s";
+/// Until something happened.
+pub(crate) const MILLISECONDS: &str = "ms";
 /// Processor time of every process that took part, per request.
 pub(crate) const CPU: &str = "cpu_ns_per_io";
 /// Processor time of the whole machine, per request: bystanders too, in steps of 10 ms.
 pub(crate) const MACHINE_CPU: &str = "machine_cpu_ns_per_io";
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+fn median(values: Vec<f64>) -> f64 {
+    statistics::median(values).unwrap_or(f64::NAN)
 }
 
 /// All rounds of one figure of one candidate.
@@ -45,7 +47,7 @@ impl Series {
         self.values.iter().copied().reduce(pick).unwrap_or(f64::NAN)
     }
 
-    pub(crate) fn to_json(&self) -> Value {
+    fn to_json(&self) -> Value {
         let mut json = json!({
             "candidate": self.candidate,
             "metric": self.metric,
@@ -97,6 +99,11 @@ impl Results {
         self.get(&candidate(way, cell), metric).map(Series::median)
     }
 
+    /// Every series, for machines.
+    pub(crate) fn to_json(&self) -> Value {
+        self.series.iter().map(Series::to_json).collect()
+    }
+
     pub(crate) fn print(&self) {
         println!("{:<44} {:<26} {:>14} {:>14} {:>7}", "candidate", "metric", "median", "best", "rounds");
         for series in self.series.iter().filter(|series| series.of_matrix.is_none()) {
@@ -131,35 +138,6 @@ impl Results {
             text += &format!("{way:<32} {iops:>10} {p50:>10} {p99:>10} {cpu:>12} {rounds:>7}\n");
         }
         text
-    }
-}
-
-/// A claim that the run bears out, or does not.
-pub(crate) struct Claim {
-    pub(crate) text: &'static str,
-    pub(crate) value: Option<f64>,
-    pub(crate) limit: f64,
-    pub(crate) at_most: bool,
-}
-
-impl Claim {
-    pub(crate) fn holds(&self) -> Option<bool> {
-        self.value.map(|value| if self.at_most { value <= self.limit } else { value >= self.limit })
-    }
-
-    pub(crate) fn print(&self) {
-        let sign = if self.at_most { "<=" } else { ">=" };
-        let verdict = match self.holds() {
-            Some(true) => "holds",
-            Some(false) => "DOES NOT HOLD",
-            None => "not measured",
-        };
-        let value = self.value.map_or("-".to_owned(), |value| format!("{value:.3}"));
-        println!("{:<70} {value:>14} {sign} {:<12} {verdict}", self.text, self.limit);
-    }
-
-    pub(crate) fn to_json(&self) -> Value {
-        json!({ "claim": self.text, "value": self.value, "limit": self.limit, "at_most": self.at_most, "holds": self.holds() })
     }
 }
 
@@ -209,16 +187,5 @@ mod tests {
         let mut plain = Results::default();
         plain.add("b", BANDWIDTH, 1.0);
         assert_eq!(plain.series[0].to_json().get("way"), None);
-    }
-
-    #[test]
-    fn claim_holds_at_its_limit_and_says_when_nothing_was_measured() {
-        let claim = |value, at_most| Claim { text: "x", value, limit: 2.0, at_most };
-        assert_eq!(claim(Some(2.0), true).holds(), Some(true));
-        assert_eq!(claim(Some(2.0), false).holds(), Some(true));
-        assert_eq!(claim(Some(2.1), true).holds(), Some(false));
-        assert_eq!(claim(Some(1.9), false).holds(), Some(false));
-        assert_eq!(claim(Some(f64::NAN), false).holds(), Some(false));
-        assert_eq!(claim(None, true).holds(), None);
     }
 }

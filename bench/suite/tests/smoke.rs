@@ -82,7 +82,6 @@ fn every_way_that_is_there_is_measured_and_nothing_is_left_behind() {
     }
     let svg = std::fs::read_to_string(directory.0.join("block-part.svg")).expect("a plot");
     assert!(svg.contains("Rust library, null disk") && svg.trim_end().ends_with("</svg>"));
-    assert_eq!(directory.0.join("block-part.png").exists(), has("rsvg-convert"), "{text}");
     let mut left: Vec<_> =
         std::fs::read_dir(&directory.0).expect("the directory").flatten().map(|entry| entry.file_name()).collect();
     left.retain(|name| !name.to_string_lossy().starts_with("block-part."));
@@ -107,6 +106,22 @@ fn only_line(directory: &Path, file: &str, text: &str) -> Value {
     assert_eq!(lines.lines().count(), 1, "one line per run");
     assert_eq!(std::fs::read_dir(directory).expect("the directory").count(), 1, "something is left behind:\n{text}");
     serde_json::from_str(&lines).expect("JSON")
+}
+
+#[test]
+fn the_end_of_either_side_and_the_pause_of_a_takeover_are_timed() {
+    let directory = Directory::new("notice");
+    let Some(mut command) = bench("benchmark of notices", &directory.0) else { return };
+    let output = command.args(["notice", "--quick"]).output().expect("the benchmark starts");
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{text}");
+    let run = only_line(&directory.0, "notice-part.jsonl", &text);
+    let series = run["series"].as_array().expect("series");
+    for candidate in ["daemon killed: noticed by a client that waits by sleep", "client killed: everything of it is released"] {
+        assert!(number(series, candidate, "ms") > 0.0, "{text}");
+    }
+    assert!(number(series, "takeover: longest time without an answer", "ms") > 0.0, "{text}");
+    assert!(run["machine"]["others_percent"].is_number(), "{run}");
 }
 
 /// Longer than a quick disk's requests take on a loaded machine.

@@ -14,7 +14,6 @@ mod ls;
 mod mount;
 mod output;
 mod ping;
-mod plot;
 mod process;
 mod reload;
 mod resize;
@@ -87,9 +86,6 @@ enum Command {
     /// The second process of `ping`
     #[command(hide = true)]
     PingPeer(ping::PeerArguments),
-    /// The second process of `ping --waits`
-    #[command(hide = true)]
-    WaitsPeer(ping::waits::PeerArguments),
 }
 
 fn main() -> ExitCode {
@@ -125,6 +121,5 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Generate(arguments) => generate::run(&arguments),
         Command::DemoDaemon(arguments) => demo::run_daemon(&arguments),
         Command::PingPeer(arguments) => ping::run_peer(&arguments),
-        Command::WaitsPeer(arguments) => ping::waits::run_peer(&arguments),
     }
 }

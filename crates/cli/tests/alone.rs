@@ -160,7 +160,7 @@ fn ping_draws_what_it_measured() {
         let text = std::fs::read_to_string(&picture).expect("a picture");
         assert!(text.starts_with("<svg") && text.contains("Cycles per message"), "{text}");
     }
-    assert_error(&run_ping(&["--plot", "ping.jpg"]), &["ping.jpg", ".svg or .png"]);
+    assert_error(&run_ping(&["--plot", "ping.jpg"]), &["ping.jpg", "end in .svg"]);
 }
 
 #[test]

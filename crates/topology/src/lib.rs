@@ -5,6 +5,7 @@
 
 #![allow(missing_docs, reason = "a comment is where a name and a type do not say it")]
 
+pub mod bounce;
 pub mod cache;
 pub mod choose;
 pub mod cpu_list;

@@ -1,4 +1,4 @@
-# Loads on many disks in one boot, step by step, as the host's plan says (xtask/src/vm/bench/plan.rs). The shell does little and starts
+# Loads on many disks in one boot, step by step, as the host's plan says (bench/suite/src/vm/plan.rs). The shell does little and starts
 # no program while the plan runs: a system call costs user-mode Linux microseconds, a process milliseconds.
 . /vm/lib.sh
 

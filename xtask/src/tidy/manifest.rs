@@ -16,13 +16,26 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/virtio", &["crates/ring", "crates/serve", "crates/block"]),
     // Its tests have a guest, as have those of the command line.
     ("crates/daemon", &["crates/ring", "crates/topology", "crates/serve", "crates/block", "crates/virtio", "tests/guest"]),
-    ("crates/cli", &["crates/ring", "crates/topology", "crates/block", "crates/daemon", "tests/guest"]),
+    ("crates/cli", &["crates/ring", "crates/topology", "crates/block", "crates/daemon", "bench/measure", "tests/guest"]),
     ("crates/capi", &["crates/ring", "crates/block", "crates/call"]),
     ("crates/python", &["crates/ring", "crates/block"]),
+    // `fipsee ping` and the benchmarks measure in the same way.
+    ("bench/measure", &["crates/ring", "crates/topology"]),
+    ("bench/peers", &["crates/ring", "crates/topology", "bench/measure"]),
     // The benchmarks use the load generator that users use.
     (
         "bench/suite",
-        &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "crates/cli", "tests/guest", "tests/hostile"],
+        &[
+            "crates/ring",
+            "crates/topology",
+            "crates/block",
+            "crates/virtio",
+            "crates/daemon",
+            "crates/cli",
+            "bench/measure",
+            "tests/guest",
+            "tests/hostile",
+        ],
     ),
     // Rust and C understand the same bytes.
     (

@@ -12,13 +12,12 @@ use super::unready::Unready;
 use crate::files;
 use crate::step::{self, last_lines};
 
-const MODULES: [&str; 3] = [OURS, "fip_bench", "fip_load"];
 const SCRIPT: &str = "usr/sbin/fip-blk-takeover";
 const UNIT: &str = "lib/systemd/system/fip-blk-takeover@.service";
 
 /// What was installed.
 pub(super) struct Installed {
-    pub(super) modules: Vec<PathBuf>,
+    pub(super) module: PathBuf,
     /// `fip-blk-takeover`
     pub(super) script: PathBuf,
 }
@@ -50,12 +49,12 @@ pub(super) fn install(root: &Path, folder: &Path, debian: &Debian, packages: &Pa
         format!("{text}\n{}", last_lines(&log))
     })?;
     let built = tree.join(OURS).join(&version).join(&debian.release).join("x86_64/module");
-    let modules: Vec<PathBuf> = MODULES.iter().map(|name| built.join(format!("{name}.ko"))).collect();
-    if let Some(missing) = modules.iter().find(|path| !path.exists()) {
-        return Err(format!("dkms has built no {}", missing.display()).into());
+    let module = built.join(format!("{OURS}.ko"));
+    if !module.exists() {
+        return Err(format!("dkms has built no {}", module.display()).into());
     }
     verify_unit(folder, &stage)?;
-    Ok(Installed { modules, script: stage.join(SCRIPT) })
+    Ok(Installed { module, script: stage.join(SCRIPT) })
 }
 
 /// Install the script and the unit below `tree`.

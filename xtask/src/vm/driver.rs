@@ -21,6 +21,9 @@ pub(super) const OURS: &str = "fip_blk";
 
 /// Where its sources and further scripts for guests are.
 pub(super) const SOURCES: &str = "c/kmod";
+/// Modules that load a disk, or a ring, from within the kernel, and where their sources are.
+const LOADS: [&str; 2] = ["fip_bench", "fip_load"];
+const LOAD_SOURCES: &str = "c/bench";
 pub(super) const SCRIPTS: &str = "c/kmod/tests";
 
 /// A kernel that a guest runs.
@@ -63,35 +66,36 @@ impl DriverBuilder<'_> {
             let Kernel::Debian(debian) = kernel else { return Err("user-mode Linux is no package of Debian's".into()) };
             let installed = dkms::install(self.root, &self.cache.join("dkms"), debian, self.packages)?;
             let path = kernel.module(DRIVERS[0]).ok_or("the guest's kernel has no module virtio_blk")?;
-            let (others, programs) = (installed.modules, vec![installed.script]);
+            let (others, programs) = (vec![installed.module], vec![installed.script]);
             return Ok(Modules { paths: vec![path], others, programs, arguments: "" });
         }
         if driver == OURS {
             // Without it our driver leaves devices that offer no rings to the kernel's own.
             let keeps = matches!(peer, Peer::StorageDaemon) && only != Only::Foreign;
             let arguments = if keeps { "keep=1" } else { "" };
-            let folder = self.build(kernel)?;
-            let [path, bench, load] = [OURS, "fip_bench", "fip_load"].map(|name| folder.join(format!("{name}.ko")));
-            return Ok(Modules { paths: vec![path], others: vec![bench, load], programs: Vec::new(), arguments });
+            let path = self.build(kernel, SOURCES)?.join(format!("{OURS}.ko"));
+            let loads = self.build(kernel, LOAD_SOURCES)?;
+            let others = LOADS.map(|name| loads.join(format!("{name}.ko"))).into();
+            return Ok(Modules { paths: vec![path], others, programs: Vec::new(), arguments });
         }
         let module = kernel.module(driver).ok_or_else(|| format!("the guest's kernel has no module {driver}"))?;
         Ok(Modules { paths: vec![module], others: Vec::new(), programs: Vec::new(), arguments: "" })
     }
 
-    /// Build ours from a copy of its sources, and give the folder: `make` writes beside what it compiles.
-    fn build(&self, kernel: &Kernel<'_>) -> Result<PathBuf, Unready> {
-        let sources = self.root.join(SOURCES);
-        if !sources.join("Kbuild").exists() {
-            return Err(Unready::Missing(format!("this checkout has no {OURS} ({SOURCES})")));
+    /// Build the modules in `folder` from a copy of their sources, and give the copy: `make` writes beside what it compiles.
+    fn build(&self, kernel: &Kernel<'_>, folder: &str) -> Result<PathBuf, Unready> {
+        if !self.root.join(folder).join("Kbuild").exists() {
+            return Err(Unready::Missing(format!("this checkout has no modules in {folder}")));
         }
         let (name, tree, architecture) = match kernel {
             Kernel::Uml(uml) => (uml.build.name(), uml.tree.clone(), "um"),
             Kernel::Debian(debian) => (debian.release.as_str(), debian.headers(self.packages)?, "x86"),
         };
         let copy = self.cache.join(format!("{OURS}-{name}"));
-        mirror(&sources, &copy.join(SOURCES))?;
-        mirror(&self.root.join("include"), &copy.join("include"))?;
-        let folder = copy.join(SOURCES);
+        for sources in [SOURCES, folder, "include"] {
+            mirror(&self.root.join(sources), &copy.join(sources))?;
+        }
+        let folder = copy.join(folder);
         let mut make = Command::new("make");
         make.arg(format!("ARCH={architecture}")).arg("-C").arg(tree).arg(format!("M={}", folder.display())).arg("modules");
         // Types for tracers: making them takes pahole, which the unpacked headers do not bring along.

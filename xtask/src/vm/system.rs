@@ -89,7 +89,7 @@ impl System {
         dkms::install_takeover(root, &tree)?;
         let modules = tree.join("lib/modules").join(&self.release).join("updates/dkms");
         make_folder(&modules)?;
-        step::succeed(Command::new("cp").args(&installed.modules).arg(&modules))?;
+        step::succeed(Command::new("cp").arg(&installed.module).arg(&modules))?;
         in_system(&tree, &["depmod", &self.release])?;
         for scripts in [SCRIPTS, "tests/vm/scripts"] {
             step::succeed(Command::new("cp").arg("-rT").arg(root.join(scripts)).arg(tree.join("vm")))?;

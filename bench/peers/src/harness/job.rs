@@ -3,9 +3,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fipsee_ring::{Message, clock};
+use fipsee_measure::harness::drive::{self, Answers, Calls, PeerError, Receives, STREAM_CHUNK, Sends};
+use fipsee_measure::harness::{Amount, Design, Partner, RunLength, Sample, Spec, Task, serve};
+use fipsee_measure::statistics::{middle, to_f64};
+use fipsee_ring::Message;
+use fipsee_ring::seqpacket::Seqpacket;
+use fipsee_topology::pin;
 
-use super::message::{Checker, answer_to, call};
 use super::process::{self, ReportWriter};
 use super::spin_backoff::SpinBackoff;
 use super::{BURST, End, Mechanism, Outcome, Plan, Side, shared};
@@ -21,10 +25,9 @@ pub type Runner = fn(&Plan) -> Result<Outcome, String>;
 /// # Errors
 /// Why there is no measurement: the mechanism is not to be had here, or a message was lost or wrong.
 pub fn calls<C: Mechanism>(plan: &Plan) -> Result<Outcome, String> {
-    match plan.burst {
-        1 => run::<C>(plan, ask::<C::End, 1>, answer::<C::End, 1>),
-        _ => run::<C>(plan, ask::<C::End, BURST>, answer::<C::End, BURST>),
-    }
+    let client =
+        |end: &mut Driven<C::End>, plan: &Plan| drive::call(end, size(plan), plan.length()).map(|sample| calls_of(&sample, plan));
+    run::<C>(plan, plan.bursts() * plan.burst as u64, client, |end| drive::answer(end))
 }
 
 /// Messages one way, `plan.burst` at a time.
@@ -32,10 +35,34 @@ pub fn calls<C: Mechanism>(plan: &Plan) -> Result<Outcome, String> {
 /// # Errors
 /// As for [`calls`].
 pub fn stream<C: Mechanism>(plan: &Plan) -> Result<Outcome, String> {
-    match plan.burst {
-        1 => run::<C>(plan, pour::<C::End, 1>, drain::<C::End, 1>),
-        _ => run::<C>(plan, pour::<C::End, BURST>, drain::<C::End, BURST>),
-    }
+    let client = |end: &mut Driven<C::End>, plan: &Plan| {
+        drive::send(end, size(plan), plan.length_of_stream()).map(|sample| stream_of(&sample))
+    };
+    run::<C>(plan, plan.chunks() * STREAM_CHUNK, client, |end| drive::receive(end))
+}
+
+/// A design of the product or of the report: calls, or with `streams` messages one way.
+///
+/// # Errors
+/// As for [`calls`].
+pub fn design(design: Design, streams: bool, plan: &Plan) -> Result<Outcome, String> {
+    process::run_alone(LIMIT, |_| {
+        process::caught(|| {
+            let (ours, theirs) = Partner::sockets()?;
+            let [client, server] = plan.cpus;
+            process::fork(|| {
+                if pin::bind(server).is_ok() {
+                    serve(&Seqpacket::from_fd(theirs));
+                }
+            })?;
+            pin::bind(client).map_err(|error| format!("cannot run on CPU {client}: {error}"))?;
+            let task = if streams { Task::Stream(plan.slots) } else { Task::Queue(size(plan)) };
+            let spec = Spec { design, task, batch: size(plan), one_cpu: client == server, ..Spec::default() };
+            let length = if streams { plan.length_of_stream() } else { plan.length() };
+            let sample = Partner::at(ours).measure(&spec, length)?;
+            Ok(if streams { stream_of(&sample) } else { calls_of(&sample, plan) })
+        })
+    })
 }
 
 /// The two CPUs of a measurement: the first and the last that this process may use.
@@ -43,10 +70,55 @@ pub fn stream<C: Mechanism>(plan: &Plan) -> Result<Outcome, String> {
 /// # Errors
 /// There are fewer than two.
 pub fn choose_cpus() -> Result<[usize; 2], String> {
-    match process::allowed_cpus().as_slice() {
+    match pin::allowed().unwrap_or_default().as_slice() {
         [first, .., last] => Ok([*first, *last]),
         cpus => Err(format!("this process may use only {} CPU; messages between two CPUs need two", cpus.len())),
     }
+}
+
+fn size(plan: &Plan) -> u32 {
+    u32::try_from(plan.burst).unwrap_or(1)
+}
+
+impl Plan {
+    fn length(&self) -> RunLength {
+        RunLength { warm_up: Amount::Count(self.warm_up), measured: Amount::Count(self.exchanges) }
+    }
+
+    const fn bursts(&self) -> u64 {
+        self.warm_up + self.exchanges
+    }
+
+    /// So many pieces of a stream hold at least as many messages.
+    const fn pieces(&self, bursts: u64) -> u64 {
+        (bursts * self.burst as u64).div_ceil(STREAM_CHUNK)
+    }
+
+    const fn length_of_stream(&self) -> RunLength {
+        let (warm_up, measured) = (self.pieces(self.warm_up), self.pieces(self.exchanges));
+        RunLength { warm_up: Amount::Count(warm_up), measured: Amount::Count(measured) }
+    }
+
+    const fn chunks(&self) -> u64 {
+        self.pieces(self.warm_up) + self.pieces(self.exchanges)
+    }
+}
+
+fn calls_of(sample: &Sample, plan: &Plan) -> Outcome {
+    let each = |ticks: f64| ticks / f64::from(size(plan));
+    let ticks = &sample.ticks;
+    Outcome {
+        p50: each(middle(ticks)),
+        p99: each(to_f64(ticks.value_at_quantile(0.99))),
+        min: each(to_f64(ticks.min())),
+        mean: each(ticks.mean()),
+    }
+}
+
+/// Of a stream there is one figure.
+fn stream_of(sample: &Sample) -> Outcome {
+    let each = to_f64(sample.elapsed_ticks) / to_f64(sample.messages.max(1));
+    Outcome { p50: each, p99: each, min: each, mean: each }
 }
 
 /// What the two processes share beside the mechanism.
@@ -56,141 +128,129 @@ struct Control {
     stream_is_through: AtomicU64,
 }
 
-type ClientWork<E> = fn(&mut E, &Plan, &Control) -> Result<Outcome, String>;
-type ServerWork<E> = fn(&mut E, &Plan, &Control) -> Result<(), String>;
+/// An end as the harness drives it. Mechanisms know no last message, so both sides count.
+struct Driven<'a, E> {
+    end: E,
+    control: &'a Control,
+    burst: usize,
+    /// Messages to come.
+    left: u64,
+}
 
-fn run<C: Mechanism>(plan: &Plan, client: ClientWork<C::End>, server: ServerWork<C::End>) -> Result<Outcome, String> {
-    process::run_alone(LIMIT, |writer| process::caught(|| conduct::<C>(plan, writer, client, server)))
+impl<E: End> Calls for Driven<'_, E> {
+    #[inline(always)]
+    fn exchange(&mut self, calls: &[Message], answers: &mut [Message]) -> Result<(), PeerError> {
+        self.end.send(calls);
+        let mut count = 0;
+        while count < answers.len() {
+            count += self.end.receive(&mut answers[count..]);
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, _: &Message) {}
+}
+
+impl<E: End> Answers for Driven<'_, E> {
+    #[inline(always)]
+    fn serve(&mut self, answer: &mut impl FnMut(&Message) -> Option<Message>) -> Result<(), PeerError> {
+        let (mut calls, mut answers) = ([Message::ZERO; BURST], [Message::ZERO; BURST]);
+        while self.left > 0 {
+            let count = self.end.receive(&mut calls[..self.burst]);
+            for (reply, call) in answers.iter_mut().zip(&calls[..count]) {
+                let Some(answer) = answer(call) else { return Ok(()) };
+                *reply = answer;
+            }
+            self.end.send(&answers[..count]);
+            self.left = self.left.saturating_sub(count as u64);
+        }
+        Ok(())
+    }
+}
+
+impl<E: End> Sends for Driven<'_, E> {
+    #[inline(always)]
+    fn send(&mut self, messages: &[Message]) -> Result<(), PeerError> {
+        if self.left > 0 {
+            self.end.send(messages);
+            self.left = self.left.saturating_sub(messages.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self) -> Result<(), PeerError> {
+        let mut backoff = SpinBackoff::default();
+        while self.left == 0 && self.control.stream_is_through.load(Ordering::Acquire) == 0 {
+            backoff.pause();
+        }
+        Ok(())
+    }
+}
+
+impl<E: End> Receives for Driven<'_, E> {
+    #[inline(always)]
+    fn receive(&mut self, take: &mut impl FnMut(&Message) -> bool) -> Result<(), PeerError> {
+        let mut messages = [Message::ZERO; BURST];
+        while self.left > 0 {
+            let count = self.end.receive(&mut messages[..self.burst]);
+            if !messages[..count].iter().all(&mut *take) {
+                return Ok(());
+            }
+            self.left = self.left.saturating_sub(count as u64);
+        }
+        self.control.stream_is_through.store(1, Ordering::Release);
+        Ok(())
+    }
+}
+
+type ClientWork<E> = fn(&mut Driven<'_, E>, &Plan) -> Result<Outcome, PeerError>;
+type ServerWork<E> = fn(&mut Driven<'_, E>) -> Result<(), PeerError>;
+
+fn run<C: Mechanism>(
+    plan: &Plan,
+    messages: u64,
+    client: ClientWork<C::End>,
+    server: ServerWork<C::End>,
+) -> Result<Outcome, String> {
+    process::run_alone(LIMIT, |writer| process::caught(|| conduct::<C>(plan, messages, writer, client, server)))
 }
 
 fn conduct<C: Mechanism>(
     plan: &Plan,
+    messages: u64,
     writer: &ReportWriter,
     client: ClientWork<C::End>,
     server: ServerWork<C::End>,
 ) -> Result<Outcome, String> {
+    let text = |error| match error {
+        PeerError::Gone => "the other side is gone".to_owned(),
+        PeerError::Wrong(text) => text,
+    };
     process::bind_to(&plan.cpus[..1])?;
     // SAFETY: two atomics.
     let control = unsafe { shared::zeroed::<Control>() }?;
     let mechanism = C::share(plan)?;
-    let serve = |mechanism: C| -> Result<(), String> {
+    let driven = |end| Driven { end, control, burst: plan.burst, left: messages };
+    let work = |mechanism: C| -> Result<(), String> {
         process::bind_to(&plan.cpus[1..])?;
-        let mut end = mechanism.open(Side::Server, plan)?;
+        let end = mechanism.open(Side::Server, plan)?;
         control.server_is_ready.store(1, Ordering::Release);
-        server(&mut end, plan, control)
+        server(&mut driven(end)).map_err(text)
     };
     let mut mechanism = Some(mechanism);
     let child = process::fork(|| {
-        let served = process::caught(|| mechanism.take().map_or(Ok(()), serve));
+        let served = process::caught(|| mechanism.take().map_or(Ok(()), work));
         if let Err(error) = served {
             writer.send(&Err(error));
         }
     })?;
     let Some(mechanism) = mechanism.take() else { return Err("the mechanism is gone".to_owned()) };
-    let mut end = mechanism.open(Side::Client, plan)?;
+    let mut end = driven(mechanism.open(Side::Client, plan)?);
     while control.server_is_ready.load(Ordering::Acquire) == 0 {
         std::thread::yield_now();
     }
-    let outcome = client(&mut end, plan, control)?;
+    let outcome = client(&mut end, plan).map_err(text)?;
     // Its error, if it has one to report, comes before our success.
     process::wait_for(child);
     Ok(outcome)
-}
-
-fn ask<E: End, const SIZE: usize>(end: &mut E, plan: &Plan, _: &Control) -> Result<Outcome, String> {
-    let mut samples = Vec::with_capacity(usize::try_from(plan.exchanges).unwrap_or(0));
-    let mut checker = Checker::of_answers();
-    let (mut calls, mut answers) = ([Message::ZERO; SIZE], [Message::ZERO; SIZE]);
-    let mut sequence = 0;
-    for exchange in 0..plan.warm_up + plan.exchanges {
-        for message in &mut calls {
-            *message = call(sequence);
-            sequence += 1;
-        }
-        let from = clock::ticks_fenced();
-        end.send(&calls);
-        let mut count = 0;
-        while count < SIZE {
-            count += end.receive(&mut answers[count..]);
-        }
-        let to = clock::ticks_fenced();
-        checker.check(&answers)?;
-        if exchange >= plan.warm_up {
-            samples.push(to.wrapping_sub(from));
-        }
-    }
-    summary(samples, SIZE).ok_or_else(|| "nothing was measured".to_owned())
-}
-
-fn answer<E: End, const SIZE: usize>(end: &mut E, plan: &Plan, _: &Control) -> Result<(), String> {
-    let mut checker = Checker::of_calls();
-    let (mut calls, mut answers) = ([Message::ZERO; SIZE], [Message::ZERO; SIZE]);
-    let mut left = (plan.warm_up + plan.exchanges) * SIZE as u64;
-    while left > 0 {
-        let count = end.receive(&mut calls);
-        for (answer, call) in answers.iter_mut().zip(&calls[..count]) {
-            *answer = answer_to(call);
-        }
-        end.send(&answers[..count]);
-        checker.check(&calls[..count])?;
-        left = left.saturating_sub(count as u64);
-    }
-    Ok(())
-}
-
-fn pour<E: End, const SIZE: usize>(end: &mut E, plan: &Plan, control: &Control) -> Result<Outcome, String> {
-    let mut messages = [Message::ZERO; SIZE];
-    let mut sequence = 0;
-    let mut from = 0;
-    for exchange in 0..plan.warm_up + plan.exchanges {
-        if exchange == plan.warm_up {
-            from = clock::ticks_fenced();
-        }
-        for message in &mut messages {
-            *message = call(sequence);
-            sequence += 1;
-        }
-        end.send(&messages);
-    }
-    let mut backoff = SpinBackoff::default();
-    while control.stream_is_through.load(Ordering::Acquire) == 0 {
-        backoff.pause();
-    }
-    let ticks = clock::ticks_fenced().wrapping_sub(from);
-    summary(vec![ticks], usize::try_from(plan.exchanges).unwrap_or(0) * SIZE).ok_or_else(|| "nothing was measured".to_owned())
-}
-
-fn drain<E: End, const SIZE: usize>(end: &mut E, plan: &Plan, control: &Control) -> Result<(), String> {
-    let mut checker = Checker::of_calls();
-    let mut messages = [Message::ZERO; SIZE];
-    let mut left = (plan.warm_up + plan.exchanges) * SIZE as u64;
-    while left > 0 {
-        let count = end.receive(&mut messages);
-        checker.check(&messages[..count])?;
-        left = left.saturating_sub(count as u64);
-    }
-    control.stream_is_through.store(1, Ordering::Release);
-    Ok(())
-}
-
-/// Ticks per message out of those of exchanges of `messages`.
-#[expect(clippy::cast_precision_loss, reason = "ticks of one job are far below 2^53")]
-fn summary(mut ticks: Vec<u64>, messages: usize) -> Option<Outcome> {
-    ticks.sort_unstable();
-    let each = |ticks: u64| ticks as f64 / messages as f64;
-    let at = |index: usize| ticks.get(index).copied().map(each);
-    let mean = each(ticks.iter().sum()) / ticks.len() as f64;
-    Some(Outcome { p50: at(ticks.len() / 2)?, p99: at(ticks.len() * 99 / 100)?, min: at(0)?, mean })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ticks_are_summed_up_per_message() {
-        let outcome = summary((1..=200).map(|tick| tick * 64).collect(), 64);
-        assert_eq!(outcome, Some(Outcome { p50: 101.0, p99: 199.0, min: 1.0, mean: 100.5 }));
-        assert_eq!(summary(Vec::new(), 1), None);
-    }
 }

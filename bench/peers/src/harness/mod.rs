@@ -1,7 +1,6 @@
 //! What every mechanism has in common: two processes on two CPUs, messages that are checked byte for byte, time.
 
 pub mod job;
-pub mod message;
 pub mod process;
 pub mod shared;
 pub mod spin_backoff;

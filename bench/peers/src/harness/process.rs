@@ -136,9 +136,3 @@ fn with_last_words(error: String, words: OwnedFd) -> String {
         _ => error,
     }
 }
-
-/// The CPUs this process may use.
-pub(super) fn allowed_cpus() -> Vec<usize> {
-    let set = rustix::thread::sched_getaffinity(None);
-    set.map_or_else(|_| Vec::new(), |set| (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
-}

@@ -3,28 +3,23 @@
 
 #[cfg(feature = "aeron")]
 mod aeron;
-mod classic;
 #[cfg(feature = "peers")]
-mod crossbeam;
-mod fipsee_channel;
-mod fipsee_ring;
-mod floors;
+mod crates;
 #[cfg(feature = "peers")]
 mod iceoryx2;
 mod message_queue;
 mod notified;
-mod pacing;
 #[cfg(target_feature = "avx512f")]
 mod prototype;
-#[cfg(feature = "peers")]
-mod ringbuf;
+#[cfg(any(feature = "peers", has_dpdk))]
+mod queue;
 #[cfg(has_dpdk)]
 mod rte_ring;
-#[cfg(feature = "peers")]
-mod rtrb;
 mod streams;
 #[cfg(has_ucx)]
 mod ucx;
+
+use fipsee_measure::harness::Design;
 
 use crate::harness::Mechanism;
 use crate::harness::job::{self, Runner};
@@ -84,6 +79,11 @@ impl Entry {
         self
     }
 
+    const fn runs(mut self, call: Runner, burst: Option<Runner>, stream: Option<Runner>) -> Self {
+        (self.call, self.burst, self.stream) = (Some(call), burst, stream);
+        self
+    }
+
     fn streams<C: Mechanism>(mut self) -> Self {
         self.stream = Some(job::stream::<C>);
         self
@@ -135,10 +135,13 @@ pub fn all() -> Vec<Entry> {
     all
 }
 
+/// What `fipsee ping` measures, by its name there.
 fn ours() -> Vec<Entry> {
+    let bare: Runner = |plan| job::design(Design::Bare, false, plan);
+    let channel: Runner = |plan| job::design(Design::Channel, false, plan);
     vec![
-        Entry::new(names::RING, Kind::Ours).calls::<fipsee_ring::Calls>().streams::<fipsee_ring::Stream>(),
-        Entry::new(names::CHANNEL, Kind::Ours).calls::<fipsee_channel::FipseeChannel>(),
+        Entry::new(names::RING, Kind::Ours).runs(bare, Some(bare), Some(|plan| job::design(Design::Bare, true, plan))),
+        Entry::new(names::CHANNEL, Kind::Ours).runs(channel, Some(channel), None),
     ]
 }
 
@@ -148,22 +151,24 @@ fn yardsticks() -> Vec<Entry> {
     let prototype = new(names::PROTOTYPE).calls::<prototype::Calls>().streams::<prototype::Stream>();
     #[cfg(not(target_feature = "avx512f"))]
     let prototype = new(names::PROTOTYPE).missing("it needs a CPU with AVX-512");
+    let classic: Runner = |plan| job::design(Design::Classic, false, plan);
     vec![
-        new(names::ONE_LINE).single_calls::<floors::Bounce<1>>(),
-        new("flag on two lines").single_calls::<floors::Bounce<2>>(),
+        new(names::ONE_LINE).runs(|plan| job::design(Design::OneLine, false, plan), None, None),
+        new("flag on two lines").runs(|plan| job::design(Design::TwoLines, false, plan), None, None),
         prototype,
-        new(names::CLASSIC).whole::<classic::Classic>(),
+        new(names::CLASSIC).runs(classic, Some(classic), Some(|plan| job::design(Design::Classic, true, plan))),
     ]
 }
 
 #[cfg(feature = "peers")]
 fn crates() -> Vec<Entry> {
+    use queue::Pair;
     let (ring, library) = (|name| Entry::new(name, Kind::Ring), |name| Entry::new(name, Kind::Library));
     vec![
-        ring("rtrb").whole::<rtrb::Rtrb>(),
-        ring("ringbuf").whole::<ringbuf::Ringbuf>(),
-        library("crossbeam ArrayQueue").whole::<crossbeam::Queue>(),
-        library("crossbeam channel").whole::<crossbeam::CrossbeamChannel>(),
+        ring("rtrb").whole::<Pair<crates::Rtrb>>(),
+        ring("ringbuf").whole::<Pair<crates::Ringbuf>>(),
+        library("crossbeam ArrayQueue").whole::<Pair<crates::Array>>(),
+        library("crossbeam channel").whole::<Pair<crates::Channel>>(),
         library(names::ICEORYX2).whole::<iceoryx2::PublishSubscribe>(),
         library(names::ICEORYX2_CALLS).calls::<iceoryx2::RequestResponse>(),
     ]
@@ -191,7 +196,7 @@ fn debian() -> Vec<Entry> {
     let aeron = aeron.missing("it needs cmake 3.30, g++ and libclang: run `cargo xtask bench ipc` as root");
     let dpdk = Entry::new("DPDK rte_ring", Kind::Ring);
     #[cfg(has_dpdk)]
-    let dpdk = dpdk.whole::<rte_ring::RteRing>();
+    let dpdk = dpdk.whole::<queue::Pair<rte_ring::RteRing>>();
     #[cfg(not(has_dpdk))]
     let dpdk = dpdk.missing("install libdpdk-dev");
     let ucx = Entry::new("UCX active messages", Kind::Library);

@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use fipsee_ring::Message;
 
-use crate::harness::spin_backoff::SpinBackoff;
-use crate::harness::{End, Mechanism, Plan, Side, shared};
+use super::queue::Queue;
+use crate::harness::shared;
 
 unsafe extern "C" {
     fn peers_rte_ring_bytes(slots: c_uint) -> usize;
@@ -15,69 +15,41 @@ unsafe extern "C" {
     fn peers_rte_ring_receive(ring: *mut c_void, into: *mut c_void, count: c_uint) -> c_uint;
 }
 
-/// One ring each way.
-pub struct RteRing {
-    calls: *mut c_void,
-    answers: *mut c_void,
+/// Of DPDK.
+pub struct RteRing;
+
+/// So many messages, as the C side counts.
+#[inline(always)]
+fn count_of(messages: &[Message]) -> c_uint {
+    c_uint::try_from(messages.len()).unwrap_or(c_uint::MAX)
 }
 
-/// One side of it.
-pub struct RteRingEnd {
-    outgoing: *mut c_void,
-    incoming: *mut c_void,
-}
+impl Queue for RteRing {
+    type Writer = *mut c_void;
+    type Reader = *mut c_void;
+    const IS_FOR_THREADS: bool = false;
 
-fn make(slots: u32) -> Result<*mut c_void, String> {
-    // SAFETY: a number from a number.
-    let length_bytes = unsafe { peers_rte_ring_bytes(slots) };
-    let memory = shared::map(length_bytes)?.cast();
-    // SAFETY: the memory is as long as it wants for as many slots.
-    match unsafe { peers_rte_ring_init(memory, slots) } {
-        0 => Ok(memory),
-        code => Err(format!("rte_ring_init of {slots} slots: error {code}")),
-    }
-}
-
-impl Mechanism for RteRing {
-    type End = RteRingEnd;
-
-    fn share(plan: &Plan) -> Result<Self, String> {
-        Ok(Self { calls: make(plan.slots)?, answers: make(plan.slots)? })
-    }
-
-    fn open(self, side: Side, _: &Plan) -> Result<RteRingEnd, String> {
-        let Self { calls, answers } = self;
-        let (outgoing, incoming) = if side == Side::Client { (calls, answers) } else { (answers, calls) };
-        Ok(RteRingEnd { outgoing, incoming })
-    }
-}
-
-impl End for RteRingEnd {
-    #[inline(always)]
-    fn send(&mut self, mut messages: &[Message]) {
-        let mut backoff = SpinBackoff::default();
-        while !messages.is_empty() {
-            let count = c_uint::try_from(messages.len()).unwrap_or(c_uint::MAX);
-            // SAFETY: the ring was made by `make`; there are as many messages of 64 bytes.
-            let sent = unsafe { peers_rte_ring_send(self.outgoing, messages.as_ptr().cast(), count) };
-            if sent == 0 {
-                backoff.pause();
-            }
-            messages = &messages[sent as usize..];
+    fn make(slots: u32) -> Result<(Self::Writer, Self::Reader), String> {
+        // SAFETY: a number from a number.
+        let length_bytes = unsafe { peers_rte_ring_bytes(slots) };
+        let memory = shared::map(length_bytes)?.cast();
+        // SAFETY: the memory is as long as it wants for as many slots.
+        match unsafe { peers_rte_ring_init(memory, slots) } {
+            0 => Ok((memory, memory)),
+            code => Err(format!("rte_ring_init of {slots} slots: error {code}")),
         }
     }
 
     #[inline(always)]
-    fn receive(&mut self, into: &mut [Message]) -> usize {
-        let mut backoff = SpinBackoff::default();
-        let count = c_uint::try_from(into.len()).unwrap_or(c_uint::MAX);
-        loop {
-            // SAFETY: the ring was made by `make`; there is room for as many messages of 64 bytes.
-            let received = unsafe { peers_rte_ring_receive(self.incoming, into.as_mut_ptr().cast(), count) };
-            if received > 0 {
-                return received as usize;
-            }
-            backoff.pause();
-        }
+    fn push(writer: &mut Self::Writer, messages: &[Message]) -> usize {
+        // SAFETY: the ring was made by `make`; there are as many messages of 64 bytes.
+        unsafe { peers_rte_ring_send(*writer, messages.as_ptr().cast(), count_of(messages)) as usize }
+    }
+
+    #[inline(always)]
+    fn pop(reader: &mut Self::Reader, into: &mut [Message]) -> usize {
+        let count = count_of(into);
+        // SAFETY: the ring was made by `make`; there is room for as many messages of 64 bytes.
+        unsafe { peers_rte_ring_receive(*reader, into.as_mut_ptr().cast(), count) as usize }
     }
 }

@@ -1,44 +1,11 @@
 //! What we claim about messages, and whether this run bears it out.
 
-use std::fmt::Write;
-
-use serde_json::{Value, json};
+use fipsee_measure::claim::Claim;
 
 use crate::harness::BURST;
 use crate::mechanisms::names::{BYTES, CHANNEL, CLASSIC, ICEORYX2, ICEORYX2_CALLS, ONE_LINE, POLLED_BYTES, PROTOTYPE, RING};
 use crate::mechanisms::{Entry, Kind};
 use crate::results::{Measure, Results, STREAM_SLOTS};
-
-/// One claim with its verdict.
-pub(crate) struct Claim {
-    text: String,
-    /// `None`: not measured.
-    value: Option<f64>,
-    limit: f64,
-    at_most: bool,
-}
-
-impl Claim {
-    fn at_most(limit: f64, text: impl Into<String>, value: Option<f64>) -> Self {
-        Self { text: text.into(), value, limit, at_most: true }
-    }
-
-    /// The least of several ratios, and its name. All of `wanted` must have been measured.
-    fn at_least(limit: f64, text: &str, ratios: Vec<(String, Option<f64>)>) -> Self {
-        let all: Option<Vec<(String, f64)>> = ratios.into_iter().map(|(name, ratio)| Some((name, ratio?))).collect();
-        let least = all.unwrap_or_default().into_iter().min_by(|a, b| a.1.total_cmp(&b.1));
-        let of_which = least.as_ref().map(|(name, _)| format!(" (least: {name})")).unwrap_or_default();
-        Self { text: format!("{text}{of_which}"), value: least.map(|(_, ratio)| ratio), limit, at_most: false }
-    }
-
-    fn holds(&self) -> Option<bool> {
-        self.value.map(|value| if self.at_most { value <= self.limit } else { value >= self.limit })
-    }
-
-    pub(crate) fn to_json(&self) -> Value {
-        json!({ "claim": self.text, "value": self.value, "limit": self.limit, "at_most": self.at_most, "holds": self.holds() })
-    }
-}
 
 /// Every claim about messages. Ratios are medians of the rounds' ratios, times are medians of the rounds.
 pub(crate) fn all(entries: &[Entry], results: &Results) -> Vec<Claim> {
@@ -49,11 +16,11 @@ pub(crate) fn all(entries: &[Entry], results: &Results) -> Vec<Claim> {
 }
 
 fn round_trips(entries: &[Entry], results: &Results) -> Vec<Claim> {
-    let ours = |of: &str| results.ratio(RING, of, Measure::RoundTrip);
-    let theirs = |names: &[&str]| -> Vec<(String, Option<f64>)> {
+    let ours = |of: &'static str| results.ratio(RING, of, Measure::RoundTrip);
+    let theirs = |names: &[&'static str]| -> Vec<(String, Option<f64>)> {
         names.iter().map(|name| ((*name).to_owned(), results.ratio(name, RING, Measure::RoundTrip))).collect()
     };
-    let over_memory: Vec<&str> = of_kinds(entries, &[Kind::Ring, Kind::Library]);
+    let over_memory: Vec<&'static str> = of_kinds(entries, &[Kind::Ring, Kind::Library]);
     vec![
         Claim::at_most(0.70, "round trip: ours over the classic ring's", ours(CLASSIC)),
         Claim::at_most(1.0, "round trip: ours over a bare flag's on one line", ours(ONE_LINE)),
@@ -63,10 +30,10 @@ fn round_trips(entries: &[Entry], results: &Results) -> Vec<Claim> {
             "round trip: the product's channel over the bare ring",
             results.ratio(CHANNEL, RING, Measure::RoundTrip),
         ),
-        Claim::at_least(1.8, "round trip: every peer over shared memory over ours", theirs(&over_memory)),
-        Claim::at_least(7.0, "round trip: iceoryx2 over ours", theirs(&[ICEORYX2, ICEORYX2_CALLS])),
-        Claim::at_least(30.0, "round trip: pipes and sockets over ours", theirs(&BYTES)),
-        Claim::at_least(30.0, "round trip: the same, polled, over ours", theirs(&POLLED_BYTES)),
+        Claim::all_at_least(1.8, "round trip: every peer over shared memory over ours", theirs(&over_memory)),
+        Claim::all_at_least(7.0, "round trip: iceoryx2 over ours", theirs(&[ICEORYX2, ICEORYX2_CALLS])),
+        Claim::all_at_least(30.0, "round trip: pipes and sockets over ours", theirs(&BYTES)),
+        Claim::all_at_least(30.0, "round trip: the same, polled, over ours", theirs(&POLLED_BYTES)),
     ]
 }
 
@@ -94,7 +61,7 @@ fn streams(entries: &[Entry], results: &Results) -> Vec<Claim> {
             let measure = Measure::Stream { batch, slots: Some(slots) };
             (format!("{name}, {slots} slots"), results.ratio(name, RING, measure))
         });
-        claims.push(Claim::at_least(4.0, &format!("one way {how}: every SPSC ring over ours"), ratios.collect()));
+        claims.push(Claim::all_at_least(4.0, &format!("one way {how}: every SPSC ring over ours"), ratios));
     }
     claims
 }
@@ -103,28 +70,13 @@ fn of_kinds(entries: &[Entry], kinds: &[Kind]) -> Vec<&'static str> {
     entries.iter().filter(|entry| kinds.contains(&entry.kind)).map(|entry| entry.name).collect()
 }
 
-/// Append the verdicts to `text`.
-pub(crate) fn write(text: &mut String, claims: &[Claim]) {
-    let _ = writeln!(text, "\n{:<84} {:>9} {:>9}", "CLAIM", "required", "measured");
-    for claim in claims {
-        let relation = if claim.at_most { "<=" } else { ">=" };
-        let value = claim.value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
-        let verdict = match claim.holds() {
-            Some(true) => "holds",
-            Some(false) => "DOES NOT HOLD",
-            None => "not measured",
-        };
-        let _ = writeln!(text, "{:<84} {relation} {:>6} {value:>9}  {verdict}", claim.text, claim.limit);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::harness::Outcome;
     use crate::mechanisms;
 
-    fn measured(rounds: &[(&str, Measure, f64)]) -> Vec<Claim> {
+    fn measured(rounds: &[(&'static str, Measure, f64)]) -> Vec<Claim> {
         let (entries, mut results) = (mechanisms::all(), Results::default());
         for (name, measure, ticks) in rounds {
             let entry = entries.iter().find(|entry| entry.name == *name).expect("a mechanism of that name");

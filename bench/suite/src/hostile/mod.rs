@@ -20,33 +20,22 @@ use std::path::PathBuf;
 
 use fipsee_hostile::fault::{InjectedFault, Way};
 use fipsee_hostile::{faults as clients, guests};
-use rustix::thread::{CpuSet, sched_getaffinity};
+use fipsee_measure::claim::{self, Claim};
+use fipsee_measure::cpus::Cpus;
+use fipsee_measure::machine::Run;
+use fipsee_measure::results::append;
+use fipsee_topology::pin;
 use serde_json::json;
 
-pub(crate) use self::neighbour::be_neighbour;
-use self::neighbour::{Neighbour, await_release, holdings};
+pub(crate) use self::neighbour::{Neighbour, await_release, be_neighbour, holdings};
 use self::victim::{Measured, Victim};
-use crate::block::append;
+use crate::Settings;
 use crate::daemon::Daemon;
-use crate::machine_info;
-use crate::place::{Cpus, bind_to};
-use crate::steal::Steal;
-use crate::table::{Claim, IOPS, IOPS_OF_OWN, P99, Results};
+use crate::place::bind_to;
+use crate::table::{IOPS, IOPS_OF_OWN, P99, Results};
 
 /// Milliseconds from the death of a neighbour until nothing of it is left in the daemon.
 const RELEASED: &str = "released_ms";
-
-/// How to run.
-pub(crate) struct Settings {
-    pub(crate) rounds: usize,
-    pub(crate) seconds: f64,
-    pub(crate) results: PathBuf,
-    pub(crate) only: Vec<String>,
-    /// Too short to say anything.
-    pub(crate) quick: bool,
-    /// Print the table of docs/reliability.md, too.
-    pub(crate) markdown: bool,
-}
 
 struct Bench {
     settings: Settings,
@@ -126,18 +115,16 @@ impl Bench {
         let shares = faults.iter().filter_map(|fault| share(&self.results, fault, BASELINE, IOPS_OF_OWN));
         let released = faults.iter().filter_map(|fault| Some(self.results.get(&named(fault, FAULTY), RELEASED)?.median()));
         vec![
-            Claim {
-                text: "requests per own CPU second beside the worst fault, of those beside its baseline",
-                value: shares.reduce(f64::min),
-                limit: 0.9,
-                at_most: false,
-            },
-            Claim {
-                text: "ms until nothing of the slowest faulty peer is left, median of rounds",
-                value: released.reduce(f64::max),
-                limit: 1000.0,
-                at_most: true,
-            },
+            Claim::at_least(
+                0.9,
+                "requests per own CPU second beside the worst fault, of those beside its baseline",
+                shares.reduce(f64::min),
+            ),
+            Claim::at_most(
+                1000.0,
+                "ms until nothing of the slowest faulty peer is left, median of rounds",
+                released.reduce(f64::max),
+            ),
         ]
     }
 
@@ -168,25 +155,19 @@ fn named(fault: &InjectedFault, what: &str) -> String {
 
 /// A CPU that neither victim nor worker has, or the victim's.
 fn neighbour_cpu(cpus: Cpus) -> usize {
-    let allowed = sched_getaffinity(None).ok();
-    let is_free = |cpu: &usize| ![cpus.client, cpus.server].contains(cpu) && allowed.as_ref().is_some_and(|set| set.is_set(*cpu));
-    (0..CpuSet::MAX_CPU).find(is_free).unwrap_or(cpus.client)
+    let allowed = pin::allowed().unwrap_or_default();
+    allowed.into_iter().find(|cpu| ![cpus.client, cpus.server].contains(cpu)).unwrap_or(cpus.client)
 }
 
 /// Measure, print, keep.
 pub(crate) fn run(settings: Settings) -> Result<(), String> {
-    let mut machine = machine_info::machine();
-    println!("{machine:#}");
-    let steal = Steal::begin();
-    let chosen =
-        |fault: &&InjectedFault| settings.only.is_empty() || settings.only.iter().any(|part| fault.name.contains(part.as_str()));
-    let faults: Vec<&InjectedFault> = faults().filter(chosen).collect();
+    let run = Run::begin_in_sight();
+    let faults: Vec<&InjectedFault> = faults().filter(|fault| settings.chooses(fault.name)).collect();
     if faults.is_empty() {
         return Err("--only leaves nothing to measure".to_owned());
     }
-    let is_whole = settings.only.is_empty() && !settings.quick;
     let (rounds, seconds, markdown) = (settings.rounds, settings.seconds, settings.markdown);
-    let path = settings.results.join(if is_whole { "hostile.jsonl" } else { "hostile-part.jsonl" });
+    let path = settings.file("hostile", &Ok(()));
     let mut bench = Bench::start(settings)?;
     for round in 0..rounds {
         for place in 0..faults.len() {
@@ -195,22 +176,21 @@ pub(crate) fn run(settings: Settings) -> Result<(), String> {
         let _ = writeln!(std::io::stderr(), "round {} of {rounds}", round + 1);
     }
     report::print(&faults, &bench.results);
-    machine["stolen_percent"] = Steal::end(steal.as_ref()).into();
+    let (machine, _) = run.end();
     if markdown {
         report::print_markdown(&faults, &bench.results);
     }
-    println!();
     let claims = bench.claims(&faults);
-    claims.iter().for_each(Claim::print);
+    println!("\n{}", claim::table(&claims));
     let entry = json!({
         "suite": "hostile",
         "machine": machine,
         "rounds": rounds,
         "seconds": seconds,
         "neighbour_shares_the_victims_cpu": bench.neighbour_cpu == Cpus::choose().client,
-        "series": bench.results.series.iter().map(|series| series.to_json()).collect::<Vec<_>>(),
+        "series": bench.results.to_json(),
         "shares": faults.iter().map(|fault| bench.shares_to_json(fault)).collect::<Vec<_>>(),
-        "claims": claims.iter().map(Claim::to_json).collect::<Vec<_>>(),
+        "claims": claim::to_json(&claims),
     });
-    append(&path, &entry.to_string())
+    append(&path, &entry)
 }

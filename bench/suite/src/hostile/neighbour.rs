@@ -16,11 +16,11 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const MOST_FAILURES: u32 = 1000;
 
 /// A running one; killed when dropped.
-pub(super) struct Neighbour(Child);
+pub(crate) struct Neighbour(Child);
 
 impl Neighbour {
     /// Start it, and wait until it is about to begin.
-    pub(super) fn start(fault: &InjectedFault, socket: &Path, cpu: usize) -> Result<Self, String> {
+    pub(crate) fn start(fault: &InjectedFault, socket: &Path, cpu: usize) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut child = on(cpu, || {
             let mut command = Command::new(program);
@@ -37,12 +37,12 @@ impl Neighbour {
     }
 
     /// It must still be there when the measurement is over.
-    pub(super) fn is_alive(&mut self) -> bool {
+    pub(crate) fn is_alive(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(None))
     }
 
     /// Kill it; when that was asked for.
-    pub(super) fn kill(mut self) -> Instant {
+    pub(crate) fn kill(mut self) -> Instant {
         let _ = self.0.kill();
         Instant::now()
     }
@@ -73,14 +73,14 @@ pub(crate) fn be_neighbour(name: &str, socket: &Path) -> Result<(), String> {
 }
 
 /// Descriptors and mappings of the daemon.
-pub(super) fn holdings(pid: u32) -> Result<(usize, usize), String> {
+pub(crate) fn holdings(pid: u32) -> Result<(usize, usize), String> {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).map_err(|error| format!("the daemon is gone: {error}"))?;
     let mapped = std::fs::read_to_string(format!("/proc/{pid}/maps")).map_err(|error| format!("the daemon is gone: {error}"))?;
     Ok((open.count(), mapped.lines().filter(|line| line.contains("memfd:fipsee")).count()))
 }
 
 /// Wait until the daemon holds no more than it did; how many milliseconds that took.
-pub(super) fn await_release(pid: u32, before: (usize, usize), since: Instant) -> Result<f64, String> {
+pub(crate) fn await_release(pid: u32, before: (usize, usize), since: Instant) -> Result<f64, String> {
     loop {
         let now = holdings(pid)?;
         let elapsed = since.elapsed();

@@ -4,7 +4,6 @@
 //! ratio of the two: what the machine does from minute to minute falls out. What it does within a pair does not, so one line is
 //! bounced before, between and after, and pairs during which that changed are left out.
 
-mod median;
 mod report;
 mod statistics;
 mod workload;
@@ -13,16 +12,18 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use fipsee_measure::cpus::Cpus;
+use fipsee_measure::machine::{self, Run};
+use fipsee_measure::results::append;
+use fipsee_measure::statistics::States;
+use fipsee_topology::bounce;
 use serde_json::{Value, json};
 
 use self::report::Measured;
-use self::statistics::{LEAST_PAIRS, Pair, States, Summary};
+use self::statistics::{LEAST_PAIRS, Pair, Summary};
 use self::workload::{WORKLOADS, Workload};
-use crate::block::append;
 use crate::files::FilledFile;
-use crate::place::Cpus;
-use crate::steal::Steal;
-use crate::{floor, generator, machine_info};
+use crate::generator;
 
 const FILE_MEBIBYTES: usize = 512;
 const FLOOR_TIME: Duration = Duration::from_millis(30);
@@ -64,8 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     if !(options.seconds > 0.0 && options.seconds < 1e6) {
         return Err(format!("--seconds {}: choose more than 0", options.seconds));
     }
-    let mut machine = machine_info::machine();
-    println!("{machine:#}");
+    let run = Run::begin_in_sight();
     let (old, new) = (identity(&options.old, options.names.first())?, identity(&options.new, options.names.get(1))?);
     let clients = options.clients.iter().map(|client| identity(client, None)).collect::<Result<Vec<_>, _>>()?;
     if old["sha256"] == new["sha256"] {
@@ -82,11 +82,10 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
     let file = if workloads.iter().any(|workload| workload.needs_file()) { Some(options.make_file()?) } else { None };
     let file_system = file.as_ref().map(|file| generator::file_system(file.path()));
-    let steal = Steal::begin();
     let (measured, states) = measure(options, workloads, file.as_ref())?;
-    machine["stolen_percent"] = Steal::end(steal.as_ref()).into();
+    let (machine, _) = run.end();
     println!("{}", report::table(&measured, states));
-    if let Some(boundary_ns) = states.boundary_ns {
+    if let Some(boundary_ns) = states.border {
         println!("the machine was in two states: one line bounced took less than {boundary_ns:.0} ns (near), or more (far)");
     }
     let entry = json!({
@@ -97,10 +96,10 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         "clients": clients,
         "seconds": options.seconds,
         "file_system": file_system,
-        "state_boundary_ns": states.boundary_ns,
+        "state_boundary_ns": states.border,
         "workloads": report::to_json(&measured, states),
     });
-    append(&options.results.join(if is_whole { "pairs.jsonl" } else { "pairs-part.jsonl" }), &entry.to_string())?;
+    append(&options.results.join(if is_whole { "pairs.jsonl" } else { "pairs-part.jsonl" }), &entry)?;
     report::judge(&measured, states).map(|text| println!("{text}"))
 }
 
@@ -127,7 +126,7 @@ impl Options {
 /// Pair after pair of all workloads that need more, in turn, so that each sees the machine at many times.
 fn measure(options: &Options, workloads: Vec<Workload>, file: Option<&FilledFile>) -> Result<(Vec<Measured>, States), String> {
     let mut measured: Vec<Measured> = workloads.into_iter().map(|workload| Measured { workload, pairs: Vec::new() }).collect();
-    let mut states = States { boundary_ns: None };
+    let mut states = States::with_border(None);
     for round in 0..options.pairs {
         let needs_more = |one: &Measured| {
             let estimate = Summary::of(&one.pairs, states).estimate;
@@ -149,7 +148,10 @@ fn measure(options: &Options, workloads: Vec<Workload>, file: Option<&FilledFile
 
 fn measure_pair(options: &Options, workload: Workload, file: Option<&FilledFile>, new_first: bool) -> Result<Pair, String> {
     let cpus = Cpus::choose();
-    let floor = || floor::round_trip_ns(FLOOR_TIME).ok_or("this needs two CPUs, one for the client and one for the daemon");
+    let floor = || {
+        let bounced = cpus.pair().and_then(|pair| bounce::round_trip_ns(pair, FLOOR_TIME));
+        bounced.ok_or("this needs two CPUs, one for the client and one for the daemon")
+    };
     let time = |(program, client): (&PathBuf, Option<&PathBuf>)| {
         let explain = |error| format!("{workload}, {}: {error}", program.display());
         workload.measure(program, client.map(PathBuf::as_path), file, options.seconds, cpus).map_err(explain)
@@ -169,7 +171,7 @@ fn identity(program: &Path, name: Option<&String>) -> Result<Value, String> {
         return Err(format!("there is no program at {}; build it first", program.display()));
     }
     let text = program.to_string_lossy();
-    let line = machine_info::first_line("sha256sum", &[&text]);
+    let line = machine::first_line("sha256sum", &[&text]);
     let sum = line.trim_start_matches('\\').split(' ').next().unwrap_or_default();
     Ok(json!({ "name": name.map_or(program.file_name().unwrap_or_default().to_string_lossy(), Into::into), "sha256": sum }))
 }

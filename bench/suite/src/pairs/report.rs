@@ -1,8 +1,9 @@
 //! What a run of pairs found, as a table and as JSON.
 
+use fipsee_measure::statistics::States;
 use serde_json::{Value, json};
 
-use super::statistics::{Pair, States, Summary, Verdict};
+use super::statistics::{Pair, Summary, Verdict, state_of};
 use super::workload::Workload;
 
 /// A workload and all its pairs so far.
@@ -46,7 +47,7 @@ pub(super) fn to_json(measured: &[Measured], states: States) -> Value {
                 "old_ns": pair.old_ns,
                 "new_ns": pair.new_ns,
                 "new_first": pair.new_first,
-                "state": states.of_pair(pair).map(|state| state.text()),
+                "state": state_of(states, pair).map(|state| state.text()),
             })
         });
         json!({
@@ -91,7 +92,7 @@ mod tests {
         Measured { workload: WORKLOADS[index], pairs: vec![pair; count] }
     }
 
-    const STATES: States = States { boundary_ns: None };
+    const STATES: States = States::with_border(None);
 
     #[test]
     fn what_is_slower_is_an_error_and_what_is_undecided_is_named() {

@@ -1,6 +1,8 @@
 //! What is said of pairs: in which state of the machine each was measured, the median of their ratios, how far it can be
 //! trusted, and the verdict.
 
+use fipsee_measure::statistics::States;
+
 /// Slower is what takes more than this, with its whole interval; faster is what takes less than one over this.
 const TOLERANCE: f64 = 1.02;
 /// An interval is narrow when neither of its ends is farther from the ratio than this part of it.
@@ -10,8 +12,6 @@ pub(super) const LEAST_PAIRS: usize = 10;
 const RESAMPLES: usize = 10_000;
 /// Of the interval's two ends together, in parts of the resamples.
 const OUTSIDE: f64 = 0.05;
-/// The medians of two states differ by more than this; within one they drift less.
-const STATES_FACTOR: f64 = 1.5;
 /// The floors of a pair differ by less than this when the machine stayed as it was.
 const STEADY_FACTOR: f64 = 1.25;
 
@@ -64,50 +64,15 @@ impl State {
     }
 }
 
-/// The states that the floors of a run fall into: one, or two with a boundary between them.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct States {
-    pub(super) boundary_ns: Option<f64>,
-}
-
-impl States {
-    /// Split the sorted floors where the two parts are most alike within (two means, of logarithms); two states are what
-    /// differs enough.
-    pub(super) fn of(floors_ns: impl IntoIterator<Item = f64>) -> Self {
-        let mut sorted: Vec<f64> = floors_ns.into_iter().collect();
-        sorted.sort_by(f64::total_cmp);
-        let total: f64 = sorted.iter().map(|floor| floor.ln()).sum();
-        let (mut below, mut best) = (0.0, (0.0, 0));
-        for split in 1..sorted.len() {
-            below += sorted[split - 1].ln();
-            let (near, far) = (count(split), count(sorted.len() - split));
-            let apart = (total - below) / far - below / near;
-            let explained = apart * apart * near * far;
-            if explained > best.0 {
-                best = (explained, split);
-            }
-        }
-        let (near, far) = sorted.split_at(best.1);
-        let boundary_ns = match (median(near), median(far), near.last(), far.first()) {
-            (Some(near), Some(far), Some(last), Some(first)) if far > near * STATES_FACTOR => Some((last * first).sqrt()),
-            _ => None,
-        };
-        Self { boundary_ns }
-    }
-
-    fn of_floor(self, floor_ns: f64) -> State {
-        match self.boundary_ns {
-            None => State::Only,
-            Some(boundary_ns) if floor_ns < boundary_ns => State::Near,
-            Some(_) => State::Far,
-        }
-    }
-
-    /// The state in which a pair was measured from beginning to end; `None` when the machine changed meanwhile.
-    pub(super) fn of_pair(self, pair: &Pair) -> Option<State> {
-        let [before, between, after] = pair.floors_ns.map(|floor_ns| self.of_floor(floor_ns));
-        (before == between && between == after && pair.is_steady()).then_some(before)
-    }
+/// The state in which a pair was measured from beginning to end; `None` when the machine changed meanwhile.
+pub(super) fn state_of(states: States, pair: &Pair) -> Option<State> {
+    let [before, between, after] = pair.floors_ns.map(|floor_ns| states.is_near(floor_ns));
+    let state = match states.border {
+        None => State::Only,
+        Some(_) if before => State::Near,
+        Some(_) => State::Far,
+    };
+    (before == between && between == after && pair.is_steady()).then_some(state)
 }
 
 /// The ratio of new to old, and the interval that holds it in 95 of 100 cases.
@@ -184,7 +149,7 @@ pub(super) struct Summary<'a> {
 
 impl<'a> Summary<'a> {
     pub(super) fn of(pairs: &'a [Pair], states: States) -> Self {
-        let within = |state| pairs.iter().filter(|pair| states.of_pair(pair) == Some(state)).collect::<Vec<_>>();
+        let within = |state| pairs.iter().filter(|pair| state_of(states, pair) == Some(state)).collect::<Vec<_>>();
         let most = State::ALL.map(|state| (state, within(state))).into_iter().max_by_key(|(_, used)| used.len());
         let (state, used) = most.unwrap_or((State::Only, Vec::new()));
         let estimate = Estimate::of(&used.iter().map(|pair| pair.ratio()).collect::<Vec<_>>());

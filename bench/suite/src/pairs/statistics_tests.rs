@@ -78,38 +78,16 @@ fn interval_is_narrow_when_neither_end_is_2_percent_off() {
 }
 
 #[test]
-fn two_states_are_separated_and_one_that_drifts_is_not_split() {
-    let near = [108.0, 111.0, 110.0, 118.0, 112.0];
-    let far = [455.0, 470.0, 448.0];
-    let states = States::of(near.into_iter().chain(far));
-    assert!(near.into_iter().all(|floor| states.of_floor(floor) == State::Near), "{states:?}");
-    assert!(far.into_iter().all(|floor| states.of_floor(floor) == State::Far), "{states:?}");
-    let drifting = States::of([100.0, 105.0, 112.0, 118.0, 125.0, 131.0, 140.0]);
-    assert_eq!(drifting, States { boundary_ns: None });
-    assert_eq!(drifting.of_floor(1e9), State::Only);
-    assert_eq!(States::of([]), States { boundary_ns: None });
-    assert_eq!(States::of([100.0]), States { boundary_ns: None });
-}
-
-#[test]
-fn a_lone_outlier_does_not_hide_the_boundary_between_two_states() {
-    let near = (0..40).map(|index| 110.0 + f64::from(index % 7));
-    let far = (0..12).map(|index| 440.0 + f64::from(index * 3));
-    let states = States::of(near.chain(far).chain([5000.0]));
-    assert!(states.boundary_ns.is_some_and(|boundary| (117.0..440.0).contains(&boundary)), "{states:?}");
-}
-
-#[test]
 fn pair_whose_machine_changed_meanwhile_has_no_state() {
-    let states = States { boundary_ns: Some(200.0) };
-    assert_eq!(states.of_pair(&pair([110.0, 112.0, 115.0], 1.0)), Some(State::Near));
-    assert_eq!(states.of_pair(&pair([460.0, 450.0, 455.0], 1.0)), Some(State::Far));
-    assert_eq!(states.of_pair(&pair([110.0, 112.0, 460.0], 1.0)), None, "after");
-    assert_eq!(states.of_pair(&pair([110.0, 460.0, 112.0], 1.0)), None, "between");
+    let states = States::with_border(Some(200.0));
+    assert_eq!(state_of(states, &pair([110.0, 112.0, 115.0], 1.0)), Some(State::Near));
+    assert_eq!(state_of(states, &pair([460.0, 450.0, 455.0], 1.0)), Some(State::Far));
+    assert_eq!(state_of(states, &pair([110.0, 112.0, 460.0], 1.0)), None, "after");
+    assert_eq!(state_of(states, &pair([110.0, 460.0, 112.0], 1.0)), None, "between");
     for across in [[190.0, 205.0, 207.0], [190.0, 205.0, 190.0], [190.0, 190.0, 205.0]] {
-        assert_eq!(states.of_pair(&pair(across, 1.0)), None, "across the boundary: {across:?}");
+        assert_eq!(state_of(states, &pair(across, 1.0)), None, "across the boundary: {across:?}");
     }
-    assert_eq!(states.of_pair(&pair([110.0, 140.0, 112.0], 1.0)), None, "a fourth more is not the same");
+    assert_eq!(state_of(states, &pair([110.0, 140.0, 112.0], 1.0)), None, "a fourth more is not the same");
 }
 
 #[test]
@@ -134,7 +112,7 @@ fn a_slowdown_of_5_percent_is_found_under_noise_of_3() {
     };
     let slower: Vec<Pair> = (0..40).map(|_| noisy(1.05)).collect();
     let same: Vec<Pair> = (0..40).map(|_| noisy(1.0)).collect();
-    let states = States { boundary_ns: None };
+    let states = States::with_border(None);
     assert_eq!(Summary::of(&slower, states).verdict, Verdict::Slower);
     assert_eq!(Summary::of(&same, states).verdict, Verdict::Same);
 }

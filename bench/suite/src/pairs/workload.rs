@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use fipsee::cpus::CpuChoice;
 use fipsee::load::{self, count_f64};
+use fipsee_measure::cpus::Cpus;
+use fipsee_measure::statistics;
 use fipsee_ring::clock;
 use hdrhistogram::Histogram;
 use serde_json::Value;
 
-use super::median;
 use crate::daemon::Daemon;
 use crate::files::FilledFile;
 use crate::matrix::{Cell, DEEP, SHALLOW};
-use crate::place::{self, Cpus};
+use crate::place;
 use crate::service::MEMORY_BYTES;
 use crate::ways::vhost;
 use crate::{generator, idle};
@@ -196,7 +197,8 @@ impl Workload {
 }
 
 fn median_ns(counts: &[(u64, u64)]) -> Result<f64, String> {
-    let ticks = median::within_step(counts).ok_or("no request was timed; choose longer --seconds")?;
+    let counts: Vec<(f64, u64)> = counts.iter().map(|(ticks, count)| (count_f64(*ticks), *count)).collect();
+    let ticks = statistics::within_step(&counts).ok_or("no request was timed; choose longer --seconds")?;
     Ok(ticks * 1e9 / count_f64(clock::ticks_per_second()))
 }
 

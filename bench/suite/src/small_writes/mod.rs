@@ -5,38 +5,26 @@ mod loop_disk;
 mod table;
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use fipsee::cpus::CpuChoice;
 use fipsee::load::{self, count_f64};
+use fipsee_measure::claim::{self, Claim};
+use fipsee_measure::cpus::Cpus;
+use fipsee_measure::machine::Run;
+use fipsee_measure::results::append;
 use serde_json::{Value, json};
 
 use self::loop_disk::LoopDisk;
 pub(crate) use self::table::over_fio;
-use crate::block::append;
 use crate::daemon::Daemon;
 use crate::files::FilledFile;
 use crate::fio::{self, Fio};
 use crate::matrix::{Cell, DEEP};
-use crate::place::Cpus;
-use crate::steal::Steal;
-use crate::table::{Claim, IOPS, P50, P99, Results};
-use crate::{claims, generator, machine_info};
+use crate::table::{IOPS, P50, P99, Results};
+use crate::{Settings, claims, generator};
 
 const MEBIBYTES_ON_DISK: usize = 256;
 const MEBIBYTES_ON_LOOP: usize = 128;
-
-/// How to run.
-pub(crate) struct Settings {
-    pub(crate) rounds: usize,
-    pub(crate) seconds: f64,
-    pub(crate) results: PathBuf,
-    pub(crate) only: Vec<String>,
-    pub(crate) quick: bool,
-    pub(crate) markdown: bool,
-    pub(crate) file_directory: PathBuf,
-    pub(crate) memory_directory: PathBuf,
-}
 
 /// The place of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,9 +113,7 @@ struct Bench {
 
 /// Measure, print, keep.
 pub(crate) fn run(settings: Settings) -> Result<(), String> {
-    let mut machine = machine_info::machine();
-    println!("{machine:#}");
-    let steal = Steal::begin();
+    let run = Run::begin_in_sight();
     let mut bench = Bench::start(settings)?;
     for round in 0..bench.settings.rounds {
         for place in 0..CANDIDATES.len() {
@@ -136,7 +122,7 @@ pub(crate) fn run(settings: Settings) -> Result<(), String> {
         }
         let _ = writeln!(std::io::stderr(), "round {} of {}", round + 1, bench.settings.rounds);
     }
-    machine["stolen_percent"] = Steal::end(steal.as_ref()).into();
+    let (machine, _) = run.end();
     bench.results.print();
     bench.skips.iter().for_each(|(name, reason)| println!("skipped: {name}: {reason}"));
     if bench.results.series.is_empty() {
@@ -145,12 +131,9 @@ pub(crate) fn run(settings: Settings) -> Result<(), String> {
     if bench.settings.markdown {
         println!("\n{}", table::markdown(&bench.results));
     }
-    println!();
     let claims = claims::of_small_writes(&bench.results);
-    claims.iter().for_each(Claim::print);
-    let is_whole = bench.settings.only.is_empty() && !bench.settings.quick;
-    let path = bench.settings.results.join(if is_whole { "small-writes.jsonl" } else { "small-writes-part.jsonl" });
-    append(&path, &bench.entry(&machine, &claims).to_string())
+    println!("\n{}", claim::table(&claims));
+    append(&bench.settings.file("small-writes", &Ok(())), &bench.entry(&machine, &claims))
 }
 
 impl Bench {
@@ -226,16 +209,10 @@ impl Bench {
             "rounds": self.settings.rounds,
             "seconds": self.settings.seconds,
             "places": self.files.iter().map(place).collect::<Vec<_>>(),
-            "series": self.results.series.iter().map(|series| series.to_json()).collect::<Vec<_>>(),
-            "claims": claims.iter().map(Claim::to_json).collect::<Vec<_>>(),
+            "series": self.results.to_json(),
+            "claims": claim::to_json(claims),
             "skipped": self.skips.iter().map(skip).collect::<Vec<_>>(),
         })
-    }
-}
-
-impl Settings {
-    fn chooses(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()))
     }
 }
 

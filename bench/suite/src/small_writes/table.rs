@@ -1,7 +1,8 @@
 //! What small writes cost, from the results.
 
+use fipsee_measure::plot::rate;
+
 use super::{CLIENTS, Client, DISK_512, Load, TestDevice, name};
-use crate::plot::rate;
 use crate::table::{IOPS, P50, Results};
 
 const LOADS: [Load; 4] = [

@@ -10,11 +10,11 @@ pub(crate) mod vhost;
 
 use std::path::PathBuf;
 
+use fipsee_measure::cpus::Cpus;
 use peers::{Loop, THREAD};
 
 use crate::fio::Fio;
 use crate::matrix::Cell;
-use crate::place::Cpus;
 
 pub(crate) use Kind::{Ours, Peer, Yardstick};
 

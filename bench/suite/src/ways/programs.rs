@@ -90,6 +90,7 @@ fn read_python(answer: &Value, cell: Cell, _: f64) -> Option<Measured> {
 
 #[cfg(test)]
 mod tests {
+    use fipsee_measure::cpus::Cpus;
     use serde_json::json;
 
     use super::*;
@@ -112,7 +113,7 @@ mod tests {
             environment: Vec::new(),
             arguments: |_, _| Vec::new(),
             read: |_, _, _| None,
-            cpu: place::Cpus::choose().client,
+            cpu: Cpus::choose().client,
             daemon_pid: std::process::id(),
         };
         assert!(program.measure(SHALLOW, 1.0).is_err_and(|text| text.contains("no disk")));

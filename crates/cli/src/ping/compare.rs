@@ -1,10 +1,11 @@
 //! `fipsee ping --compare`: the channel beside its bare ring, the report's ring and the floors of the machine.
 
+use fipsee_measure::claim::Claim;
+use fipsee_measure::harness::rounds::{self, Line};
+use fipsee_measure::harness::{Design, Spec, Task};
+use fipsee_measure::statistics::{Spread, States};
 use serde_json::json;
 
-use super::plan::{Design, Spec, Task};
-use super::rounds::{self, Line, Spread};
-use super::states::States;
 use crate::error::Error;
 use crate::output::{self, Table};
 
@@ -26,13 +27,6 @@ const DESIGNS: [Design; 6] =
 pub(super) fn specs(base: &Spec) -> Vec<Spec> {
     let all = TASKS.into_iter().flat_map(|task| DESIGNS.map(|design| Spec { design, task, ..base.clone() }));
     all.filter(|spec| spec.design.is_ring() || spec.task == Task::Queue(1)).collect()
-}
-
-/// A claim about the channel and whether it holds here.
-struct Claim {
-    text: String,
-    value: f64,
-    limit: f64,
 }
 
 /// What was measured in one state of the machine.
@@ -83,9 +77,10 @@ fn print_json(part: &Part, states: States, tsc_hz: u64) -> Result<(), Error> {
         object["one_line_cycles"] = Spread::of(line.floors.clone()).to_json();
         output::print_json(&object)?;
     }
-    claims(&part.lines).into_iter().try_for_each(|Claim { text, value, limit }| {
-        let holds = value.is_finite().then_some(value <= limit);
-        output::print_json(&json!({ "claim": text, "state": part.state, "value": value, "limit": limit, "holds": holds }))
+    claims(&part.lines).iter().try_for_each(|claim| {
+        let mut object = claim.to_json();
+        object["state"] = json!(part.state);
+        output::print_json(&object)
     })
 }
 
@@ -97,13 +92,10 @@ fn print_tables(part: &Part, tsc_hz: u64) -> Result<(), Error> {
     }
     output::print(&format!("{}\n", table.render()))?;
     let mut verdicts = Table::new(2, &["CLAIM", "HERE", "MEASURED", "LIMIT"]);
-    for Claim { text, value, limit } in claims(&part.lines) {
-        let verdict = match value.is_finite() {
-            true if value <= limit => "holds",
-            true => "does not hold",
-            false => "not measured",
-        };
-        verdicts.push(vec![text, verdict.to_owned(), format!("{value:.2}"), format!("{limit:.2}")]);
+    for claim in claims(&part.lines) {
+        let value = claim.value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
+        let verdict = claim.verdict().to_owned();
+        verdicts.push(vec![claim.text, verdict, value, format!("{:.2}", claim.limit)]);
     }
     output::print(&verdicts.render())
 }
@@ -129,46 +121,47 @@ fn row(line: &Line, lines: &[Line], tsc_hz: u64) -> Vec<String> {
 
 fn claims(lines: &[Line]) -> Vec<Claim> {
     let line = |design, task| rounds::find(lines, design, task, None);
-    let ratio = |task, baseline| match (line(Design::Channel, task), line(baseline, task)) {
-        (Some(own), Some(other)) => own.ratio_to(other).median,
-        _ => f64::NAN,
+    let ratio = |task, baseline| Some(line(Design::Channel, task)?.ratio_to(line(baseline, task)?).median);
+    let claim = |limit, task, what: &str, baseline| {
+        Claim::at_most(limit, format!("{}, to the {what}", rounds::task_name(task)), ratio(task, baseline))
     };
-    let claim = |text: &str, value, limit| Claim { text: text.to_owned(), value, limit };
+    let over_classic = |limit, task| claim(limit, task, "classic ring's", Design::Classic);
+    let round_trip = ratio(Task::Queue(1), Design::Classic);
     let mut claims = vec![
-        claim("round trip, to the classic ring's", ratio(Task::Queue(1), Design::Classic), 0.85),
-        claim("queue 8, to the classic ring's", ratio(Task::Queue(8), Design::Classic), 0.97),
-        claim("queue 64, to the classic ring's", ratio(Task::Queue(64), Design::Classic), 0.80),
+        Claim::at_most(0.85, "round trip, to the classic ring's", round_trip),
+        over_classic(0.97, Task::Queue(8)),
+        over_classic(0.80, Task::Queue(64)),
     ];
-    for slots in [64, 1024, 8192] {
-        let text = format!("stream of {slots} slots, to the classic ring's");
-        claims.push(claim(&text, ratio(Task::Stream(slots), Design::Classic), 0.70));
-    }
-    for task in TASKS {
+    claims.extend([64, 1024, 8192].map(|slots| {
+        Claim::at_most(
+            0.70,
+            format!("stream of {slots} slots, to the classic ring's"),
+            ratio(Task::Stream(slots), Design::Classic),
+        )
+    }));
+    claims.extend(TASKS.map(|task| {
         let limit = if task == Task::Queue(1) { 0.85 } else { 1.10 };
-        let text = format!("{}, to the classic ring's with our stores", rounds::task_name(task));
-        claims.push(claim(&text, ratio(task, Design::ClassicStores), limit));
-    }
-    for task in TASKS {
-        claims.push(claim(&format!("{}, to the bare ring's", rounds::task_name(task)), ratio(task, Design::Bare), 1.05));
-    }
+        claim(limit, task, "classic ring's with our stores", Design::ClassicStores)
+    }));
+    claims.extend(TASKS.map(|task| claim(1.05, task, "bare ring's", Design::Bare)));
     claims
 }
 
 #[cfg(test)]
 mod tests {
+    use fipsee_measure::harness::{Sample, drive};
     use fipsee_ring::pace::Delays;
 
     use super::*;
-    use crate::ping::drive::{self, Sample};
 
     /// A line of rounds whose bursts took so many ticks, beside these floors.
     fn line(design: Design, rounds: &[u64], floors: &[f64]) -> Line {
         let sample = |ticks: &u64| {
             let mut histogram = drive::histogram().expect("a histogram");
             histogram.record_n(*ticks, 100).expect("in range");
-            Sample { ticks: histogram, messages: 100, elapsed_ticks: 100 * ticks, delays: Delays::default() }
+            Sample { ticks: histogram, messages: 100, elapsed_ticks: 100 * ticks, delays: Delays::default(), answerer_cpu_ns: 0 }
         };
-        let spec = Spec { design, ..crate::ping::report::base_spec(None) };
+        let spec = Spec { design, ..Spec::default() };
         Line { spec, rounds: rounds.iter().map(sample).collect(), floors: floors.to_vec() }
     }
 
@@ -181,7 +174,7 @@ mod tests {
         ];
         let states = rounds::states(&lines);
         let parts = parts(lines, states);
-        let judged = |part: &Part| (part.state, claims(&part.lines).first().map(|claim| claim.value <= claim.limit));
+        let judged = |part: &Part| (part.state, claims(&part.lines)[0].holds());
         assert_eq!(parts.iter().map(judged).collect::<Vec<_>>(), [(Some("near"), Some(true)), (Some("far"), Some(false))]);
     }
 
@@ -191,6 +184,6 @@ mod tests {
         let states = rounds::states(&lines);
         let parts = parts(lines, states);
         assert!(matches!(parts.as_slice(), [Part { state: None, lines }] if lines.iter().all(|line| line.rounds.len() == 2)));
-        assert!(claims(&parts[0].lines).iter().all(|claim| claim.value.is_nan()), "there is nothing to compare with");
+        assert!(claims(&parts[0].lines).iter().all(|claim| claim.holds().is_none()), "there is nothing to compare with");
     }
 }

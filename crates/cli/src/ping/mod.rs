@@ -2,40 +2,31 @@
 //! product's channel, or over a baseline; no daemon.
 
 mod ablate;
-mod baselines;
-mod channel;
 mod compare;
 mod counter;
-mod drive;
-mod meeting;
-mod partner;
-mod payload;
 mod picture;
 mod plain;
-mod plan;
 mod report;
-mod rounds;
-mod spin;
-mod states;
-mod visits;
-pub(crate) mod waits;
+mod waits;
 
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use fipsee::cpus::{CpuChoice, best_pair};
+use fipsee_measure::harness::{Change, Design, Partner, Spec, Task, rounds, serve};
+use fipsee_measure::plot;
 use fipsee_ring::layout::{MAX_SLOTS, MIN_SLOTS};
 use fipsee_ring::pace::MAX_HOLD_TICKS;
+use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::tuning::Choices;
 use fipsee_ring::wait::WaitMode;
 use fipsee_topology::machine::Machine;
 use fipsee_topology::{cache, choose};
+use rustix::process::Signal;
 
-use self::partner::Partner;
-pub(crate) use self::partner::{PeerArguments, run_peer};
-use self::plan::{Change, Design, Spec, Task};
 use crate::error::Error;
-use crate::{plot, process};
+use crate::process;
 
 /// Rounds of a comparison unless set otherwise: enough for a median that one bad round does not change.
 const COMPARED_ROUNDS: u32 = 15;
@@ -105,7 +96,7 @@ pub(crate) struct Arguments {
     /// Print one JSON object per line of the table
     #[arg(long)]
     json: bool,
-    /// Draw it, too: a picture that ends in .svg or .png
+    /// Draw it, too, into this file, .svg
     #[arg(long, value_name = "FILE", conflicts_with_all = ["compare", "ablate"])]
     plot: Option<PathBuf>,
 }
@@ -145,14 +136,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     }
     let base = Spec {
         design: arguments.design,
-        task: Task::Queue(1),
         wait: arguments.wait.clone(),
-        answerer_wait: None,
         pause: !arguments.no_pause,
-        one_cpu: cpus.is_none(),
         change: first_look(&arguments.first_look)?,
-        measured: measured_choices(cpus).word(),
-        seed: 0,
+        ..base_spec(cpus)
     };
     let tsc_hz = rounds::tsc_hz();
     let _ = counter::counter_step(); // Found once, as the rate is: before the other side runs.
@@ -163,7 +150,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         (_, true) => ablate::specs(&base, &arguments.choices)?,
         _ => tasks(arguments)?.into_iter().map(|task| Spec { task, ..base.clone() }).collect(),
     };
-    let mut partner = Partner::start(arguments.threads, cpus)?;
+    let mut partner = if arguments.threads { Partner::start_thread(cpus)? } else { start_partner(cpus)? };
     let lines = rounds::measure(&mut partner, specs, rounds, arguments.seconds, arguments.compare)?;
     drop(partner);
     let head = head(arguments, cpus, rounds, tsc_hz);
@@ -173,13 +160,44 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         _ => plain::report(&lines, &head, tsc_hz, arguments.json),
     }?;
     match &arguments.plot {
-        Some(path) => plot::write(path, &picture::draw(&lines, &head)?),
+        Some(path) => Ok(plot::save(path, &picture::draw(&lines, &head)?)?),
         None => Ok(()),
     }
 }
 
+/// The second side in a process of its own, on the second of `cpus`.
+fn start_partner(cpus: Option<[usize; 2]>) -> Result<Partner, Error> {
+    let mut command = process::again("ping-peer");
+    command.args(cpus.map(|[_, second]| format!("--cpu={second}")));
+    Ok(Partner::start_process(command, cpus)?)
+}
+
+/// The command line that `ping` gives to its second process, whose standard input is a socket to the first.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PeerArguments {
+    #[arg(long)]
+    parent: i32,
+    #[arg(long)]
+    cpu: Option<usize>,
+}
+
+pub(crate) fn run_peer(arguments: &PeerArguments) -> Result<(), Error> {
+    process::die_with_parent(arguments.parent, Signal::KILL)?;
+    let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(|error| Error::io("take over the socket", &error))?;
+    if let Some(cpu) = arguments.cpu {
+        process::bind_to_cpu(cpu)?;
+    }
+    serve(&Seqpacket::from_fd(socket));
+    Ok(())
+}
+
+/// A message and its answer through the channel as it is.
+fn base_spec(cpus: Option<[usize; 2]>) -> Spec {
+    Spec { one_cpu: cpus.is_none(), measured: measured_choices(cpus).word(), ..Spec::default() }
+}
+
 /// The choices that `fipsee topology` has measured for the two CPUs, if any.
-pub(super) fn measured_choices(cpus: Option<[usize; 2]>) -> Choices {
+fn measured_choices(cpus: Option<[usize; 2]>) -> Choices {
     let machine = Machine::this();
     let kept = cpus.and_then(|[a, b]| Some((machine.distance(a, b), cache::load(&machine).ok()?.1)));
     kept.and_then(|(distance, kept)| kept.choices.get(&distance).map(|chosen| chosen.choices)).unwrap_or_default()

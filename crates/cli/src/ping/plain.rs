@@ -1,7 +1,8 @@
 //! `fipsee ping` of one design: the tables of the Fip-see report.
 
-use super::plan::Task;
-use super::rounds::{self, Line};
+use fipsee_measure::harness::Task;
+use fipsee_measure::harness::rounds::{self, Line};
+
 use crate::error::Error;
 use crate::output::{self, Table};
 use crate::units;

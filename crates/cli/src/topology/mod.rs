@@ -7,6 +7,7 @@ mod text;
 
 use std::path::PathBuf;
 
+use fipsee_measure::plot;
 use fipsee_topology::cache::Kept;
 use fipsee_topology::choose::{self, ByDistance};
 use fipsee_topology::machine::{Cpu, Machine};
@@ -17,7 +18,7 @@ use fipsee_topology::{cache, cpu_list, measure};
 use serde_json::{Value, json};
 
 use crate::error::Error;
-use crate::{output, plot};
+use crate::output;
 
 /// A measurement that takes longer is announced.
 const ANNOUNCED_FROM_S: f64 = 1.0;
@@ -42,7 +43,7 @@ pub(crate) struct Arguments {
     /// Recommend CPUs for so many workers
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=512))]
     workers: u16,
-    /// Draw the costs into this file, .svg or .png
+    /// Draw the costs into this file, .svg
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Read the machine from copies of its /sys and /proc below DIR, and measure nothing
@@ -63,13 +64,7 @@ struct Known {
     is_disturbed: bool,
 }
 
-/// The colour of a part of the heat map's scale, from 0 to 1.
-pub(crate) use picture::mix as heat_color;
-
-/// The heat map of what was measured, as the text of an SVG.
-pub(crate) fn draw(machine: &Machine, matrix: &Matrix) -> Result<String, Error> {
-    picture::draw(machine, matrix)
-}
+pub(crate) use picture::draw;
 
 /// Everything that is shown.
 struct Shown {
@@ -99,7 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let shown = Shown { machine, known, plan, is_recorded: arguments.root.is_some() };
     if let Some(path) = &arguments.plot {
         let known = shown.known.as_ref().ok_or("there is nothing to draw: no two CPUs were measured; leave --plot out")?;
-        plot::write(path, &picture::draw(&shown.machine, &known.matrix)?)?;
+        plot::save(path, &draw(&shown.machine, &known.matrix)?)?;
     }
     if arguments.json { output::print_json(&shown.to_json()) } else { output::print(&text::render(&shown)) }
 }

@@ -6,10 +6,11 @@ use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::pace::let_answers_gather;
 use fipsee_ring::ring::{CallWriter, Reader, StreamWriter, Writer};
 use fipsee_ring::tuning::{TAKE_MANY, Tuning};
-use fipsee_ring::{AtomicU32, Message, Ordering, clock};
+use fipsee_ring::{AtomicU32, Message, clock};
 
 use super::decide::Task;
 use super::fixture::{ANSWERS_START, CALL_SLOTS, Idle, Rings, STREAM_SLOTS, cursor};
+use crate::bounce::Bounce;
 use crate::matrix::{median, to_f64};
 
 /// Messages that are there together at most.
@@ -190,14 +191,12 @@ impl<'a> Caller<'a> {
     pub(super) fn bounce(&mut self, line: &AtomicU32) -> io::Result<f64> {
         let course = Course { messages: 1, bursts: BOUNCES_PER_WINDOW, warm: BOUNCE_WARM_WINDOWS, windows: BOUNCE_WINDOWS };
         self.ends.clear();
+        let mut side = Bounce::new(line, line);
         for number in 0..course.all_bursts() {
             if number % course.bursts == 0 {
                 self.ends.push(clock::ticks());
             }
-            line.store(2 * number + 1, Ordering::Release);
-            while line.load(Ordering::Acquire) != 2 * number + 2 {
-                self.idle.step()?;
-            }
+            side.call(|| self.idle.step())?;
             self.idle.reset();
         }
         self.ends.push(clock::ticks());
@@ -206,12 +205,10 @@ impl<'a> Caller<'a> {
 
     /// The other side of [`bounce`](Self::bounce).
     pub(super) fn bounce_back(&mut self, line: &AtomicU32) -> io::Result<()> {
-        for number in 0..BOUNCES_PER_WINDOW * (BOUNCE_WARM_WINDOWS + BOUNCE_WINDOWS) {
-            while line.load(Ordering::Acquire) != 2 * number + 1 {
-                self.idle.step()?;
-            }
+        let mut side = Bounce::new(line, line);
+        for _ in 0..BOUNCES_PER_WINDOW * (BOUNCE_WARM_WINDOWS + BOUNCE_WINDOWS) {
+            side.answer(|| self.idle.step())?;
             self.idle.reset();
-            line.store(2 * number + 2, Ordering::Release);
         }
         Ok(())
     }

@@ -14,8 +14,6 @@ use super::super::machine::{self, Group, Next};
 use super::super::packages::{Packages, keep, make_folder};
 use super::super::scenario::Only;
 use super::guest::{self, Guest, Machine};
-use super::plan::{FIP, FIP_MEMORY, SERVED};
-use super::results::Results;
 use super::watch::Watcher;
 
 /// A back end that is not there after this long never will be.
@@ -26,7 +24,7 @@ const RUN_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Of the kernel's own, and of ours.
 const KERNEL_MODULES: [&str; 2] = ["null_blk", "virtio_blk"];
-const OUR_MODULES: [&str; 2] = [OURS, "fip_load"];
+const OUR_MODULES: [&str; 2] = ["fip_blk.ko", "fip_load.ko"];
 
 /// What a run needs, beside the plan.
 pub(super) struct Site<'a> {
@@ -44,8 +42,16 @@ pub(super) struct Site<'a> {
     pub(super) daemon_arguments: &'a [String],
 }
 
-/// Boot, carry out the plan, collect what comes of it.
-pub(super) fn run(site: &Site<'_>, plan: &str) -> Result<Results, String> {
+/// The disks that our daemon or another one serves, in the order in which the machine has them, as the plan calls them.
+const SERVED: [&str; 5] = ["qemu", "vnull", "vmem", "fnull", "fmem"];
+
+/// Those that fip_blk drives.
+fn is_ours(label: &str) -> bool {
+    label.starts_with('f')
+}
+
+/// Boot, carry out the plan, collect what the guest reports, and what was watched.
+pub(super) fn run(site: &Site<'_>, plan: &str) -> Result<Vec<String>, String> {
     let folder = std::env::temp_dir().join(format!("fipsee-bench-vm-{}", std::process::id()));
     make_folder(&folder)?;
     let outcome = run_in(site, plan, &folder);
@@ -54,21 +60,20 @@ pub(super) fn run(site: &Site<'_>, plan: &str) -> Result<Results, String> {
     outcome
 }
 
-fn run_in(site: &Site<'_>, plan: &str, folder: &Path) -> Result<Results, String> {
+fn run_in(site: &Site<'_>, plan: &str, folder: &Path) -> Result<Vec<String>, String> {
     let packages = Packages::new(site.cache.join("packages"), Apt::own());
     let guest = Guest::prepare(site, &packages).map_err(|unready| format!("{unready:?}"))?;
     let initrd = folder.join("initrd");
     write_initrd(site, plan, &guest, &packages, &initrd)?;
     let back_ends = BackEnds::start(site, folder)?;
-    let ours = SERVED.iter().enumerate().filter(|(_, device)| [FIP, FIP_MEMORY].contains(device));
+    let ours = SERVED.iter().enumerate().filter(|(_, label)| is_ours(label));
     let append = format!(
         "fip.script=loads fip.modules= fip.disks={} fip.fip={} fip.fip_arguments={}",
-        SERVED.map(|device| device.label).join(","),
+        SERVED.join(","),
         ours.map(|(number, _)| format!("virtio{number}")).collect::<Vec<_>>().join(","),
         site.driver_arguments
     );
-    let mut command = guest.command(site, &initrd, &append, &SERVED.map(|device| socket(folder, device.label)));
-    let mut results = Results::default();
+    let mut command = guest.command(site, &initrd, &append, &SERVED.map(|label| socket(folder, label)));
     let mut watcher = Watcher::new(folder, site.machine.program());
     let outcome =
         machine::run(&mut command, RUN_LIMIT, &mut std::io::sink(), |event| watcher.on_event(event).map(|()| Next::GoesOn))?;
@@ -78,9 +83,7 @@ fn run_in(site: &Site<'_>, plan: &str, folder: &Path) -> Result<Results, String>
         let (reports, monitor) = (reports.join("\n"), fs::read_to_string(folder.join(guest::LOG)).unwrap_or_default());
         format!("{error}\n--- guest\n{console}\n--- its last reports, the latest first\n{reports}\n--- QEMU\n{monitor}")
     })?;
-    outcome.reports.iter().try_for_each(|report| results.take(report))?;
-    results.watches = watcher.watches;
-    Ok(results)
+    Ok(outcome.reports.into_iter().chain(watcher.reports).collect())
 }
 
 fn socket(folder: &Path, label: &str) -> PathBuf {
@@ -110,9 +113,10 @@ fn write_initrd(site: &Site<'_>, plan: &str, guest: &Guest, packages: &Packages,
     let builder = DriverBuilder { root: site.root, cache: site.cache, packages };
     let peer = Peer::Fipseed(site.programs.to_owned());
     let modules = builder.modules(OURS, &peer, &kernel, Only::Rings).map_err(|unready| format!("{unready:?}"))?;
-    let built = modules.paths.first().and_then(|module| module.parent()).ok_or("no module was built")?;
     for name in OUR_MODULES {
-        archive.add_file(&format!("modules/{name}.ko"), &built.join(format!("{name}.ko")))?;
+        let mut built = modules.paths.iter().chain(&modules.others);
+        let module = built.find(|path| path.ends_with(name)).ok_or_else(|| format!("no {name} was built"))?;
+        archive.add_file(&format!("modules/{name}"), module)?;
     }
     fs::write(to, archive.finish()?).map_err(|error| format!("cannot write {}: {error}", to.display()))
 }
@@ -128,13 +132,13 @@ impl BackEnds {
         let mut ours = pinned(cpu, &site.programs.join("fipseed"));
         ours.arg("--listen").arg(folder.join("fipsee.sock")).args(site.daemon_arguments);
         ours.args(cpu.map(|cpu| format!("--cpus={cpu}")));
-        for device in &SERVED[1..] {
-            let (label, kind) = (device.label, if device.label.ends_with("mem") { "memory:64MiB" } else { "null:1GiB" });
+        for label in &SERVED[1..] {
+            let kind = if label.ends_with("mem") { "memory:64MiB" } else { "null:1GiB" };
             ours.arg("--disk").arg(format!("{label}={kind}"));
             ours.arg("--vhost-user").arg(format!("{label}={}", socket(folder, label).display()));
         }
         let mut theirs = pinned(cpu, Path::new("qemu-storage-daemon"));
-        let path = socket(folder, SERVED[0].label);
+        let path = socket(folder, SERVED[0]);
         theirs.args(["--blockdev", "driver=null-co,node-name=null0,size=1073741824", "--export"]);
         theirs.arg(format!(
             "type=vhost-user-blk,id=export0,node-name=null0,addr.type=unix,addr.path={},writable=on,num-queues={}",
@@ -150,7 +154,7 @@ impl BackEnds {
             back_ends.processes.push((name, group, log));
         }
         let deadline = Instant::now() + START_LIMIT;
-        while !SERVED.iter().all(|device| is_listening(&socket(folder, device.label))) {
+        while !SERVED.iter().all(|label| is_listening(&socket(folder, label))) {
             back_ends.check()?;
             if Instant::now() > deadline {
                 return Err("a back end does not open its sockets".to_owned());

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::results::Watch;
 use super::{DAEMON, GUEST, PEER};
 
 /// The nanoseconds of CPU time that each has used.
@@ -17,7 +16,8 @@ pub(super) struct Watcher {
     /// The guest's program.
     guest: &'static str,
     begun: Option<(String, Instant, Times)>,
-    pub(super) watches: Vec<Watch>,
+    /// `cpu WATCH ROLE=PERCENT...`
+    pub(super) reports: Vec<String>,
 }
 
 /// A process by its place in `/proc`.
@@ -30,7 +30,7 @@ struct Process {
 
 impl Watcher {
     pub(super) fn new(mark: &Path, guest: &'static str) -> Self {
-        Self { mark: mark.to_owned(), guest, begun: None, watches: Vec::new() }
+        Self { mark: mark.to_owned(), guest, begun: None, reports: Vec::new() }
     }
 
     pub(super) fn on_event(&mut self, event: &str) -> Result<(), String> {
@@ -44,10 +44,10 @@ impl Watcher {
                 let passed_ns = (now - since).as_secs_f64() * 1e9;
                 let share = |(role, time): (&'static str, u64)| {
                     let earlier = before.iter().find(|(name, _)| *name == role).map_or(0, |(_, time)| *time);
-                    (role, 100.0 * to_f64(time.saturating_sub(earlier)) / passed_ns)
+                    format!(" {role}={}", 100.0 * to_f64(time.saturating_sub(earlier)) / passed_ns)
                 };
-                let percent = times.into_iter().map(share).collect();
-                self.watches.push(Watch { name, percent });
+                let percent: String = times.into_iter().map(share).collect();
+                self.reports.push(format!("cpu {name}{percent}"));
             }
             _ => return Err("the plan has no such event".to_owned()),
         }

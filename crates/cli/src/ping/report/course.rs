@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use fipsee_measure::harness::{Design, Spec, Task};
 use fipsee_ring::wait::WaitMode;
 use fipsee_topology::machine::{Distance, Machine};
 
-use crate::ping::measured_choices;
-use crate::ping::plan::{Design, Spec, Task};
+use crate::ping::{base_spec, measured_choices};
 
 /// Sizes of tables 1, 5 and 6.
 pub(super) const QUEUES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -53,21 +53,6 @@ impl Row {
             Task::Queue(queue) => queue,
             Task::Stream(_) => 0,
         }
-    }
-}
-
-/// A message and its answer through the channel as it is.
-pub(in crate::ping) fn base_spec(cpus: Option<[usize; 2]>) -> Spec {
-    Spec {
-        design: Design::Channel,
-        task: Task::Queue(1),
-        wait: WaitMode::default().name().to_owned(),
-        answerer_wait: None,
-        pause: true,
-        one_cpu: cpus.is_none(),
-        change: None,
-        measured: measured_choices(cpus).word(),
-        seed: 0,
     }
 }
 

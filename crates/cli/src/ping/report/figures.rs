@@ -1,5 +1,7 @@
 //! `report.json`: every figure of the page (docs/ping.md).
 
+use fipsee_measure::harness::{Design, rounds};
+use fipsee_measure::statistics::Spread;
 use serde_json::{Value, json};
 
 use super::course::Part;
@@ -7,8 +9,6 @@ use super::measure::{Cell, Outcome};
 use super::tables::{self, Content, Table};
 use super::{Report, place, published, text};
 use crate::ping::counter;
-use crate::ping::plan::Design;
-use crate::ping::rounds::{self, Spread};
 
 pub(super) fn all(report: &Report) -> Value {
     let table = |table: &Table<'_>| {

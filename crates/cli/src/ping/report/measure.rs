@@ -4,18 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use fipsee_measure::harness::{Design, Partner, RunLength, Spec, drive, rounds};
+use fipsee_measure::statistics::{Spread, States, middle};
 use hdrhistogram::Histogram;
 
 use super::course::{Pace, Row};
 use super::progress::Progress;
 use crate::error::Error;
-use crate::ping::counter::middle;
-use crate::ping::drive;
-use crate::ping::meeting::RunLength;
-use crate::ping::partner::Partner;
-use crate::ping::plan::{Design, Spec};
-use crate::ping::rounds::Spread;
-use crate::ping::states::{self, States};
+use crate::ping::start_partner;
 use crate::{process, units};
 
 /// One design in one row.
@@ -69,7 +65,7 @@ pub(super) fn states_of_pair(outcomes: &[Outcome], cpus: Option<[usize; 2]>) -> 
     let turned = cpus.map(|[a, b]| [b, a]);
     let is_here = |row: &Row| row.spec.pause && (row.cpus == cpus || row.cpus == turned);
     let here = outcomes.iter().filter(|outcome| is_here(&outcome.row));
-    States::of(here.flat_map(|outcome| outcome.floors().to_vec()).collect())
+    States::of(here.flat_map(|outcome| outcome.floors().to_vec()))
 }
 
 /// Measure all rows until `deadline`, in whole rounds of which there is one at least; how many there were.
@@ -107,13 +103,13 @@ fn measure_row(outcome: &mut Outcome, round: u32, pace: Pace, partners: &mut Par
         progress.check()?;
         let partner = match partners.entry(row.cpus) {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::btree_map::Entry::Vacant(entry) => entry.insert(Partner::start(false, row.cpus)?),
+            std::collections::btree_map::Entry::Vacant(entry) => entry.insert(start_partner(row.cpus)?),
         };
         if let Some([own, _]) = row.cpus {
             process::bind_to_cpu(own)?;
         }
-        let (spec, duty) = asked(row, cell.design, round, pace);
-        let sample = partner.measure(&spec, duty).map_err(|error| progress.explain(error))?;
+        let (spec, length) = asked(row, cell.design, round, pace);
+        let sample = partner.measure(&spec, length).map_err(|error| progress.explain(error.into()))?;
         cell.medians.push(middle(&sample.ticks));
         cell.ticks.add(&sample.ticks).map_err(|error| format!("cannot add histograms: {error}; report this"))?;
         progress.step();
@@ -123,27 +119,7 @@ fn measure_row(outcome: &mut Outcome, round: u32, pace: Pace, partners: &mut Par
 
 fn asked(row: &Row, design: Design, round: u32, pace: Pace) -> (Spec, RunLength) {
     if design == Design::OneLine {
-        return states::floor(&row.spec, round, pace.floor);
+        return rounds::floor(&row.spec, round, pace.floor);
     }
-    (Spec { design, seed: round, ..row.spec.clone() }, RunLength { warm_up: pace.warm_up, duration: pace.measured })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_answering_side_waits_in_its_own_way() {
-        let base = super::super::course::base_spec(None);
-        let mut partner = Partner::start(true, None).expect("a thread");
-        let duty = RunLength { warm_up: Duration::ZERO, duration: Duration::from_millis(1) };
-        for design in [Design::Channel, Design::Classic] {
-            let spec = |wait: &str| Spec { design, answerer_wait: Some(wait.to_owned()), ..base.clone() };
-            assert!(partner.measure(&spec("yield"), duty).is_ok(), "{design:?}");
-        }
-        let unknown = Spec { answerer_wait: Some("doze".to_owned()), ..base };
-        assert!(unknown.choices().is_ok(), "the calling side does not wait so");
-        let error = partner.measure(&unknown, duty).expect_err("the answering side does").to_string();
-        assert!(error.contains("unknown wait mode 'doze'"), "{error}");
-    }
+    (Spec { design, seed: round, ..row.spec.clone() }, RunLength::of_time(pace.warm_up, pace.measured))
 }

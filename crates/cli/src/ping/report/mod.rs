@@ -3,7 +3,6 @@
 
 mod course;
 mod figures;
-mod heat;
 mod idle;
 mod machine;
 mod measure;
@@ -18,20 +17,18 @@ mod text;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use fipsee_measure::harness::{Design, rounds};
+use fipsee_measure::statistics::States;
 use fipsee_topology::matrix::Matrix;
 use fipsee_topology::measure as lines;
 
 use self::course::Pace;
-#[cfg(test)]
-pub(super) use self::course::base_spec;
 use self::idle::Wakings;
 use self::machine::MachineInfo;
 use self::measure::{Outcome, states_of_pair};
 use self::place::ReportDirectory;
 use self::progress::Progress;
-use super::plan::Design;
-use super::states::States;
-use super::{counter, rounds};
+use super::counter;
 use crate::error::Error;
 use crate::{output, topology};
 

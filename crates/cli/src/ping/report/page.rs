@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use fipsee_measure::harness::{Design, rounds};
+use fipsee_measure::statistics::Spread;
 use fipsee_ring::wait::WaitMode;
 use fipsee_topology::machine::Distance;
 
@@ -10,8 +12,6 @@ use super::tables::{self, Content, Table};
 use super::text::{hundredths, table, tenths, utc, whole};
 use super::{Report, place, published};
 use crate::ping::counter;
-use crate::ping::plan::Design;
-use crate::ping::rounds::{self, Spread};
 
 pub(super) fn render(report: &Report) -> String {
     let mut page = head(report);

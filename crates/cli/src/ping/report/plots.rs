@@ -1,36 +1,32 @@
 //! The pictures of the page but figure 6, which is the topology's.
 
+use fipsee_measure::harness::Design;
+use fipsee_measure::plot::curves::{self, Curve, Panel, Points};
+use fipsee_measure::plot::heat::{Map, Picture};
+use fipsee_measure::plot::{FLOOR, OURS, THEIRS, YARDSTICK};
+use fipsee_measure::statistics::Spread;
 use fipsee_ring::wait::WaitMode;
-use plotters::style::RGBColor;
 
 use super::course::{Part, QUEUES};
-use super::heat::{self, Map};
 use super::measure::Outcome;
 use super::{Report, published, tables};
 use crate::error::Error;
-use crate::ping::picture::{self, MIDDLE, Panel, Points, TAIL};
-use crate::ping::plan::Design;
-use crate::ping::rounds::Spread;
-
-/// The report's own figures, and the floor, for comparison.
-const FAINT: RGBColor = RGBColor(0x9a, 0xa4, 0xac);
-const FLOOR: RGBColor = RGBColor(0x4d, 0x8b, 0x31);
 
 /// Tables 1, 5 and 6: cycles of a message by the size of its burst.
 pub(super) fn sizes(report: &Report) -> Result<String, Error> {
     let panels = [true, false].map(|pause| Panel {
         title: format!("Cycles per message, {} PAUSE", if pause { "with" } else { "without" }),
-        x_name: "messages per burst",
-        y_name: "cycles",
-        logarithmic_x: true,
+        names: ["messages per burst", "cycles"],
+        is_logarithmic: [true, false],
         curves: vec![
-            ("in the report, on its machine", FAINT, there(pause)),
-            ("one line bounced", FLOOR, floor(report, pause)),
-            ("report's ring, here", TAIL, here(report, Design::Classic, pause)),
-            ("channel", MIDDLE, here(report, Design::Channel, pause)),
+            Curve::new("in the report, on its machine", YARDSTICK, there(pause)),
+            Curve::new("one line bounced", FLOOR, floor(report, pause)),
+            Curve::new("report's ring, here", THEIRS, here(report, Design::Classic, pause)),
+            Curve::new("channel", OURS, here(report, Design::Channel, pause)),
         ],
+        label: curves::plain,
     });
-    picture::render(&panels, &head(report))
+    Ok(curves::draw(&panels, &[&head(report)], &[])?)
 }
 
 fn head(report: &Report) -> String {
@@ -73,7 +69,7 @@ fn there(pause: bool) -> Points {
 pub(super) fn waits(report: &Report) -> Result<String, Error> {
     // Wait modes that this CPU lacks would be grey stripes.
     let modes: Vec<WaitMode> = WaitMode::ALL.into_iter().filter(|mode| mode.available().is_ok()).collect();
-    let names: Vec<&str> = modes.iter().map(|mode| mode.name()).collect();
+    let names: Vec<String> = modes.iter().map(|mode| mode.name().to_owned()).collect();
     let map = |(design, title): (Design, &str)| {
         let figure = |caller, answerer| {
             let outcome = tables::waiting(report, caller, answerer)?;
@@ -83,7 +79,15 @@ pub(super) fn waits(report: &Report) -> Result<String, Error> {
         Map { title: title.to_owned(), figures: modes.iter().map(row).collect() }
     };
     let maps = [(Design::Channel, "Channel"), (Design::Classic, "Report's ring")].map(map);
-    let head = format!("Cycles of a message and its answer; {}", head(report));
-    let sides = ["Rows: how the calling side waits", "how the answering side waits"];
-    heat::draw(&head, sides, &names, &maps)
+    let picture = Picture {
+        head: ["Cycles of a message and its answer", &head(report)],
+        columns: "how the answering side waits",
+        names: &names,
+        maps: &maps,
+        is_logarithmic: true,
+        legend: None,
+        foot: &["Rows: how the calling side waits. Darker: more cycles, by the logarithm, the same scale for all. Grey: not measured."
+            .to_owned()],
+    };
+    Ok(picture.draw()?)
 }
