@@ -8,7 +8,7 @@ use std::process::{Output, Stdio};
 use std::time::Instant;
 
 use common::{DEADLINE, Daemon, Guard, assert_error, assert_success, json, noise, text};
-use fipsee_guest::device::{Guest, IN, OK, OUT, Options};
+use fipsee_testkit::guest::device::{Guest, IN, OK, OUT, Options};
 use fipsee_ring::control::{Control, Refusal, RefusalCode, VERSION, Wanted};
 use fipsee_ring::seqpacket::Seqpacket;
 

@@ -12,17 +12,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     // With its feature `server` only, which clients must not have (`CLIENTS`).
     ("crates/block", &["crates/ring", "crates/serve"]),
     // Likewise.
-    ("crates/call", &["crates/ring", "crates/topology", "crates/serve"]),
-    ("crates/virtio", &["crates/ring", "crates/serve", "crates/block"]),
-    // Its tests have a guest, as have those of the command line.
-    ("crates/daemon", &["crates/ring", "crates/topology", "crates/serve", "crates/block", "crates/virtio", "tests/guest"]),
-    ("crates/cli", &["crates/ring", "crates/topology", "crates/block", "crates/daemon", "tests/guest"]),
+    // The testkit is for tests: those of a crate below it may have it, too.
+    ("crates/call", &["crates/ring", "crates/topology", "crates/serve", "tests/testkit"]),
+    ("crates/virtio", &["crates/ring", "crates/serve", "crates/block", "tests/testkit"]),
+    ("crates/daemon", &["crates/ring", "crates/topology", "crates/serve", "crates/block", "crates/virtio", "tests/testkit"]),
+    ("crates/cli", &["crates/ring", "crates/topology", "crates/block", "crates/daemon", "tests/testkit"]),
     ("crates/capi", &["crates/ring", "crates/block", "crates/call"]),
     ("crates/python", &["crates/ring", "crates/block"]),
     // The benchmarks use the load generator that users use.
     (
         "bench/suite",
-        &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "crates/cli", "tests/guest", "tests/hostile"],
+        &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "crates/cli", "tests/testkit"],
     ),
     // Rust and C understand the same bytes.
     (
@@ -30,9 +30,9 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["crates/ring", "crates/serve", "crates/block", "crates/call", "crates/virtio", "crates/daemon", "tests/interop"],
     ),
     ("fuzz", &["tests/fuzz"]),
-    ("tests/oracle", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/guest"]),
+    ("tests/oracle", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/testkit"]),
     // Its oracle has the oracle's model.
-    ("tests/durability", &["crates/block", "crates/daemon", "tests/guest", "tests/oracle"]),
+    ("tests/durability", &["crates/block", "crates/daemon", "tests/testkit", "tests/oracle"]),
     // What clients, sessions and workers do is driven from outside; the rules of exclusion are the daemon's.
     // A service outside the products, on the runtime.
     ("tests/service", &["crates/ring", "crates/serve", "crates/daemon"]),
@@ -40,9 +40,9 @@ const ARROWS: &[(&str, &[&str])] = &[
         "tests/simulate",
         &["crates/ring", "crates/block", "crates/call", "crates/serve", "crates/virtio", "crates/daemon", "tests/service"],
     ),
-    ("tests/hostile", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/guest"]),
+    ("tests/testkit", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon"]),
     // The fio engine gets the faults that the Rust client gets.
-    ("tests/acceptance", &["crates/ring", "crates/call", "tests/hostile"]),
+    ("tests/acceptance", &["crates/ring", "crates/call", "tests/testkit"]),
     ("xtask", &[]),
 ];
 const UNLISTED: &[&str] = &["crates/ring", "crates/block", "crates/call", "crates/virtio", "crates/daemon"];

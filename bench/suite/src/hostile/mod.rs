@@ -18,8 +18,8 @@ mod victim;
 use std::io::Write;
 use std::path::PathBuf;
 
-use fipsee_hostile::fault::{InjectedFault, Way};
-use fipsee_hostile::{faults as clients, guests};
+use fipsee_testkit::faulty::fault::{InjectedFault, Way};
+use fipsee_testkit::faulty::{faults as clients, guests};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use serde_json::json;
 

@@ -1,6 +1,6 @@
 //! What was measured, for the terminal and for docs/reliability.md.
 
-use fipsee_hostile::fault::InjectedFault;
+use fipsee_testkit::faulty::fault::InjectedFault;
 
 use super::{ALONE, BASELINE, FAULTY, RELEASED, named, share};
 use crate::table::{IOPS, IOPS_OF_OWN, P99, Results};

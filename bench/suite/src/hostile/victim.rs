@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fipsee_block::client::{AttachOptions, Buffer, Disk, Queue};
-use fipsee_hostile::fault::Random;
+use fipsee_testkit::Random;
 use fipsee_ring::clock;
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};

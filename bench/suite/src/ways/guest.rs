@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use fipsee::load::count_f64;
 use fipsee_block::stats::Histogram;
 use fipsee_block::wire::{Operation, request_one_segment};
-use fipsee_guest::device::{Guest, Options};
-use fipsee_guest::ring::{GuestRing, Incoming, plan, segment};
+use fipsee_testkit::guest::device::{Guest, Options};
+use fipsee_testkit::guest::ring::{GuestRing, Incoming, plan, segment};
 use fipsee_ring::clock;
 use fipsee_virtio::blk::upgrade::wire::{self, DONE, UpgradeRequest};
 

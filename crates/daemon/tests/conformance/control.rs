@@ -7,8 +7,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
 use super::client::{Client, greeted};
-use super::common::{CorrectClient, Daemon, eventually};
-use super::raw::*;
+use fipsee_testkit::{CorrectClient, Daemon, eventually};
+use fipsee_testkit::bytes::*;
 
 const SHRINK: SealFlags = SealFlags::SHRINK;
 

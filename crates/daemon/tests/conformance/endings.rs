@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use rustix::fs::SealFlags;
 
 use super::client::Client;
-use super::common::{Daemon, eventually};
-use super::raw::*;
+use fipsee_testkit::{Daemon, eventually};
+use fipsee_testkit::bytes::*;
 
 const DISKS: &[&str] = &["--disk", "a=delay:50ms:memory:1M,max=2M", "--workers", "1"];
 

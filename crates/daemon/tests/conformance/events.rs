@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::client::{Client, entries};
-use super::common::Daemon;
-use super::raw::*;
+use fipsee_testkit::Daemon;
+use fipsee_testkit::bytes::*;
 
 fn resize(daemon: &Daemon, sectors: u64) {
     let answer = daemon.admin(&json!({ "request": "resize", "disk": "a", "size_bytes": sectors * 512 }));

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use rustix::fs::SealFlags;
 
 use super::client::Client;
-use super::common::{CorrectClient, Daemon};
-use super::raw::*;
+use fipsee_testkit::{CorrectClient, Daemon};
+use fipsee_testkit::bytes::*;
 
 fn daemon() -> Daemon {
     Daemon::start(&["--disk", "a=memory:1M", "--disk", "w=memory:1M"])

@@ -3,8 +3,8 @@
 use rustix::fs::SealFlags;
 
 use super::client::Client;
-use super::common::{CorrectClient, Daemon};
-use super::raw::*;
+use fipsee_testkit::{CorrectClient, Daemon};
+use fipsee_testkit::bytes::*;
 
 const SECTORS: u64 = 2048;
 const TAG: u16 = 0xbeef;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use super::client::Client;
-use super::common::Daemon;
+use fipsee_testkit::Daemon;
 use super::document::blocks;
-use super::raw::*;
+use fipsee_testkit::bytes::*;
 
 struct Document(BTreeMap<String, Vec<Option<u8>>>);
 

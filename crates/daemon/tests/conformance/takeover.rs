@@ -4,8 +4,8 @@ use rustix::fs::SealFlags;
 use serde_json::json;
 
 use super::client::{Client, greeted};
-use super::common::Daemon;
-use super::raw::*;
+use fipsee_testkit::Daemon;
+use fipsee_testkit::bytes::*;
 
 /// checks: R-4.8-1, R-4.8-2, R-4.8-3, R-5.8-3
 #[test]

@@ -1,7 +1,7 @@
 //! A daemon that breaks the protocol: the engine, under sanitizers, finds each fault and ends with its name.
 
 use fipsee_acceptance::{Directory, text_of};
-use fipsee_hostile::faulty_daemon::{Answers, DAEMON_FAULTS, DaemonFault, EVENT_FAULTS, FaultyDaemon, completion};
+use fipsee_testkit::faulty::daemon::{Answers, DAEMON_FAULTS, DaemonFault, EVENT_FAULTS, FaultyDaemon, completion};
 use fipsee_ring::seqpacket::socket_address;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fipsee_block::wire::SECTOR_BYTES;
-use fipsee_guest::device::{FLUSH, Guest, IN, OUT, Options, Sent};
+use fipsee_testkit::guest::device::{FLUSH, Guest, IN, OUT, Options, Sent};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Port, Request, SLOT_BYTES, SLOTS, Waited};
