@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use fipsee_block::client::{AttachOptions, Blocking};
 
 use fipsee_oracle::content::{self, Found, Random, SECTOR_BYTES};
+use fipsee_testkit::daemon::Launch;
+use fipsee_testkit::{Daemon, Scratch, TIMEOUT};
 
 use crate::oracle::{Counts, DurabilityPoint, Oracle};
 use crate::record::Record;
@@ -16,8 +18,6 @@ use crate::record::Record;
 /// Sectors of the disk: few, so that each is written often.
 const SECTOR_COUNT: u64 = 2048;
 const DISK_BYTES: u64 = SECTOR_COUNT * SECTOR_BYTES as u64;
-/// What should happen soon has failed after so long.
-const TIMEOUT: Duration = Duration::from_secs(120);
 /// A kill comes after a random number of completions below this.
 const COMPLETIONS_PER_KILL: u64 = 400;
 
@@ -143,21 +143,11 @@ struct Writer {
     listener: JoinHandle<()>,
 }
 
-/// A process that does not outlive us.
-struct Guarded(Child);
-
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 struct Campaign<'a> {
     settings: &'a Settings,
     bench: Bench,
     random: Random,
-    daemon: Option<Guarded>,
+    daemon: Option<Daemon>,
     writer: Option<Writer>,
 }
 
@@ -246,16 +236,14 @@ impl Campaign<'_> {
     }
 
     fn start_daemon(&mut self) -> Result<(), String> {
-        let log = std::fs::File::options().create(true).append(true).open(self.settings.directory.join("log"));
-        let log = log.map_err(|error| error.to_string())?;
-        let mut command = Command::new(&self.settings.program);
-        command.arg("daemon").arg("--listen").arg(self.socket());
-        command.arg("--disk").arg(self.settings.storage.spec(&self.settings.directory, self.settings.seed));
-        if self.settings.way == Way::VhostUser {
-            command.arg("--vhost-user").arg(format!("d={}", self.vm_socket().display()));
+        let (settings, directory) = (self.settings, &self.settings.directory);
+        let mut arguments = vec!["--disk".to_owned(), settings.storage.spec(directory, settings.seed)];
+        if settings.way == Way::VhostUser {
+            arguments.extend(["--vhost-user".to_owned(), format!("d={}", self.vm_socket().display())]);
         }
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
-        self.daemon = Some(Guarded(child.map_err(|error| format!("the daemon does not start: {error}"))?));
+        let program = vec![settings.program.to_string_lossy().into_owned(), "daemon".to_owned()];
+        let launch = Launch { program, arguments, own_group: false };
+        self.daemon = Some(Daemon::begin(Scratch::existing(directory), launch)?);
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! Child processes of a test: its own program again, which runs one function in place of libtest.
 
+use std::ffi::OsStr;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,8 +10,15 @@ const SOCKET: &str = "FIPSEE_TESTKIT_SOCKET";
 
 /// This program as its child `name`, one of those that [`children`](crate::children) declares.
 pub fn command(name: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("a running program"));
-    command.env(NAME, name).stdin(Stdio::null()).stdout(Stdio::piped());
+    command_through(&[], name)
+}
+
+/// As [`command`], by way of a command line before it.
+pub fn command_through(prefix: &[&str], name: &str) -> Command {
+    let own = std::env::current_exe().expect("a running program");
+    let mut words = prefix.iter().map(OsStr::new).chain([own.as_os_str()]);
+    let mut command = Command::new(words.next().expect("ours at least"));
+    command.args(words).env(NAME, name).stdin(Stdio::null()).stdout(Stdio::piped());
     command
 }
 

@@ -298,7 +298,11 @@ impl Daemon {
     }
 
     pub fn blocking(&self, name: &str) -> Blocking {
-        Blocking::attach(&self.socket(), &Self::options(name)).expect("attached")
+        self.blocking_as(&Self::options(name))
+    }
+
+    pub fn blocking_as(&self, options: &AttachOptions) -> Blocking {
+        Blocking::attach(&self.socket(), options).expect("attached")
     }
 
     /// One request to the admin socket.

@@ -17,6 +17,7 @@ pub mod random;
 pub mod raw;
 mod scratch;
 pub mod takeover;
+mod worker;
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -27,18 +28,20 @@ pub use machine::{Alone, alone};
 pub use process::{Guard, await_word, cpu_ticks, fd_count, mapping_count, resident_bytes};
 pub use random::Random;
 pub use scratch::Scratch;
+pub use worker::{Worker, request};
 
 /// The longest wait for anything. A bound against hanging, not a claim about speed.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Report to `cargo xtask test`, past libtest's capture, that a check could not run here.
 pub fn skip(what: &str, reason: &str) {
-    report(&format!("fipsee-skip: {what}: {reason}"));
+    report(&format!("fipsee-skip: {what}: {}", reason.trim().replace('\n', "; ")));
 }
 
 /// A line past libtest's capture.
 fn report(line: &str) {
-    writeln!(std::io::stderr(), "{line}").expect("standard error is open");
+    // In one piece: other tests write, too.
+    std::io::stderr().write_all(format!("{line}\n").as_bytes()).expect("standard error is open");
 }
 
 pub fn is_root() -> bool {
@@ -49,6 +52,17 @@ pub fn is_root() -> bool {
 #[track_caller]
 pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
     assert!(holds_within(TIMEOUT, condition), "not within {TIMEOUT:?}: {what}");
+}
+
+/// Poll until `look` finds something.
+#[track_caller]
+pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let mut found = None;
+    eventually(what, || {
+        found = look();
+        found.is_some()
+    });
+    found.expect("just found")
 }
 
 /// Poll until `condition` holds; false if that takes longer.

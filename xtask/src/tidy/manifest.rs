@@ -9,10 +9,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/ring", &[]),
     ("crates/topology", &["crates/ring"]),
     ("crates/serve", &["crates/ring", "crates/topology"]),
-    // With its feature `server` only, which clients must not have (`CLIENTS`).
-    ("crates/block", &["crates/ring", "crates/serve"]),
+    // The testkit is for tests: those of crates below it may have it, too.
+    // The server with its feature `server` only, which clients must not have (`CLIENTS`).
+    ("crates/block", &["crates/ring", "crates/serve", "tests/testkit"]),
     // Likewise.
-    // The testkit is for tests: those of a crate below it may have it, too.
     ("crates/call", &["crates/ring", "crates/topology", "crates/serve", "tests/testkit"]),
     ("crates/virtio", &["crates/ring", "crates/serve", "crates/block", "tests/testkit"]),
     ("crates/daemon", &["crates/ring", "crates/topology", "crates/serve", "crates/block", "crates/virtio", "tests/testkit"]),
@@ -40,7 +40,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "tests/simulate",
         &["crates/ring", "crates/block", "crates/call", "crates/serve", "crates/virtio", "crates/daemon", "tests/service"],
     ),
-    ("tests/testkit", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon"]),
+    ("tests/testkit", &["crates/ring", "crates/serve", "crates/block", "crates/virtio", "crates/daemon"]),
     // The fio engine gets the faults that the Rust client gets.
     ("tests/acceptance", &["crates/ring", "crates/call", "tests/testkit"]),
     ("xtask", &[]),

@@ -68,9 +68,9 @@ impl Bench {
     fn start(settings: Settings) -> Result<Self, String> {
         let cpus = Cpus::choose();
         let disks = ["n=null:1M", "victim=memory:64M", "neighbour=memory:64M"].map(ToOwned::to_owned);
-        let guests = Daemon::directory_to_be().join("g");
-        let socket = format!("neighbour={}", guests.display());
-        let daemon = Daemon::start(&disks, &["--workers", "1", "--cpus", &cpus.server.to_string(), "--vhost-user", &socket])?;
+        let more = ["--workers", "1", "--cpus", &cpus.server.to_string(), "--vhost-user", "neighbour={dir}/g"];
+        let daemon = Daemon::start(&disks, &more)?;
+        let guests = daemon.directory().join("g");
         bind_to(cpus.client);
         let mut victim = Victim::attach(&daemon.socket())?;
         victim.measure(settings.seconds)?;

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use fipsee_testkit::Daemon;
 
-const SOURCE: &str = include_str!("../../block/examples/copy_blocks.rs");
+const SOURCE: &str = include_str!("../../../block/examples/copy_blocks.rs");
 
 #[test]
 fn example_of_the_client_library_runs_against_memory_and_file_disks() {

@@ -7,7 +7,7 @@ use fipsee_virtio::blk::upgrade::wire::{self, DONE, Entry, UpgradeRequest};
 
 use super::device::{Guest, Options};
 use super::ring::{GuestRing, Incoming, plan, segment};
-use crate::{Daemon, eventually, process};
+use crate::{Daemon, process, wait_for};
 
 /// A daemon in which each disk has a vhost-user socket, `v-NAME` in its directory.
 pub fn start_with(arguments: &[&str]) -> Daemon {
@@ -27,12 +27,7 @@ pub fn socket_of(daemon: &Daemon, disk: &str) -> PathBuf {
 
 /// A guest with `disk`. The previous guest may be about to leave.
 pub fn start_guest(daemon: &Daemon, disk: &str, options: &Options) -> Guest {
-    let mut found = None;
-    eventually("the device takes a guest", || {
-        found = Guest::start(&socket_of(daemon, disk), options).ok();
-        found.is_some()
-    });
-    found.expect("just found")
+    wait_for("the device takes a guest", || Guest::start(&socket_of(daemon, disk), options).ok())
 }
 
 pub fn query(attachment: u64) -> UpgradeRequest {
