@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use fipsee_acceptance::c::{Library, Link, UNDEFINED, Under, root};
-use fipsee_acceptance::{DEADLINE, Directory, Guard, has_program, run};
+use fipsee_acceptance::{DEADLINE, Guard, Scratch, has_program, run};
 use fipsee_call::{Client, Error, Server, Service};
 use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
@@ -44,7 +44,7 @@ fn reply(value: i64, failed: bool) -> Reply {
 }
 
 /// The C example, compiled.
-fn example(library: &Library, directory: &Directory, compiler: &str) -> std::path::PathBuf {
+fn example(library: &Library, directory: &Scratch, compiler: &str) -> std::path::PathBuf {
     let program = directory.path("counter");
     library.compile(compiler, Link::Shared, &["-Wpedantic"], "examples/c/counter.c", &program);
     program
@@ -59,7 +59,7 @@ fn the_c_example_is_short() {
 #[test]
 fn c_calls_a_rust_server() {
     let Some(library) = Library::new("calls-c-client") else { return };
-    let directory = Directory::new("calls-c-client");
+    let directory = Scratch::new();
     let program = example(&library, &directory, "clang");
     let socket = directory.path("s");
     let server = Server::<Counter>::bind(&socket).expect("a server");
@@ -98,7 +98,7 @@ fn connect(socket: &Path) -> Client<Counter> {
 #[test]
 fn rust_calls_a_c_server_and_outlives_it() {
     let Some(library) = Library::new("calls-c-server") else { return };
-    let directory = Directory::new("calls-c-server");
+    let directory = Scratch::new();
     let program = example(&library, &directory, "gcc");
     let socket = directory.path("s");
     let mut serve = Command::new(&program);
@@ -142,7 +142,7 @@ fn play(under: Under) {
     if under == Under::Valgrind && !has_program(&what, "valgrind") {
         return;
     }
-    let directory = Directory::new(&what);
+    let directory = Scratch::new();
     let program = directory.path("program");
     let (link, extra) = if under == Under::Sanitizers { (Link::Static, UNDEFINED) } else { (Link::Shared, &[][..]) };
     library.compile("gcc", link, extra, "tests/acceptance/c/services.c", &program);

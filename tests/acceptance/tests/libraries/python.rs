@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fipsee_acceptance::{Daemon, Directory, run, shipped};
+use fipsee_acceptance::{Scratch, run, shipped, serve};
 
 /// The interpreter in which `cargo xtask dist` installed the wheel, beside the prefix.
 fn python(what: &str) -> Option<PathBuf> {
@@ -25,7 +25,7 @@ fn pytest(file: &str) {
     let Some(python) = python(file) else { return };
     let Some(bin) = shipped(file, "bin/fipseed") else { return };
     let Some(prefix) = bin.parent().and_then(Path::parent).and_then(|prefix| prefix.canonicalize().ok()) else { return };
-    let directory = Directory::new(file);
+    let directory = Scratch::new();
     let mut command = command(&python);
     command.args(["-m", "pytest", "-q", "--basetemp"]).arg(directory.path("t")).arg(format!("tests/{file}.py"));
     // Checks every block of the interpreter's memory, and warns of what is not closed.
@@ -76,8 +76,8 @@ fn stubs_are_true_and_strict() {
 #[test]
 fn benchmark_prints_its_line() {
     let Some(python) = python("python benchmark") else { return };
-    let Some(daemon) = Daemon::start("python-benchmark", &["n=null:1G"]) else { return };
-    let said = run(command(&python).arg("../../bench/python/bench.py").arg(&daemon.socket).args(["n", "0.2"]));
+    let Some(daemon) = serve("python-benchmark", &["n=null:1G"]) else { return };
+    let said = run(command(&python).arg("../../bench/python/bench.py").arg(daemon.socket()).args(["n", "0.2"]));
     for key in ["\"batch_iops\": ", "\"single_p50_ns\": ", "\"single_p99_ns\": "] {
         let value = said.split_once(key).map(|(_, after)| after.trim_start_matches(char::is_numeric).len() < after.len());
         assert_eq!(value, Some(true), "{said}");
@@ -88,7 +88,7 @@ fn benchmark_prints_its_line() {
 #[test]
 fn module_is_installed_from_its_source() {
     let Some(python) = python("python source") else { return };
-    let directory = Directory::new("python-source");
+    let directory = Scratch::new();
     let mut install = Command::new("python3");
     install.args(["-m", "pip", "--disable-pip-version-check", "--quiet", "--python"]).arg(&python);
     install.args(["install", "--no-build-isolation", "--no-deps", "--no-index", "--target"]).arg(directory.path("site"));

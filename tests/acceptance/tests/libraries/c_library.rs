@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 
 use fipsee_acceptance::c::{Library, Link, UNDEFINED, Under, root};
-use fipsee_acceptance::{DEADLINE, Daemon, Directory, Guard, has_program, run, shipped};
+use fipsee_acceptance::{DEADLINE, Daemon, Scratch, Guard, has_program, run, shipped, serve};
 
-const DISKS: [&str; 4] = ["a=memory:16M,max=64M", "f=file:DIR/f.img,size=16M,block=4096", "r=memory:1M,ro", "n=null:1G"];
+const DISKS: [&str; 4] = ["a=memory:16M,max=64M", "f=file:{dir}/f.img,size=16M,block=4096", "r=memory:1M,ro", "n=null:1G"];
 
 /// Run the C test `name` against a daemon of its own, and do what it asks for.
 fn play(name: &str, under: Under, arguments: &[&str]) {
@@ -18,13 +18,13 @@ fn play(name: &str, under: Under, arguments: &[&str]) {
     if under == Under::Valgrind && !has_program(&what, "valgrind") {
         return;
     }
-    let Some(daemon) = Daemon::start(&what, &DISKS) else { return };
-    let program = daemon.directory.path("program");
+    let Some(daemon) = serve(&what, &DISKS) else { return };
+    let program = daemon.dir.path("program");
     // The sanitizers see more of a static library: calls between it and the program go through nothing.
     let (link, extra) = if under == Under::Sanitizers { (Link::Static, UNDEFINED) } else { (Link::Shared, &[][..]) };
     library.compile("gcc", link, extra, &format!("tests/acceptance/c/{name}.c"), &program);
     let mut command = under.command(&program);
-    library.able(&mut command).arg(&daemon.socket).args(arguments);
+    library.able(&mut command).arg(daemon.socket()).args(arguments);
     Play { what, daemon, measured: None }.run(command);
 }
 
@@ -37,7 +37,7 @@ struct Play {
 
 impl Play {
     fn run(mut self, mut command: Command) {
-        let log = self.daemon.directory.path("stderr");
+        let log = self.daemon.dir.path("stderr");
         let errors = std::fs::File::create(&log).expect("a file for messages");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
         let mut child = Guard(command.spawn().expect("the program starts"));
@@ -67,15 +67,15 @@ impl Play {
 
 fn act(daemon: &mut Daemon, measured: &mut Option<(usize, u64)>, request: &str) {
     match request.split_once(' ').map_or((request, ""), |(verb, rest)| (verb, rest)) {
-        ("kill", _) => daemon.kill(),
+        ("kill", _) => daemon.kill_9(),
         ("restart", _) => daemon.restart(),
         ("bounce", _) => {
-            daemon.kill();
+            daemon.kill_9();
             daemon.restart();
         }
         ("resize", size) => {
             let fipsee = shipped("c", "bin/fipsee").expect("shipped with the daemon");
-            run(Command::new(fipsee).arg("--connect").arg(&daemon.socket).args(["resize", "a", size, "--shrink", "--force"]));
+            run(Command::new(fipsee).arg("--connect").arg(daemon.socket()).args(["resize", "a", size, "--shrink", "--force"]));
         }
         ("terminate", _) => {
             let pid = i32::try_from(daemon.pid()).ok().and_then(rustix::process::Pid::from_raw).expect("its pid");
@@ -155,9 +155,9 @@ fn examples_are_short_and_run_however_they_are_built() {
         let text = std::fs::read_to_string(root().join(format!("examples/c/{example}.c"))).expect("the example");
         assert!(text.lines().count() <= 60, "examples/c/{example}.c has more than 60 lines");
     }
-    let disks = ["a=file:DIR/a.img,size=8M", "b=file:DIR/b.img,size=9M"];
-    let Some(daemon) = Daemon::start("c-examples", &disks) else { return };
-    let image = |name: &str| daemon.directory.path(name);
+    let disks = ["a=file:{dir}/a.img,size=8M", "b=file:{dir}/b.img,size=9M"];
+    let Some(daemon) = serve("c-examples", &disks) else { return };
+    let image = |name: &str| daemon.dir.path(name);
     let ways = [
         ("gcc", Link::Shared),
         ("clang", Link::Shared),
@@ -171,7 +171,7 @@ fn examples_are_short_and_run_however_they_are_built() {
         let program = image("program");
         let run_example = |name: &str, arguments: &[&str]| {
             library.compile(compiler, link, &["-Wpedantic"], &format!("examples/c/{name}.c"), &program);
-            run(library.able(&mut Command::new(&program)).env("FIPSEE_SOCKET", &daemon.socket).args(arguments))
+            run(library.able(&mut Command::new(&program)).env("FIPSEE_SOCKET", &daemon.socket()).args(arguments))
         };
         assert_eq!(run_example("copy", &["a", "b"]), "8388608 bytes copied\n");
         assert!(std::fs::read(image("b.img")).expect("the copy")[..data.len()] == data, "{compiler}: the copy differs");
@@ -183,7 +183,7 @@ fn examples_are_short_and_run_however_they_are_built() {
 #[test]
 fn cpp_programs_compile_and_link() {
     let Some(library) = Library::new("c-cpp") else { return };
-    let directory = Directory::new("c-cpp");
+    let directory = Scratch::new();
     let source = directory.path("a.cpp");
     let text = "#include <fipsee_client.h>\n#include <cstdio>\nint main() { fipsee_options options; \
                 fipsee_options_init(&options); std::puts(fipsee_version()); return options.depth; }\n";
@@ -198,7 +198,7 @@ fn cpp_programs_compile_and_link() {
 }
 
 /// The binary interface as it was built, in the form of crates/capi/abi/abi.txt.
-fn built_interface(library: &Library, directory: &Directory) -> BTreeSet<String> {
+fn built_interface(library: &Library, directory: &Scratch) -> BTreeSet<String> {
     let shared = library.prefix.join("lib/libfipsee.so");
     let symbols = run(Command::new("nm").args(["--dynamic", "--defined-only", "--with-symbol-versions"]).arg(shared));
     let mut lines: BTreeSet<String> = symbols
@@ -231,9 +231,9 @@ fn built_interface(library: &Library, directory: &Directory) -> BTreeSet<String>
 #[test]
 fn the_binary_interface_is_the_committed_one() {
     let Some(library) = Library::new("c-abi") else { return };
-    let directory = Directory::new("c-abi");
+    let directory = Scratch::new();
     let built = built_interface(&library, &directory);
-    let committed = include_str!("../../../crates/capi/abi/abi.txt");
+    let committed = include_str!("../../../../crates/capi/abi/abi.txt");
     let committed: BTreeSet<String> = committed.lines().map(str::to_owned).collect();
     let list = |of: &BTreeSet<String>, not_in: &BTreeSet<String>| of.difference(not_in).cloned().collect::<Vec<_>>().join("\n  ");
     let (gone, new) = (list(&committed, &built), list(&built, &committed));
