@@ -8,9 +8,9 @@ use std::time::Instant;
 use clap::{Parser, Subcommand};
 use fipsee_daemon::config::Arguments;
 use fipsee_durability::campaign::{self, Settings, Storage, Victim, Way};
-use fipsee_durability::writer::library::Library;
-use fipsee_durability::writer::vhost_user::VhostUser;
-use fipsee_durability::writer::{self, Plan};
+use fipsee_durability::writer::{self, ARENA_BYTES, Plan, SLOTS};
+use fipsee_oracle::front::library::Library;
+use fipsee_oracle::front::vhost_user::VhostUser;
 
 #[derive(Parser)]
 #[command(name = "fipsee-endure", about = "Kills daemons and clients under load, and compares disks with what was acknowledged")]
@@ -104,8 +104,8 @@ fn die_with_our_parent() {
 
 fn write(way: &str, socket: &Path, plan: Plan) -> Result<(), String> {
     match way {
-        "library" => writer::run(Library::attach(socket, "d")?, plan),
-        _ => writer::run(VhostUser::start(socket)?, plan),
+        "library" => writer::run(&mut Library::attach(socket, 1, SLOTS, ARENA_BYTES)?, plan),
+        _ => writer::run(&mut VhostUser::start(socket, 1, ARENA_BYTES)?, plan),
     }
 }
 

@@ -235,6 +235,10 @@ fn read_only_attachment_cannot_write() {
         let mut client = Client::attach(&daemon, &Wanted { flags, ..Wanted::disk("a") });
         assert_eq!(u32_at(client.info(), 36) & 1, capability, "flags {flags}");
         assert_eq!(client.ask(&transfer(WRITE, 1, 0, (0, 1, 0))), status, "flags {flags}");
+        for operation in [DISCARD, ZERO] {
+            let range = request((operation, 0, 0), 3, 0, &8_u64.to_le_bytes(), 0);
+            assert_eq!(client.ask(&range), status, "operation {operation}, flags {flags}");
+        }
         assert_eq!(client.ask(&transfer(READ, 2, 0, (0, 1, 0))), 0, "flags {flags}");
     }
 }

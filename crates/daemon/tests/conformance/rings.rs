@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use super::client::{Client, entries};
-use fipsee_testkit::{CorrectClient, Daemon, eventually};
+use fipsee_testkit::{CorrectClient, Daemon};
 use fipsee_testkit::bytes::*;
 
 fn daemon(wait: &str) -> (Daemon, CorrectClient) {

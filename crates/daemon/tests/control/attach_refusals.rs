@@ -92,31 +92,6 @@ fn version_range_without_ours_is_refused_with_both_versions() {
     correct_client.check();
 }
 
-/// A message whose header says version 2.
-fn of_version_2(message: &Control) -> Vec<u8> {
-    let mut bytes = message.encode();
-    bytes[6] = 2;
-    bytes
-}
-
-#[test]
-fn hello_of_a_newer_client_is_read_and_its_range_decides() {
-    let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
-    let mut correct_client = CorrectClient::new(&daemon, "a");
-    let control = connect(&daemon);
-    let hello = of_version_2(&Control::Hello { version_min: 1, version_max: 2, features: u64::MAX });
-    control.send(&hello, &[]).expect("sent");
-    assert!(matches!(receive(&control).0, Control::Welcome { version: 1, features: FEATURES, .. }));
-    control.send(&of_version_2(&attach_message("a", 1, 1, 0)), &[]).expect("sent");
-    let text = receive_refusal(&control, RefusalCode::Malformed);
-    assert_says(&text, &["the version is 0x2", "speaks another version"]);
-    assert_closed(&control);
-    let control = connect(&daemon);
-    control.send(&of_version_2(&Control::Hello { version_min: 2, version_max: 9, features: 0 }), &[]).expect("sent");
-    assert_says(&receive_refusal(&control, RefusalCode::Version), &["versions 2 to 9"]);
-    correct_client.check();
-}
-
 #[test]
 fn exclusive_disk_takes_one_client_at_a_time() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M,exclusive"]);
@@ -210,27 +185,6 @@ fn silent_clients_are_dropped_and_others_do_not_notice() {
     assert!(started.elapsed().as_secs() >= 5, "dropped too early");
     correct_client.check();
     eventually("their descriptors are closed", || daemon.fd_count() == before);
-}
-
-#[test]
-fn attach_asks_for_what_exists() {
-    let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
-    let mut correct_client = CorrectClient::new(&daemon, "a");
-    let good = (1_u16, 1_u16, 1_u32, 0_u32);
-    for (service, queue_count, depth, flags) in
-        [(2, good.1, good.2, good.3), (good.0, 0, good.2, good.3), (good.0, good.1, 0, good.3), (good.0, good.1, good.2, 4)]
-    {
-        let control = connect(&daemon);
-        say(&control, &HELLO, &[]);
-        receive(&control);
-        let name = "a".to_owned();
-        say(&control, &Control::Attach(Wanted { service, queue_count, depth, flags, pool_bytes: 0, name }), &[]);
-        let text = receive_refusal(&control, RefusalCode::Malformed);
-        assert_says(&text, &["unknown service or flag, or for no queue or depth 0", "upgrade the daemon or fix the client"]);
-        assert_closed(&control);
-    }
-    correct_client.check();
-    eventually("no other client is attached", || daemon.attached_count("a") == 1);
 }
 
 #[test]

@@ -5,14 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fipsee_oracle::content::{self, Found, Random, SECTOR_BYTES, Value};
+use fipsee_oracle::front::{self, Front, Waited};
 
 use crate::record::{Action, MOST_READ, Record, RecordWriter};
 
-pub mod library;
-pub mod vhost_user;
-
 /// Requests in flight.
-pub const SLOTS: usize = 32;
+pub const SLOTS: u32 = 32;
 /// Most sectors of one write, as a power of two.
 const MOST_SECTORS_LOG: u64 = 6;
 /// Sectors of the place where half of the requests go, so that many overlap.
@@ -20,58 +18,19 @@ const HOT_SECTORS: u64 = 256;
 /// Bytes of the buffer that each request has.
 pub const SLOT_BYTES: u64 = (SECTOR_BYTES as u64) << MOST_SECTORS_LOG;
 
-/// A request of the writer, as a way to a disk is given it.
+/// Bytes of all buffers.
+pub const ARENA_BYTES: u64 = SLOTS as u64 * SLOT_BYTES;
+
+/// A request of the writer.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
-    /// Its name.
-    pub token: u64,
+struct Request {
     /// Its buffer.
-    pub slot: usize,
-    /// What.
-    pub action: Action,
+    slot: u64,
+    action: Action,
     /// First sector.
-    pub sector: u64,
+    sector: u64,
     /// Sectors.
-    pub count: u64,
-}
-
-/// What came of waiting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waited {
-    /// The daemon runs; something came, or nothing did for a moment.
-    Alive,
-    /// It is gone, and all that it answered was taken.
-    Gone,
-}
-
-/// A way to a disk.
-pub trait Port {
-    /// Can a write ask to be durable?
-    const HAS_FUA: bool;
-
-    /// Put `bytes` into a buffer.
-    fn fill(&mut self, slot: usize, bytes: &[u8]);
-
-    /// The first bytes of a buffer.
-    fn content(&mut self, slot: usize, length_bytes: usize) -> Vec<u8>;
-
-    /// Begin a request.
-    ///
-    /// # Errors
-    /// It cannot be begun.
-    fn submit(&mut self, request: Request) -> Result<(), String>;
-
-    /// Wait for completions: token and status, 0 for success.
-    ///
-    /// # Errors
-    /// The daemon broke the protocol.
-    fn wait(&mut self, done: &mut Vec<(u64, u64)>) -> Result<Waited, String>;
-
-    /// Find the daemon again, and repeat what has no answer.
-    ///
-    /// # Errors
-    /// It does not come back.
-    fn reconnect(&mut self) -> Result<(), String>;
+    count: u64,
 }
 
 /// How a writer goes on.
@@ -85,13 +44,13 @@ pub struct Plan {
     pub seed: u64,
 }
 
-struct Writer<P> {
-    port: P,
+struct Writer<'a> {
+    front: &'a mut dyn Front,
     plan: Plan,
     random: Random,
     teller: RecordWriter,
     token: u64,
-    free: Vec<usize>,
+    free: Vec<u64>,
     in_flight: HashMap<u64, Request>,
 }
 
@@ -99,7 +58,7 @@ struct Writer<P> {
 ///
 /// # Errors
 /// The daemon does not come back, or breaks the protocol.
-pub fn run<P: Port>(port: P, plan: Plan) -> Result<(), String> {
+pub fn run(front: &mut dyn Front, plan: Plan) -> Result<(), String> {
     let stop = Arc::new(AtomicBool::new(false));
     let is_over = Arc::clone(&stop);
     std::thread::spawn(move || {
@@ -107,12 +66,12 @@ pub fn run<P: Port>(port: P, plan: Plan) -> Result<(), String> {
         is_over.store(true, Ordering::Relaxed);
     });
     let mut writer = Writer {
-        port,
+        front,
         plan,
         random: Random(plan.seed),
         teller: RecordWriter,
         token: plan.first_token,
-        free: (0..SLOTS).collect(),
+        free: (0..SLOTS.into()).collect(),
         in_flight: HashMap::new(),
     };
     let mut done = Vec::new();
@@ -120,13 +79,13 @@ pub fn run<P: Port>(port: P, plan: Plan) -> Result<(), String> {
         if !stop.load(Ordering::Relaxed) {
             writer.fill_up()?;
         }
-        let waited = writer.port.wait(&mut done)?;
+        let waited = writer.front.wait(&mut done)?;
         for (token, status) in done.drain(..) {
             writer.complete(token, status);
         }
         if waited == Waited::Gone {
             writer.teller.report(Record::Lost);
-            writer.port.reconnect()?;
+            writer.front.reconnect()?;
             writer.teller.report(Record::Resumed);
         }
     }
@@ -134,10 +93,15 @@ pub fn run<P: Port>(port: P, plan: Plan) -> Result<(), String> {
     Ok(())
 }
 
-impl<P: Port> Writer<P> {
+impl Writer<'_> {
+    /// The first sector of a buffer: they are in both halves of the arena in turn.
+    fn buffer(&self, slot: u64) -> u64 {
+        self.front.areas()[usize::from(!slot.is_multiple_of(2))].0 + slot / 2 * (SLOT_BYTES / SECTOR_BYTES as u64)
+    }
+
     /// Begin a few requests.
     fn fill_up(&mut self) -> Result<(), String> {
-        for _ in 0..=self.random.below(2 * SLOTS as u64) {
+        for _ in 0..=self.random.below(2 * u64::from(SLOTS)) {
             let Some(slot) = self.free.pop() else { break };
             let (action, sector, count) = self.pick();
             let token = self.token;
@@ -146,13 +110,20 @@ impl<P: Port> Writer<P> {
                 let value = Value::try_from(token).map_err(|_| "too many requests for one campaign".to_owned())?;
                 let mut bytes = vec![0; length_of(count)];
                 content::fill(&mut bytes, value, sector);
-                self.port.fill(slot, &bytes);
+                self.front.fill(self.buffer(slot), &bytes);
             }
-            let request = Request { token, slot, action, sector, count };
             self.teller.report(Record::Submit { token, action, sector, count });
-            self.in_flight.insert(token, request);
-            self.port.submit(request)?;
+            self.in_flight.insert(token, Request { slot, action, sector, count });
+            let pieces = [(self.buffer(slot), count)];
+            let (action, pieces) = match action {
+                Action::Write => (front::Action::Write { fua: false }, &pieces[..]),
+                Action::WriteDurably => (front::Action::Write { fua: true }, &pieces[..]),
+                Action::Read => (front::Action::Read, &pieces[..]),
+                Action::Flush => (front::Action::Flush, &[][..]),
+            };
+            self.front.stage(&front::Request { token, queue: 0, action, sector, count, pieces })?;
         }
+        self.front.publish();
         Ok(())
     }
 
@@ -160,7 +131,7 @@ impl<P: Port> Writer<P> {
     fn pick(&mut self) -> (Action, u64, u64) {
         let action = match self.random.below(20) {
             0..11 => Action::Write,
-            11..13 if P::HAS_FUA => Action::WriteDurably,
+            11..13 if self.front.limits().has_fua => Action::WriteDurably,
             11..15 => Action::Flush,
             _ => Action::Read,
         };
@@ -179,7 +150,8 @@ impl<P: Port> Writer<P> {
         // One that is not in flight is reported as well: the oracle judges it.
         if let Some(request) = self.in_flight.remove(&token) {
             if request.action == Action::Read && status == 0 {
-                let bytes = self.port.content(request.slot, length_of(request.count));
+                let mut bytes = vec![0; length_of(request.count)];
+                self.front.copy(self.buffer(request.slot), &mut bytes);
                 for (place, one) in found.iter_mut().zip(content::identify_all(&bytes, request.sector)) {
                     *place = one;
                 }
