@@ -214,8 +214,6 @@ mod tests {
     }
 
     fn run_alone(blocks: &[Block]) -> Result<(), String> {
-        static COUNT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-        let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let place = Scratch::new();
         let kept = Scratch::new();
         let script = script(blocks.iter(), &kept.path(""))?;

@@ -261,8 +261,8 @@ fn a_socket_that_is_served_or_no_socket_is_not_taken() {
     std::fs::write(&file.0, "precious").expect("a file");
     let error = Server::<Arithmetic>::bind(&file.0).map(|_| ()).expect_err("it is a file");
     assert!(error.to_string().contains("is not a socket"), "{error}");
-    let long = Socket(std::env::temp_dir().join("x".repeat(120)));
-    let error = Server::<Arithmetic>::bind(&long.0).map(|_| ()).expect_err("it is too long");
+    let long = std::env::temp_dir().join("x".repeat(120));
+    let error = Server::<Arithmetic>::bind(&long).map(|_| ()).expect_err("it is too long");
     assert!(error.to_string().contains("at most 107"), "{error}");
     let options = || ServerOptions { request_payload_bytes: 1 << 24, ..Default::default() };
     let error = Server::<Arithmetic>::bind_with(&Socket::new().0, options()).map(|_| ()).expect_err("4 GiB a client");

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
 
 use crate::service::{Arithmetic, Reply, Socket, add, ok};
-use fipsee_testkit::TIMEOUT;
+use fipsee_testkit::{TIMEOUT, eventually};
 use fipsee_call::{CallError, Client, Error, PROFILE, Server, ServerOptions, Service, ServiceInfo};
 use fipsee_ring::Message;
 use fipsee_ring::channel::RegionLayout;
@@ -119,7 +119,7 @@ fn answering(replies: Vec<Message>) -> (Socket, JoinHandle<()>) {
         control.send(&grant.attached(INFO.to_bytes()).encode(), &grant.descriptors()).expect("sent");
         let mut queue = grant.queues.pop().expect("one queue");
         let mut request = Message::ZERO;
-        common::until("a call comes", || queue.requests.receive(&mut request));
+        eventually("a call comes", || queue.requests.receive(&mut request));
         for reply in &replies {
             queue.completions.publish(reply);
         }

@@ -311,7 +311,7 @@ fn start_demo(temporary: &Path) -> (Guard, Pid) {
 #[test]
 fn demo_that_is_killed_or_interrupted_leaves_no_daemon_and_no_directory() {
     for signal in [Signal::KILL, Signal::INT, Signal::TERM] {
-        let directory = Scratch::new(&format!("demo-{}", signal.as_raw()));
+        let directory = Scratch::new();
         let place = directory.path("");
         let (mut demo, daemon) = start_demo(&place);
         let pid = i32::try_from(demo.0.id()).ok().and_then(Pid::from_raw).expect("a process");

@@ -1,7 +1,7 @@
 //! A file system with real files goes through the disks and comes back unchanged.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

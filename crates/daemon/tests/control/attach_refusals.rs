@@ -2,10 +2,9 @@
 
 use std::time::Instant;
 
-use fipsee_testkit::raw::{HELLO, RawClient, assert_closed, attach_message, connect, receive, receive_refusal, say};
+use fipsee_testkit::raw::{HELLO, RawClient, assert_closed, connect, receive, receive_refusal, say};
 use fipsee_testkit::{CorrectClient, Daemon, Scratch, assert_says, eventually, finish_one, is_root, refusal_of, skip};
 use fipsee_block::client::{AttachOptions, Error};
-use fipsee_block::wire::FEATURES;
 use fipsee_ring::control::{Control, RefusalCode, Wanted};
 use fipsee_ring::seqpacket::Seqpacket;
 use rustix::process::{Gid, Uid};

@@ -146,9 +146,9 @@ fn socket_path_that_is_a_file_a_directory_or_too_long_is_refused_and_kept() {
     std::fs::create_dir(dir.path("s")).expect("a directory");
     let text = refused_in(&dir, &[], &["--disk", "a=memory:1M"]);
     assert_says(&text, &["exists and is not a socket"]);
-    let long = Scratch(dir.path(&"d".repeat(120)));
-    std::fs::create_dir(&long.0).expect("a directory");
-    let text = refused_in(&long, &[], &["--disk", "a=memory:1M"]);
+    let long = dir.path(&"d".repeat(120));
+    std::fs::create_dir(&long).expect("a directory");
+    let text = refused_in(&Scratch::existing(&long), &[], &["--disk", "a=memory:1M"]);
     assert_says(&text, &["a Unix socket path holds at most 107", "choose a shorter one"]);
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fipsee_testkit::raw::{attach_message, connect, receive, receive_refusal, say};
 use fipsee_testkit::{Daemon, Scratch, TIMEOUT, assert_says, child, eventually, finish_one, refusal_of, stamp};
-use fipsee_block::client::{AttachOptions, Blocking, Claim, Disk, Error, ReconnectPolicy};
+use fipsee_block::client::{AttachOptions, Claim, Disk, Error, ReconnectPolicy};
 use fipsee_block::wire::{ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, FEATURE_SOLE_WRITER, Status};
 use fipsee_ring::control::{Control, Refusal, RefusalCode, VERSION, Wanted};
 use fipsee_ring::seqpacket::Seqpacket;
@@ -45,7 +45,7 @@ fn a_sole_writer_keeps_other_writers_out_and_not_readers() {
         let text = is_refused_to(&daemon, &with("a", claim));
         assert_says(&text, &["disk 'a'", &pid, "is its sole writer", "end that first", "read-only", "--force", "shared = true"]);
     }
-    let mut beside = daemon.blocking_with(&reader("a"));
+    let mut beside = daemon.blocking_as(&reader("a"));
     beside.read_at(&mut [0; 512], 0).expect("readers come and go");
     // A reader claims nothing, whatever it asks for.
     drop(daemon.attach(&AttachOptions { claim: Claim::SoleWriter, ..reader("a") }).expect("attached"));
@@ -76,7 +76,7 @@ fn a_claim_is_refused_while_another_client_may_write() {
 fn client_that_ignores_claims_writes_beside_one_and_keeps_the_next_out() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
     let holder = daemon.attach(&with("a", Claim::SoleWriter)).expect("attached");
-    let mut beside = daemon.blocking_with(&with("a", Claim::Ignore));
+    let mut beside = daemon.blocking_as(&with("a", Claim::Ignore));
     beside.write_at(&stamp(4096, 1, 1), 0).expect("written");
     assert_eq!(sole_writers(&daemon, "a"), [true, false]);
     holder.0.detach(holder.1).expect("in order");
@@ -270,10 +270,4 @@ fn reconnecting_client_waits_until_it_may_claim_again() {
     .unwrap_or_else(|error| panic!("after {:?}: {error}", began.elapsed()));
     assert!(other.is_none(), "the claim was refused first");
     assert_eq!(sole_writers(&daemon, "f"), [true]);
-}
-
-impl Daemon {
-    fn blocking_with(&self, options: &AttachOptions) -> Blocking {
-        Blocking::attach(&self.socket(), options).expect("attached")
-    }
 }

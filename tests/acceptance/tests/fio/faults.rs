@@ -1,6 +1,6 @@
 //! A daemon that breaks the protocol: the engine, under sanitizers, finds each fault and ends with its name.
 
-use fipsee_acceptance::{Scratch, text_of, serve};
+use fipsee_acceptance::{Scratch, text_of};
 use fipsee_testkit::faulty::daemon::{Answers, DAEMON_FAULTS, DaemonFault, EVENT_FAULTS, FaultyDaemon, completion};
 use fipsee_ring::seqpacket::socket_address;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -22,7 +22,7 @@ const JOB: &str = "filename=a rw=randread bs=4k number_ios=100 iodepth=8 norando
 fn expect_each(test: &str, faults: &[(&str, DaemonFault)]) {
     let Some((_directory, fio, preload)) = stage(test) else { return };
     for (index, (expected, fault)) in faults.iter().enumerate() {
-        let _faulty = Faultyserve(&fio.socket, *fault);
+        let _faulty = FaultyDaemon::start(&fio.socket, *fault);
         let mut command = fio.job(JOB);
         let output = fio.output(command.env("LD_PRELOAD", &preload).env("ASAN_OPTIONS", "detect_leaks=0"));
         let (text, what) = (text_of(&output), format!("fault {index}: {expected}"));
@@ -49,7 +49,7 @@ fn faults_in_events_are_found() {
 fn correct_daemon_is_believed_and_durable_writes_say_so() {
     let directory = Scratch::new();
     let Some(fio) = Fio::at("fio-correct", &directory.path("s"), &directory.path("")) else { return };
-    let faulty = Faultyserve(&fio.socket, DaemonFault::None);
+    let faulty = FaultyDaemon::start(&fio.socket, DaemonFault::None);
     let run = |options: &str| {
         faulty.requests.lock().expect("no panic").clear();
         fio.run(&format!("filename=a bs=4k iodepth=4 number_ios=40 norandommap {options}"));
@@ -77,7 +77,7 @@ fn faults_beside_correct_answers_are_harmless_or_found() {
     ];
     for (fault, must_succeed) in faults {
         for _ in 0..3 {
-            let _faulty = Faultyserve(&fio.socket, fault);
+            let _faulty = FaultyDaemon::start(&fio.socket, fault);
             let mut command = fio.job(JOB);
             let output = fio.output(command.env("LD_PRELOAD", &preload).env("ASAN_OPTIONS", "detect_leaks=0"));
             let text = text_of(&output);
@@ -99,7 +99,7 @@ fn statuses_reach_the_user_as_errors() {
         ("No such device", |tag| vec![completion(1, tag, 8)]),
     ];
     for (expected, fault) in cases {
-        let _faulty = Faultyserve(&fio.socket, DaemonFault::Answer(fault));
+        let _faulty = FaultyDaemon::start(&fio.socket, DaemonFault::Answer(fault));
         let text = fio.fail(JOB);
         assert!(text.contains(&format!("error={expected}")), "{text}");
     }
