@@ -191,6 +191,10 @@ impl Daemon {
         crate::eventually("every thread of the daemon is stopped", || process::is_stopped(self.pid()));
     }
 
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child can be asked").is_some()
+    }
+
     /// Wait until it is gone.
     pub fn await_exit(&mut self) -> ExitStatus {
         let status = process::exit_within(&mut self.child, 2 * TIMEOUT);
@@ -245,7 +249,7 @@ impl Daemon {
     pub fn try_take_over(&mut self, more: &[&str]) -> Result<(), String> {
         let mut new = self.launch_takeover(more);
         let deadline = Instant::now() + TIMEOUT;
-        while self.child.try_wait().expect("a child can be asked").is_none() {
+        while !self.has_ended() {
             if new.try_wait().expect("a child can be asked").is_some() {
                 forget(&new);
                 let log = self.log();

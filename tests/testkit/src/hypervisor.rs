@@ -2,19 +2,17 @@
 //! daemon uses. The guest's memory is a memory file that is read and written as a file: slow, and without unsafe code.
 
 use std::fs::File;
-use std::io::{IoSlice, IoSliceMut, Read, Write};
-use std::mem::MaybeUninit;
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
 
+use crate::guest::frontend::{self, NEED_REPLY};
+use crate::guest::virtqueue::{doorbell, is_rung};
+use crate::virtqueue::{Memory, NEXT, Rings, WRITE};
 use crate::{TIMEOUT, stamp};
 
 // Requests of the hypervisor.
@@ -46,10 +44,6 @@ pub const REM_MEM_REG: u32 = 38;
 
 pub const PROTOCOL_FEATURES: u64 = 1 << 30;
 pub const LOG_ALL: u64 = 1 << 26;
-/// Version 1, and flags of a header.
-const VERSION: u32 = 1;
-const REPLY: u32 = 4;
-const NEED_REPLY: u32 = 8;
 
 // Virtio-blk requests and answers.
 pub const IN: u32 = 0;
@@ -97,17 +91,11 @@ impl Hypervisor {
 
     /// Send bytes as they are.
     pub fn send_raw(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> std::io::Result<()> {
-        let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(64))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        assert!(descriptors.is_empty() || ancillary.push(SendAncillaryMessage::ScmRights(descriptors)));
-        let sent = sendmsg(&self.stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
-        assert_eq!(sent, bytes.len());
-        Ok(())
+        frontend::send(&self.stream, bytes, descriptors)
     }
 
     pub fn message(code: u32, flags: u32, body: &[u8]) -> Vec<u8> {
-        let length = u32::try_from(body.len()).expect("short");
-        [u32s(&[code, VERSION | flags, length]), body.to_vec()].concat()
+        frontend::message(code, flags, body)
     }
 
     /// Send a request that has a reply of its own.
@@ -134,26 +122,11 @@ impl Hypervisor {
 
     /// The answer to `code`; `None`: the daemon hung up.
     pub fn receive(&self, code: u32) -> Option<Reply> {
-        let mut header = [0; 12];
-        let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(4))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let received = recvmsg(&self.stream, &mut [IoSliceMut::new(&mut header)], &mut ancillary, RecvFlags::CMSG_CLOEXEC);
-        match received {
-            Ok(received) if received.bytes == 0 => return None,
-            Err(rustix::io::Errno::CONNRESET) => return None,
-            received => assert_eq!(received.expect("an answer in time").bytes, 12),
+        match frontend::receive(&self.stream, code) {
+            Ok((body, descriptors)) => Some(Reply { body, descriptors }),
+            Err(error) if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => None,
+            Err(error) => panic!("no answer in time: {error}"),
         }
-        let mut descriptors = Vec::new();
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = message {
-                descriptors.extend(rights);
-            }
-        }
-        let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes"));
-        assert_eq!((word(0), word(4)), (code, VERSION | REPLY));
-        let mut body = vec![0; usize::try_from(word(8)).expect("short")];
-        (&self.stream).read_exact(&mut body).expect("the rest of it");
-        Some(Reply { body, descriptors })
     }
 
     /// The daemon has closed the connection.
@@ -161,7 +134,7 @@ impl Hypervisor {
     pub fn assert_hung_up(&self) {
         let read = (&self.stream).read(&mut [0]);
         assert!(
-            matches!(&read, Ok(0)) || read.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset),
+            matches!(&read, Ok(0)) || read.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset),
             "{read:?}"
         );
     }
@@ -219,19 +192,14 @@ impl Ram {
     pub fn write(&self, offset: u64, bytes: &[u8]) {
         self.file.write_all_at(bytes, offset).expect("within memory");
     }
-
-    fn read_u16(&self, offset: u64) -> u16 {
-        u16::from_le_bytes(self.read(offset, 2).try_into().expect("2 bytes"))
-    }
 }
 
-/// A driver's queue in the first memory of the guest: 64 KiB of rings and headers, then so many blocks of data.
+/// A driver's queue in the first memory of the guest: 64 KiB of rings and headers, then so many blocks of data. Each slot has three
+/// descriptors.
 pub struct Queue {
     pub index: u32,
-    pub size: u16,
     place: u64,
-    pub next_available: u16,
-    next_used: u16,
+    pub rings: Rings,
     pub kick: OwnedFd,
     pub call: OwnedFd,
     pub error: OwnedFd,
@@ -247,32 +215,39 @@ pub const QUEUE_BYTES: u64 = DATA + 21 * BLOCK_BYTES as u64;
 /// Requests that fit.
 pub const SLOTS: u16 = 21;
 
-fn event() -> OwnedFd {
-    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd")
+impl Memory for Ram {
+    fn write(&self, address: u64, bytes: &[u8]) {
+        Self::write(self, address, bytes);
+    }
+
+    fn read(&self, address: u64, length_bytes: usize) -> Vec<u8> {
+        Self::read(self, address, length_bytes)
+    }
 }
 
 impl Queue {
     pub fn new(index: u32) -> Self {
         let place = u64::from(index) * QUEUE_BYTES;
-        Self { index, size: 64, place, next_available: 0, next_used: 0, kick: event(), call: event(), error: event() }
+        let rings = Rings::new([place, place + AVAILABLE, place + USED], 64, false, 0);
+        Self { index, place, rings, kick: doorbell(), call: doorbell(), error: doorbell() }
     }
 
     /// SET_VRING_ADDR.
-    pub fn rings(&self, ram: &Ram, flags: u32, log: u64) -> Vec<u8> {
-        let place = ram.user + self.place;
-        [u32s(&[self.index, flags]), u64s(&[place, place + USED, place + AVAILABLE, log])].concat()
+    pub fn addresses(&self, ram: &Ram, flags: u32, log: u64) -> Vec<u8> {
+        let Rings { descriptors, available, used, .. } = self.rings;
+        [u32s(&[self.index, flags]), u64s(&[ram.user + descriptors, ram.user + used, ram.user + available, log])].concat()
     }
 
     /// Guest address of the used ring.
     pub fn used_address(&self, ram: &Ram) -> u64 {
-        ram.guest + self.place + USED
+        ram.guest + self.rings.used
     }
 
     /// Send the daemon all of the queue's set-up, so that it is served.
     pub fn start(&self, hypervisor: &Hypervisor, ram: &Ram) {
-        hypervisor.send(SET_VRING_NUM, &u32s(&[self.index, self.size.into()]), &[]);
-        hypervisor.send(SET_VRING_BASE, &u32s(&[self.index, self.next_available.into()]), &[]);
-        hypervisor.send(SET_VRING_ADDR, &self.rings(ram, 0, 0), &[]);
+        hypervisor.send(SET_VRING_NUM, &u32s(&[self.index, self.rings.size.into()]), &[]);
+        hypervisor.send(SET_VRING_BASE, &u32s(&[self.index, self.rings.next_available.into()]), &[]);
+        hypervisor.send(SET_VRING_ADDR, &self.addresses(ram, 0, 0), &[]);
         hypervisor.send(SET_VRING_ERR, &u64s(&[self.index.into()]), &[self.error.as_fd()]);
         hypervisor.send(SET_VRING_CALL, &u64s(&[self.index.into()]), &[self.call.as_fd()]);
         hypervisor.send(SET_VRING_KICK, &u64s(&[self.index.into()]), &[self.kick.as_fd()]);
@@ -285,8 +260,7 @@ impl Queue {
 
     /// A descriptor.
     pub fn describe(&self, ram: &Ram, index: u16, address: u64, length: u32, flags: u16, next: u16) {
-        let bytes = [&address.to_le_bytes()[..], &length.to_le_bytes(), &flags.to_le_bytes(), &next.to_le_bytes()].concat();
-        ram.write(self.place + u64::from(index) * 16, &bytes);
+        self.rings.put_descriptor(ram, self.rings.descriptors, index, (address, length), flags, next);
     }
 
     /// Make a request for a block of data available in `slot`; its data is at `address` if that is given.
@@ -302,9 +276,9 @@ impl Queue {
             GET_ID => (20, head + 1),
             _ => (length, head + 1),
         };
-        self.describe(ram, head, ram.guest + header, 16, 1, next);
-        self.describe(ram, head + 1, data, length, if kind == OUT { 1 } else { 3 }, head + 2);
-        self.describe(ram, head + 2, ram.guest + status, 1, 2, 0);
+        self.describe(ram, head, ram.guest + header, 16, NEXT, next);
+        self.describe(ram, head + 1, data, length, if kind == OUT { NEXT } else { NEXT | WRITE }, head + 2);
+        self.describe(ram, head + 2, ram.guest + status, 1, WRITE, 0);
         self.offer(ram, head);
     }
 
@@ -314,10 +288,8 @@ impl Queue {
 
     /// Make a chain available.
     pub fn offer(&mut self, ram: &Ram, head: u16) {
-        let available = self.place + AVAILABLE;
-        ram.write(available + 4 + 2 * u64::from(self.next_available % self.size), &head.to_le_bytes());
-        self.next_available = self.next_available.wrapping_add(1);
-        ram.write(available + 2, &self.next_available.to_le_bytes());
+        self.rings.make_available(ram, head);
+        self.rings.publish(ram);
     }
 
     pub fn kick(&self) {
@@ -325,24 +297,16 @@ impl Queue {
     }
 
     /// Kick as a driver does: only if the device asked for it.
-    pub fn kick_if_asked(&self, ram: &Ram) {
-        if ram.read_u16(self.place + USED) & 1 == 0 {
+    pub fn kick_if_asked(&mut self, ram: &Ram) {
+        if self.rings.must_kick(ram) {
             self.kick();
         }
     }
 
     /// The slots and statuses of the requests completed since the last call.
     pub fn reap(&mut self, ram: &Ram) -> Vec<(u16, u8)> {
-        let used = self.place + USED;
-        let end = ram.read_u16(used + 2);
-        let mut answered = Vec::new();
-        while self.next_used != end {
-            let head = ram.read_u16(used + 4 + 8 * u64::from(self.next_used % self.size));
-            self.next_used = self.next_used.wrapping_add(1);
-            let slot = head / 3;
-            answered.push((slot, ram.read(self.place + STATUSES + u64::from(slot), 1)[0]));
-        }
-        answered
+        let taken = std::iter::from_fn(|| self.rings.poll(ram)).map(|(head, _)| head / 3);
+        taken.map(|slot| (slot, ram.read(self.place + STATUSES + u64::from(slot), 1)[0])).collect()
     }
 
     /// Wait until `count` more requests are completed.
@@ -350,8 +314,7 @@ impl Queue {
     pub fn wait(&mut self, ram: &Ram, count: usize) -> Vec<(u16, u8)> {
         let mut answered = self.reap(ram);
         while answered.len() < count {
-            assert!(rings(&self.call), "{} of {count} requests were answered", answered.len());
-            answered.extend(self.reap(ram));
+            answered.extend(self.wait_for_some(ram));
         }
         assert_eq!(answered.len(), count);
         answered
@@ -367,11 +330,6 @@ impl Queue {
             }
             assert!(rings(&self.call), "nothing was answered");
         }
-    }
-
-    /// The device's next position in the used ring.
-    pub fn used_index(&self, ram: &Ram) -> u16 {
-        ram.read_u16(self.place + USED + 2)
     }
 
     /// Carry out one request and return its status.
@@ -406,12 +364,8 @@ impl Queue {
 
 /// Wait for the doorbell, at most for the tests' timeout.
 pub fn rings(doorbell: &OwnedFd) -> bool {
-    let timeout = Timespec::try_from(TIMEOUT).expect("a time");
-    let mut fds = [PollFd::new(doorbell, PollFlags::IN)];
-    let rang = poll(&mut fds, Some(&timeout)).expect("polled") > 0;
-    if rang {
-        let _ = rustix::io::read(doorbell, &mut [0_u8; 8][..]);
-    }
+    let rang = is_rung(doorbell);
+    let _ = rustix::io::read(doorbell, &mut [0_u8; 8][..]);
     rang
 }
 
@@ -459,5 +413,5 @@ pub fn config(hypervisor: &Hypervisor, offset: u32, length: u32) -> Vec<u8> {
 
 /// Send the first bytes of a message and never the rest.
 pub fn half_a_message(hypervisor: &Hypervisor) {
-    (&hypervisor.stream).write_all(&u32s(&[GET_FEATURES, VERSION])).expect("it reads");
+    (&hypervisor.stream).write_all(&u32s(&[GET_FEATURES, 1])).expect("it reads");
 }

@@ -17,7 +17,8 @@ pub mod random;
 pub mod raw;
 mod scratch;
 pub mod takeover;
-mod worker;
+pub mod virtqueue;
+pub mod worker;
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 pub use client::{CorrectClient, bytes_of, finish_all, finish_one, refusal_of, stamp};
 pub use daemon::{Daemon, refused, refused_in};
 pub use machine::{Alone, alone};
-pub use process::{Guard, await_word, cpu_ticks, fd_count, mapping_count, resident_bytes};
+pub use process::{Guard, as_user, await_word, cpu_ticks, fd_count, mapping_count, resident_bytes};
 pub use random::Random;
 pub use scratch::Scratch;
 pub use worker::{Worker, request};

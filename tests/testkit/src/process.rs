@@ -4,6 +4,9 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
 use crate::eventually;
 
 /// Descriptors of an idle process: its last request may leave some open for a moment after the
@@ -63,6 +66,19 @@ pub fn exit_within(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
         status.is_some()
     });
     status
+}
+
+/// Do something from a thread with other credentials, which its connections keep. Only root can.
+pub fn as_user<T: Send + 'static>(id: u32, groups: &[u32], act: impl FnOnce() -> T + Send + 'static) -> T {
+    let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
+    let change = move || {
+        set_thread_groups(&groups).expect("root may");
+        let (group, user) = (Gid::from_raw(id), Uid::from_raw(id));
+        set_thread_res_gid(group, group, group).expect("root may");
+        set_thread_res_uid(user, user, user).expect("root may");
+        act()
+    };
+    std::thread::spawn(change).join().expect("a thread")
 }
 
 /// A process that is killed when dropped.

@@ -15,9 +15,13 @@ impl Default for Scratch {
 
 impl Scratch {
     pub fn new() -> Self {
+        Self::within(&std::env::temp_dir())
+    }
+
+    pub fn within(parent: &Path) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let name = format!("fipsee-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
+        let path = parent.join(name);
         std::fs::create_dir_all(&path).expect("a directory for the test's files");
         Self(path, true)
     }

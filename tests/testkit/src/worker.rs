@@ -1,8 +1,9 @@
-//! A thread that has disks carry out requests, as the daemon's workers do, one request at a time.
+//! File disks, and a thread that has disks carry out requests, as the daemon's workers do, one request at a time.
 
+use std::path::Path;
 use std::ptr::NonNull;
 
-use fipsee_block::disk::{Disk, Engine, Submitted, Ticket};
+use fipsee_block::disk::{Disk, Engine, FileDisk, FileOptions, Submitted, Ticket};
 use fipsee_block::request::Request;
 use fipsee_block::wire::{Operation, SECTOR_BYTES, Status};
 use fipsee_ring::memory::Span;
@@ -84,4 +85,17 @@ impl Worker {
     pub fn do_range(&mut self, disk: &impl Disk, operation: Operation, sector: u64, length_sectors: u64) -> Status {
         self.finish(disk, &request(operation, sector, length_sectors), &[])
     }
+}
+
+/// A file disk as it is there.
+pub fn options(path: &Path) -> FileOptions {
+    FileOptions { path: path.into(), ..Default::default() }
+}
+
+pub fn create(path: &Path, size_bytes: u64) -> FileDisk {
+    FileDisk::open(&FileOptions { size_bytes: Some(size_bytes), ..options(path) }).expect("a new file disk")
+}
+
+pub fn refusal(options: &FileOptions) -> String {
+    FileDisk::open(options).map(|_| ()).expect_err("refused")
 }

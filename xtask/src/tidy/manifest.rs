@@ -35,7 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tests/durability", &["crates/block", "crates/daemon", "tests/testkit", "tests/oracle"]),
     // What clients, sessions and workers do is driven from outside; the rules of exclusion are the daemon's.
     // A service outside the products, on the runtime.
-    ("tests/service", &["crates/ring", "crates/serve", "crates/daemon"]),
+    ("tests/service", &["crates/ring", "crates/serve", "crates/daemon", "tests/testkit"]),
     (
         "tests/simulate",
         &["crates/ring", "crates/block", "crates/call", "crates/serve", "crates/virtio", "crates/daemon", "tests/service"],

@@ -6,21 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fipsee_block::disk::{DirectMode, Disk, Engine, FileDisk, FileOptions, Submitted, Ticket};
 use fipsee_block::wire::{CAPABILITY_DISCARD, CAPABILITY_WRITE, Operation, Status};
+use fipsee_testkit::worker::{create, options, refusal};
 use fipsee_testkit::{Scratch, Worker, assert_says, request, skip};
 use fipsee_serve::Engine as _;
 use rustix::event::epoll;
-
-fn options(path: &Path) -> FileOptions {
-    FileOptions { path: path.into(), ..Default::default() }
-}
-
-fn create(path: &Path, size_bytes: u64) -> FileDisk {
-    FileDisk::open(&FileOptions { size_bytes: Some(size_bytes), ..options(path) }).expect("a new file disk")
-}
-
-fn refusal(options: &FileOptions) -> String {
-    FileDisk::open(options).map(|_| ()).expect_err("refused")
-}
 
 #[test]
 fn missing_file_needs_a_size() {

@@ -182,7 +182,7 @@ fn open(text: &str) -> AnyDisk {
 }
 
 fn check_file(parent: &Path, options: &str, block_bytes: u64, seed: u64) {
-    let scratch = Scratch::new(parent);
+    let scratch = Scratch::within(parent);
     let path = scratch.path("disk=a:1");
     let disk = open(&format!("d=file:{},size=6M,block={block_bytes}{options}", path.display()));
     let model = check_disk(&disk, block_bytes, seed, 150);

@@ -8,22 +8,11 @@ use std::time::Duration;
 use fipsee_block::disk::faults::Fault;
 use fipsee_block::disk::{DirectMode, Disk, Engine, FileDisk, FileOptions, Submitted, Ticket};
 use fipsee_block::wire::{CAPABILITY_DISCARD, CAPABILITY_WRITE, Operation, Status};
+use fipsee_testkit::worker::{create, options, refusal};
 use fipsee_testkit::{Scratch, Worker, alone, assert_says, request, skip};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::thread::UnshareFlags;
-
-fn options(path: &Path) -> FileOptions {
-    FileOptions { path: path.into(), ..Default::default() }
-}
-
-fn create(path: &Path, size_bytes: u64) -> FileDisk {
-    FileDisk::open(&FileOptions { size_bytes: Some(size_bytes), ..options(path) }).expect("a new file disk")
-}
-
-fn refusal(options: &FileOptions) -> String {
-    FileDisk::open(options).map(|_| ()).expect_err("refused")
-}
 
 /// As after the death of a daemon whose requests the kernel still has: flock(1) took the lock and ended, and the open file is in
 /// a message not yet received.

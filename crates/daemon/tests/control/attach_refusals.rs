@@ -3,11 +3,10 @@
 use std::time::Instant;
 
 use fipsee_testkit::raw::{HELLO, RawClient, assert_closed, connect, receive, receive_refusal, say};
-use fipsee_testkit::{CorrectClient, Daemon, Scratch, assert_says, eventually, finish_one, is_root, refusal_of, skip};
-use fipsee_block::client::{AttachOptions, Error};
+use fipsee_testkit::{CorrectClient, Daemon, Scratch, as_user, assert_says, eventually, finish_one, is_root, refusal_of, skip};
+use fipsee_block::client::{AttachOptions, Disk, Error};
 use fipsee_ring::control::{Control, RefusalCode, Wanted};
 use fipsee_ring::seqpacket::Seqpacket;
-use rustix::process::{Gid, Uid};
 
 #[test]
 fn unknown_disk_is_refused_with_the_names_there_are() {
@@ -33,18 +32,9 @@ fn absent_daemon_is_distinguished_from_a_dead_one() {
     assert_says(&absent, &["there is no such socket", "--connect or FIPSEE_SOCKET"]);
 }
 
-/// Attach as another user, from a thread with credentials of its own.
 fn attach_as(daemon: &Daemon, id: u32, options: &AttachOptions) -> Result<(), Error> {
     let (socket, options) = (daemon.socket(), options.clone());
-    let attach = move || {
-        let group = Gid::from_raw(id);
-        rustix::thread::set_thread_groups(&[]).expect("root may");
-        rustix::thread::set_thread_res_gid(group, group, group).expect("root may");
-        let user = Uid::from_raw(id);
-        rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
-        fipsee_block::client::Disk::attach(&socket, &options).map(|_| ())
-    };
-    std::thread::spawn(attach).join().expect("a thread")
+    as_user(id, &[], move || Disk::attach(&socket, &options).map(drop))
 }
 
 /// checks: R-4.1-3, R-4.3-8

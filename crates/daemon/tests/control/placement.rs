@@ -1,18 +1,13 @@
 //! The CPUs of workers, how they are reported, and old programs beside new ones.
 
-use std::os::fd::AsFd;
 
 use fipsee_testkit::raw::{HELLO, RawClient, attach_message, connect, receive, say};
-use fipsee_testkit::{Daemon, Scratch, TIMEOUT, assert_says, eventually, refused, skip};
-use fipsee_block::client::{AttachOptions, Disk, Error, Queue};
-use fipsee_block::wire::{BlockInfo, FEATURE_SOLE_WRITER, FEATURES, PROFILE};
-use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU, RegionLayout};
+use fipsee_testkit::{Daemon, Scratch, assert_says, eventually, refused, skip};
+use fipsee_block::client::{AttachOptions, Queue};
+use fipsee_block::wire::{FEATURE_SOLE_WRITER, FEATURES};
+use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU};
 use fipsee_ring::control::{Control, VERSION};
-use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
-use fipsee_ring::region::Region;
-use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_topology::{cpu_list, pin};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::{Value, json};
 
 const DISK: [&str; 2] = ["--disk", "a=memory:1M"];
@@ -190,78 +185,4 @@ fn features_that_the_daemon_does_not_know_are_not_in_force() {
         assert_eq!(features, expected, "{offered:#x}");
     }
     say(&connect(&daemon), &HELLO, &[]);
-}
-
-/// A daemon that answers one client with `welcome` and writes `layout` into the region.
-fn scripted(welcome_features: u64, layout: RegionLayout) -> (Scratch, std::thread::JoinHandle<()>) {
-    let dir = Scratch::new();
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let socket = socket.expect("a socket");
-    rustix::net::bind(&socket, &SocketAddrUnix::new(dir.path("s")).expect("a short path")).expect("bound");
-    rustix::net::listen(&socket, 1).expect("listening");
-    let thread = std::thread::spawn(move || {
-        let control = Seqpacket::from_fd(rustix::net::accept(&socket).expect("a client"));
-        let hello = control.receive(TIMEOUT).expect("a greeting");
-        const OFFERED: u64 = FEATURE_WORKER_CPU | FEATURE_CHOICES;
-        assert!(matches!(Control::decode(&hello.bytes), Ok(Control::Hello { features: OFFERED, .. })));
-        let welcome =
-            Control::Welcome { version: VERSION, max_queues: 1, max_depth: 4, features: welcome_features, max_pool_bytes: 4096 };
-        say(&control, &welcome, &[]);
-        // A client that rejects WELCOME is gone.
-        let Ok(_attach) = control.receive(TIMEOUT) else { return };
-        let region = Region::create("fipsee-test", layout.region_bytes).expect("memory");
-        layout.write_to(&region).expect("it fits");
-        let info = BlockInfo {
-            first_sector: 0,
-            sector_count: 8,
-            block_bytes: 512,
-            optimal_bytes: 512,
-            max_transfer_bytes: 4096,
-            max_range_sectors: 8,
-            max_segments: 1,
-            capabilities: 0,
-            identity: [0; 16],
-        };
-        let reply = Control::Attached { queue_count: 1, region_bytes: layout.region_bytes, service_info: info.to_bytes() };
-        let (doorbell, (_, client_end)) = (EventDoorbell::new().expect("an eventfd"), SocketDoorbell::pair().expect("a pair"));
-        say(&control, &reply, &[region.as_fd(), doorbell.as_fd(), client_end.as_fd()]);
-        let _ = control.receive(TIMEOUT);
-    });
-    (dir, thread)
-}
-
-fn attach_to_scripted(welcome_features: u64, region_features: u64, worker_cpu: Option<u32>) -> Result<Option<usize>, Error> {
-    let mut layout = RegionLayout::plan(&PROFILE, 1, 4, 4096, 0);
-    layout.features = region_features;
-    layout.queues[0].worker_cpu_plus_1 = worker_cpu.map_or(0, |cpu| cpu + 1);
-    let (dir, thread) = scripted(welcome_features, layout);
-    let attached = Disk::attach(&dir.path("s"), &AttachOptions { depth: 4, ..AttachOptions::new("a") });
-    let worker_cpu = attached.map(|(_disk, queues)| queues[0].worker_cpu());
-    thread.join().expect("the script ran to its end");
-    worker_cpu
-}
-
-#[test]
-fn a_daemon_without_the_feature_is_used_as_before() {
-    assert_eq!(attach_to_scripted(0, 0, None).expect("attached"), None);
-    assert_eq!(attach_to_scripted(1, 1, Some(63)).expect("attached"), Some(63));
-    assert_eq!(attach_to_scripted(1, 1, None).expect("attached"), None);
-    // The worker may be on a CPU that this process cannot see: the user of the number must check.
-    assert_eq!(attach_to_scripted(1, 1, Some(1 << 20)).expect("attached"), Some(1 << 20));
-}
-
-/// checks: R-4.4-3, R-3.2-2
-#[test]
-fn a_daemon_that_does_not_keep_to_what_was_agreed_is_at_fault() {
-    for (welcome, region, cpu, what) in [
-        (2, 0, None, "features we did not offer"),
-        (3, 1, None, "features we did not offer"),
-        (0, 1, None, "the features of the region"),
-        (1, 0, None, "the features of the region"),
-        (1, 3, None, "the features of the region"),
-        (0, 0, Some(1), "44"),
-    ] {
-        let error = attach_to_scripted(welcome, region, cpu).expect_err(what).to_string();
-        assert_says(&error, &[what]);
-    }
 }

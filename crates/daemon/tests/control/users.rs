@@ -1,23 +1,9 @@
 //! Users: their groups, and the limits of all clients of one user.
 
-use fipsee_testkit::{CorrectClient, Daemon, Scratch, assert_says, eventually, is_root, refusal_of, skip};
+use fipsee_testkit::{CorrectClient, Daemon, Scratch, as_user, assert_says, eventually, is_root, refusal_of, skip};
 use fipsee_block::client::{Blocking, Disk, Error, Queue};
 use fipsee_ring::control::RefusalCode;
-use rustix::process::{Gid, Uid};
 use serde_json::json;
-
-/// Attach from a thread with other credentials, which the connection keeps.
-fn as_user<T: Send + 'static>(id: u32, groups: &[u32], act: impl FnOnce() -> T + Send + 'static) -> T {
-    let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
-    let change = move || {
-        rustix::thread::set_thread_groups(&groups).expect("root may");
-        let (group, user) = (Gid::from_raw(id), Uid::from_raw(id));
-        rustix::thread::set_thread_res_gid(group, group, group).expect("root may");
-        rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
-        act()
-    };
-    std::thread::spawn(change).join().expect("a thread")
-}
 
 fn attach_as(daemon: &Daemon, id: u32, groups: &[u32]) -> Result<(Disk, Vec<Queue>), Error> {
     let socket = daemon.socket();

@@ -87,7 +87,7 @@ fn a_queue_runs_once_all_of_it_is_known_in_whatever_order_that_was_said() {
         for step in order {
             match step {
                 0 => hypervisor.send(SET_VRING_NUM, &u32s(&[0, 64]), &[]),
-                1 => hypervisor.send(SET_VRING_ADDR, &queue.rings(&ram, 0, 0), &[]),
+                1 => hypervisor.send(SET_VRING_ADDR, &queue.addresses(&ram, 0, 0), &[]),
                 2 => hypervisor.send(SET_VRING_CALL, &u64s(&[0]), &[queue.call.as_fd()]),
                 3 => hypervisor.send(SET_VRING_KICK, &u64s(&[0]), &[queue.kick.as_fd()]),
                 _ => hypervisor.send(SET_VRING_ENABLE, &u32s(&[0, 1]), &[]),
@@ -110,7 +110,7 @@ fn without_protocol_features_a_queue_needs_no_enabling() {
     };
     say(SET_MEM_TABLE, &ram.table(), &[ram.file.as_fd()]);
     say(SET_VRING_NUM, &u32s(&[0, 64]), &[]);
-    say(SET_VRING_ADDR, &queue.rings(&ram, 0, 0), &[]);
+    say(SET_VRING_ADDR, &queue.addresses(&ram, 0, 0), &[]);
     say(SET_VRING_CALL, &u64s(&[0]), &[queue.call.as_fd()]);
     say(SET_VRING_KICK, &u64s(&[0]), &[queue.kick.as_fd()]);
     queue.write_block(&ram, 1, 1);
@@ -122,15 +122,15 @@ fn a_stopped_queue_reports_where_it_stopped_and_goes_on_there() {
     let daemon = Daemon::start(A);
     let mut vm = Vm::boot(&daemon.dir.path("a.sock"));
     vm.check();
-    assert_eq!(vm.queue.stop(&vm.hypervisor), vm.queue.next_available);
+    assert_eq!(vm.queue.stop(&vm.hypervisor), vm.queue.rings.next_available);
     vm.queue.put(&vm.ram, 0, FLUSH, 0);
     vm.queue.kick();
     // An answered request means that every earlier one was seen.
     vm.hypervisor.ask(GET_FEATURES, &[]);
     assert_eq!(vm.queue.reap(&vm.ram), []);
-    vm.queue.next_available -= 1;
+    vm.queue.rings.next_available -= 1;
     vm.queue.start(&vm.hypervisor, &vm.ram);
-    vm.queue.next_available += 1;
+    vm.queue.rings.next_available += 1;
     assert_eq!(vm.queue.wait(&vm.ram, 1), [(0, OK)]);
     vm.check();
 }

@@ -122,10 +122,10 @@ fn reconnect(vm: &mut Vm, socket: &Path, inflight: &Inflight) {
     vm.hypervisor = Hypervisor::connect(socket);
     vm.hypervisor.negotiate(&vm.ram);
     inflight.hand_over(&vm.hypervisor);
-    let used = vm.queue.used_index(&vm.ram);
-    let next_available = std::mem::replace(&mut vm.queue.next_available, used);
+    let used = vm.queue.rings.used_index(&vm.ram);
+    let next_available = std::mem::replace(&mut vm.queue.rings.next_available, used);
     vm.queue.start(&vm.hypervisor, &vm.ram);
-    vm.queue.next_available = next_available;
+    vm.queue.rings.next_available = next_available;
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn while_memory_is_migrated_every_page_that_is_written_is_marked() {
     vm.hypervisor.receive(SET_LOG_BASE).expect("an answer");
     vm.hypervisor.send(SET_FEATURES, &u64s(&[features | LOG_ALL]), &[]);
     let used = vm.queue.used_address(&vm.ram);
-    vm.hypervisor.send(SET_VRING_ADDR, &vm.queue.rings(&vm.ram, 1, used), &[]);
+    vm.hypervisor.send(SET_VRING_ADDR, &vm.queue.addresses(&vm.ram, 1, used), &[]);
     vm.check_block(1, 1);
     let page = |offset: u64| (vm.ram.guest + offset) / 4096;
     // The data, the status, the used ring.
@@ -228,7 +228,7 @@ fn while_memory_is_migrated_every_page_that_is_written_is_marked() {
     expected.sort_unstable();
     assert_eq!(pages(&log), expected);
     vm.hypervisor.send(SET_FEATURES, &u64s(&[features]), &[]);
-    vm.hypervisor.send(SET_VRING_ADDR, &vm.queue.rings(&vm.ram, 0, 0), &[]);
+    vm.hypervisor.send(SET_VRING_ADDR, &vm.queue.addresses(&vm.ram, 0, 0), &[]);
     std::os::unix::fs::FileExt::write_all_at(&log, &[0; 4096], 0).expect("a file");
     vm.check_block(1, 1);
     assert_eq!(pages(&log), [0_u64; 0]);

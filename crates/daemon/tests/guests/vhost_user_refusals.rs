@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use fipsee_testkit::hypervisor::*;
-use fipsee_testkit::{CorrectClient, Daemon, assert_says, eventually, is_root, refusal_of, skip};
+use fipsee_testkit::{CorrectClient, Daemon, as_user, assert_says, eventually, is_root, refusal_of, skip};
 use fipsee_block::client::AttachOptions;
 use fipsee_ring::control::RefusalCode;
 
@@ -224,7 +224,7 @@ fn rings_outside_memory_are_reported_and_the_connection_stays() {
     queue.start(&hypervisor, &elsewhere);
     correct_client.check();
     assert_says(&daemon.log(), &["a queue cannot be served", "its rings are not in the memory"]);
-    hypervisor.send(SET_VRING_ADDR, &queue.rings(&ram, 0, 0), &[]);
+    hypervisor.send(SET_VRING_ADDR, &queue.addresses(&ram, 0, 0), &[]);
     queue.write_block(&ram, 0, 1);
     correct_client.check();
 }
@@ -283,12 +283,7 @@ fn hypervisors_of_other_users_need_to_be_on_the_list() {
     std::fs::set_permissions(&daemon.dir.0, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("ours");
     let connect_as = |user: u32| {
         let socket = socket.clone();
-        let connect = move || {
-            let user = rustix::process::Uid::from_raw(user);
-            rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
-            Hypervisor::connect(&socket)
-        };
-        std::thread::spawn(connect).join().expect("connected")
+        as_user(user, &[], move || Hypervisor::connect(&socket))
     };
     connect_as(4000).assert_hung_up();
     eventually("the line in the log", || daemon.log().contains("disk 'a' is not for user 4000"));

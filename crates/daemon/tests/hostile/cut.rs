@@ -75,10 +75,10 @@ fn attach(vm: &mut Vm) {
         let index = 40 + u16::try_from(index).expect("four");
         vm.queue.describe(&vm.ram, index, at(offset), length, flags, index + 1);
     }
-    let before = vm.queue.used_index(&vm.ram);
+    let before = vm.queue.rings.used_index(&vm.ram);
     vm.queue.offer(&vm.ram, 40);
     vm.queue.kick();
-    eventually("the answer", || vm.queue.used_index(&vm.ram) != before);
+    eventually("the answer", || vm.queue.rings.used_index(&vm.ram) != before);
     let reply = vm.ram.read(PLACE + 0x5000, 64);
     assert_eq!(reply.first_chunk().and_then(Reply::from_bytes).expect("a reply").result, DONE);
 }

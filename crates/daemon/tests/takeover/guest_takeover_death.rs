@@ -7,7 +7,7 @@ use fipsee_testkit::guest::device::{Guest, IN, OK, OUT, Options};
 use fipsee_testkit::guest::frontend::Request;
 use fipsee_testkit::guest::ring::Woken;
 use fipsee_testkit::guest::machine::{Upgraded, start_guest, start_with, transfer};
-use fipsee_testkit::takeover::between::{Plan, Victim, forward_until_killed, intercept, kill_at_every_packet};
+use fipsee_testkit::takeover::between::{Plan, Victim, forward_until_killed, intercept};
 
 /// A guest that reads what it wrote over a virtqueue and over a ring, across every failure.
 struct ReconnectingGuest {
@@ -104,30 +104,5 @@ fn kill_at(plan: Plan) -> bool {
     true
 }
 
-fn kill_everywhere(victim: Victim, delivered: bool) {
-    let step = kill_at_every_packet(victim, delivered, kill_at);
-    assert!(
-        step >= 12,
-        "greeting, three sockets, a disk, two packets about being prepared, machine, memory, queues, end, taken: {step}"
-    );
-}
-
-#[test]
-fn old_daemon_dies_before_a_packet_arrives() {
-    kill_everywhere(Victim::Old, false);
-}
-
-#[test]
-fn old_daemon_dies_after_a_packet_arrived() {
-    kill_everywhere(Victim::Old, true);
-}
-
-#[test]
-fn new_daemon_dies_before_a_packet_arrives() {
-    kill_everywhere(Victim::New, false);
-}
-
-#[test]
-fn new_daemon_dies_after_a_packet_arrived() {
-    kill_everywhere(Victim::New, true);
-}
+// Greeting, three sockets, a disk, two packets about being prepared, machine, memory, queues, end, taken.
+fipsee_testkit::deaths_at_every_packet! { kill_at, 12 }

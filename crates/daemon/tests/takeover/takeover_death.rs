@@ -5,7 +5,7 @@ use std::time::Duration;
 use fipsee_testkit::{Daemon, bytes_of, eventually, finish_one, stamp};
 use fipsee_block::client::{Disk, Error, Queue, ReconnectPolicy};
 use fipsee_block::wire::Status;
-use fipsee_testkit::takeover::between::{Plan, Victim, forward_until_killed, intercept, kill_at_every_packet};
+use fipsee_testkit::takeover::between::{Plan, Victim, forward_until_killed, intercept};
 
 const POLICY: ReconnectPolicy = ReconnectPolicy {
     give_up_after: Duration::from_secs(30),
@@ -100,27 +100,5 @@ fn kill_at(plan: Plan) -> bool {
     true
 }
 
-fn kill_everywhere(victim: Victim, delivered: bool) {
-    let step = kill_at_every_packet(victim, delivered, kill_at);
-    assert!(step >= 9, "greeting, two sockets, a disk, two packets about being prepared, client, queue, end, taken: {step}");
-}
-
-#[test]
-fn old_daemon_dies_before_a_packet_arrives() {
-    kill_everywhere(Victim::Old, false);
-}
-
-#[test]
-fn old_daemon_dies_after_a_packet_arrived() {
-    kill_everywhere(Victim::Old, true);
-}
-
-#[test]
-fn new_daemon_dies_before_a_packet_arrives() {
-    kill_everywhere(Victim::New, false);
-}
-
-#[test]
-fn new_daemon_dies_after_a_packet_arrived() {
-    kill_everywhere(Victim::New, true);
-}
+// Greeting, two sockets, a disk, two packets about being prepared, client, queue, end, taken.
+fipsee_testkit::deaths_at_every_packet! { kill_at, 9 }

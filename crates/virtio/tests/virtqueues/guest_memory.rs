@@ -88,7 +88,7 @@ fn truncated_memory_stops_its_queue_before_anything_false_is_published() {
         assert_eq!(rings(&rig.error), 1, "{what}");
         assert!(rig.driver.ram.memory().is_broken());
         let again = Driver::new(Ram::new(), 16, true, 0);
-        rig.server.set_memory(again.ram.memory(), rig.driver.rings()).expect("the rings are there");
+        rig.server.set_memory(again.ram.memory(), rig.driver.addresses()).expect("the rings are there");
         assert_eq!(rig.visit(), 0, "{what}: it stays stopped");
     }
     assert_eq!(healthy.request(IN, 0, &[writable(DATA, 512)]).0, OK, "the neighbour continues");

@@ -2,7 +2,7 @@
 
 use crate::common::driver::DATA;
 use crate::common::ram::{BASE, END};
-use crate::common::{Driver, Fixture, HeldDisk, IN, OK, Options, Ram, Random, memory_disk, readable, rings, writable};
+use crate::common::{Memory as _, Driver, Fixture, HeldDisk, IN, OK, Options, Ram, Random, memory_disk, readable, rings, writable};
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
@@ -106,14 +106,14 @@ fn an_impossible_available_ring_stops_the_queue() {
     assert!(rig.fault().contains("names descriptor 16, and the queue has 16"), "{}", rig.fault());
 
     let mut rig = Fixture::new(memory_disk(), &Options::default());
-    rig.driver.ram.write_u16(rig.driver.available + 2, 17);
+    rig.driver.ram.store(rig.driver.available + 2, 17);
     assert!(rig.server.has_work());
     rig.visit();
     assert!(rig.fault().contains("by 17 entries"), "{}", rig.fault());
 
     // Backwards is a jump forwards.
     let mut rig = Fixture::new(memory_disk(), &Options { start: 5, ..Options::default() });
-    rig.driver.ram.write_u16(rig.driver.available + 2, 4);
+    rig.driver.ram.store(rig.driver.available + 2, 4);
     rig.visit();
     assert!(rig.fault().contains("by 65535 entries"), "{}", rig.fault());
     assert_eq!(rings(&rig.error), 1);

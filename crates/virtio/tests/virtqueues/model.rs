@@ -2,8 +2,8 @@
 
 use crate::common::disks::DISK_BYTES;
 use crate::common::driver::DATA;
-use crate::common::{
-    DISCARD, Driver, F_EVENT_IDX, F_FLUSH, F_INDIRECT, FLUSH, Fixture, IN, IOERR, OK, OUT, Options, Random, Segment,
+use crate::common::{Memory as _, 
+    DISCARD, Driver, F_EVENT_IDX, F_FLUSH, F_INDIRECT, FLUSH, Fixture, IN, IOERR, OK, OUT, Options, Random, Part,
     WRITE_ZEROES, memory_disk, readable, writable,
 };
 use fipsee_block::disk::{Disk, FileDisk, FileOptions};
@@ -27,7 +27,7 @@ fn below(random: &mut Random, end: usize) -> usize {
 }
 
 /// Cut `length` bytes at `base` into pieces.
-fn cut(random: &mut Random, base: u64, length: u32, make: fn(u64, u32) -> Segment) -> Vec<Segment> {
+fn cut(random: &mut Random, base: u64, length: u32, make: fn(u64, u32) -> Part) -> Vec<Part> {
     let mut pieces = Vec::new();
     let mut at = 0;
     while at < length {

@@ -1,7 +1,7 @@
 //! Kicks and interrupts: exactly when the other side asked, over the wrap of the indices, with and without the event index.
 
 use crate::common::driver::DATA;
-use crate::common::{F_EVENT_IDX, F_INDIRECT, Fixture, IN, OK, Options, Random, eventfd, memory_disk, rings, writable};
+use crate::common::{Memory as _, F_EVENT_IDX, F_INDIRECT, Fixture, IN, OK, Options, Random, eventfd, memory_disk, rings, writable};
 
 fn both() -> [Options; 2] {
     [
@@ -71,11 +71,11 @@ fn interrupts_come_exactly_when_the_driver_asks() {
             let before = rig.driver.next_used;
             let wanted = if event_index {
                 let event = before.wrapping_add(u16::try_from(random.below(9)).expect("small")).wrapping_sub(2);
-                rig.driver.ram.write_u16(rig.driver.available + 4 + 2 * u64::from(rig.driver.size), event);
+                rig.driver.ram.store(rig.driver.available + 4 + 2 * u64::from(rig.driver.size), event);
                 event.wrapping_sub(before) < batch
             } else {
                 let refused = random.below(2) == 0;
-                rig.driver.ram.write_u16(rig.driver.available, u16::from(refused));
+                rig.driver.ram.store(rig.driver.available, u16::from(refused));
                 !refused
             };
             rig.driver.publish();

@@ -3,8 +3,8 @@
 use crate::common::disks::DISK_BYTES;
 use crate::common::driver::DATA;
 use crate::common::ram::{BASE, END, SECOND};
-use crate::common::{
-    DISCARD, Driver, FLUSH, Fixture, GET_ID, HeldDisk, IN, IOERR, OK, OUT, Options, Random, Segment, UNSUPP, WRITE_ZEROES,
+use crate::common::{Memory as _, 
+    DISCARD, Driver, FLUSH, Fixture, GET_ID, HeldDisk, IN, IOERR, OK, OUT, Options, Random, Part, UNSUPP, WRITE_ZEROES,
     memory_disk, readable, writable,
 };
 use fipsee_block::disk::{FileDisk, FileOptions};
@@ -118,7 +118,7 @@ fn data_header_and_status_may_cross_regions() {
 fn requests_that_cannot_be_served_fail_alone() {
     let mut rig = Fixture::new(memory_disk(), &Options { size: 512, ..Options::default() });
     let sector = |count: u32| writable(DATA, count * 512);
-    let cases: Vec<(&str, u32, u64, Vec<Segment>)> = vec![
+    let cases: Vec<(&str, u32, u64, Vec<Part>)> = vec![
         ("at the end", IN, SECTORS, vec![sector(1)]),
         ("across the end", IN, SECTORS - 1, vec![sector(2)]),
         ("far beyond the end", IN, u64::MAX, vec![sector(1)]),
@@ -163,7 +163,7 @@ fn requests_that_cannot_be_served_fail_alone() {
 }
 
 /// A range at an address of its own.
-fn range(driver: &Driver, sector: u64, count: u32, flags: u32) -> Segment {
+fn range(driver: &Driver, sector: u64, count: u32, flags: u32) -> Part {
     let place = DATA + (1 << 20) + (sector ^ u64::from(count) ^ u64::from(flags) << 8) % 1024 * 16;
     let bytes = [&sector.to_le_bytes()[..], &count.to_le_bytes(), &flags.to_le_bytes()].concat();
     driver.ram.write(place, &bytes);

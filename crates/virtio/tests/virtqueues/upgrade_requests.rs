@@ -2,7 +2,7 @@
 
 use crate::common::driver::DATA;
 use crate::common::ram::END;
-use crate::common::{Fixture, IN, IOERR, OK, Options, Ram, Segment, UNSUPP, memory_disk, readable, writable};
+use crate::common::{Fixture, IN, IOERR, OK, Options, Ram, Part, UNSUPP, memory_disk, readable, writable};
 use fipsee_block::disk::MemoryDisk;
 use fipsee_virtio::blk::server::UpgradeToken;
 use fipsee_virtio::blk::upgrade::wire::{DONE, Entry, INVALID, Operation, PART_BYTES, REQUEST_TYPE, Reply, UpgradeRequest};
@@ -20,7 +20,7 @@ fn upgrade_request(queues: u32) -> UpgradeRequest {
 }
 
 /// Offer an upgrade request and have it taken; returns its head and the request that the device received.
-fn ask(rig: &mut Fixture<MemoryDisk>, sector: u64, data: &[Segment]) -> (u16, Vec<(UpgradeToken, UpgradeRequest)>) {
+fn ask(rig: &mut Fixture<MemoryDisk>, sector: u64, data: &[Part]) -> (u16, Vec<(UpgradeToken, UpgradeRequest)>) {
     let head = rig.driver.request(REQUEST_TYPE, sector, data);
     rig.driver.offer(head);
     rig.run();
@@ -126,7 +126,7 @@ fn a_pending_upgrade_request_survives_a_new_memory_table_and_does_not_hold_up_th
     let mut rig = rig();
     let (head, token) = hold_pending(&mut rig);
     let memory = rig.driver.ram.map_again();
-    rig.server.set_memory(memory, rig.driver.rings()).expect("the same rings");
+    rig.server.set_memory(memory, rig.driver.addresses()).expect("the same rings");
     assert!(rig.server.answer_upgrade_request(token, &Reply::of(6)));
     rig.server.flush();
     assert_eq!(rig.driver.take_used(), Some((head, 65)));
@@ -140,7 +140,7 @@ fn a_pending_upgrade_request_survives_a_new_memory_table_and_does_not_hold_up_th
 fn memory_without_the_rings_is_refused_and_the_old_one_goes_on() {
     let mut rig = rig();
     let other = Ram::of(vec![crate::common::ram::region(END + 4096, 1 << 20, 0)]);
-    let text = rig.server.set_memory(other.memory(), rig.driver.rings()).expect_err("no rings there");
+    let text = rig.server.set_memory(other.memory(), rig.driver.addresses()).expect_err("no rings there");
     assert!(text.contains("descriptor table"), "{text}");
     assert_eq!(rig.request(IN, 0, &[writable(DATA, 512)]).0, OK);
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use fipsee_block::wire::Status;
 use fipsee_testkit::guest::device::{DISCARD, FLUSH, IN, IO_ERROR, OK, OUT, Sent, UNMAP, UNSUPPORTED, WRITE_ZEROES};
-use fipsee_testkit::guest::virtqueue::Part;
+use fipsee_testkit::virtqueue::Part;
 
 use super::guest::Machine;
 use super::{Action, Done, Front, Limits, Piece, Request, Waited};

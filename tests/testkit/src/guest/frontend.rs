@@ -58,7 +58,8 @@ pub const INFLIGHT_SHMFD: u64 = 1 << 12;
 
 const VERSION: u32 = 1;
 const REPLY: u32 = 4;
-const NEED_REPLY: u32 = 8;
+/// Flag of a message that is to be confirmed.
+pub const NEED_REPLY: u32 = 8;
 const HEADER_BYTES: usize = 12;
 
 /// A connection to a back end.
@@ -138,8 +139,8 @@ impl Frontend {
     /// # Errors
     /// The back end says no, or is gone.
     pub fn set(&mut self, request: Request, body: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let flags = if self.acknowledged { VERSION | NEED_REPLY } else { VERSION };
-        self.send(request, flags, body, files)?;
+        let flags = if self.acknowledged { NEED_REPLY } else { 0 };
+        send(&self.socket, &message(request as u32, flags, body), files)?;
         if !self.acknowledged {
             return Ok(());
         }
@@ -155,7 +156,7 @@ impl Frontend {
     /// # Errors
     /// The back end is gone, or its answer is none.
     pub fn call(&mut self, request: Request, body: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-        self.send(request, VERSION, body, files)?;
+        send(&self.socket, &message(request as u32, 0, body), files)?;
         self.receive(request)
     }
 
@@ -201,48 +202,62 @@ impl Frontend {
         body.get(4..6).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]])).ok_or_else(|| io::Error::other("a short answer"))
     }
 
-    fn send(&mut self, request: Request, flags: u32, body: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let size = u32::try_from(body.len()).map_err(io::Error::other)?;
-        let mut message = [(request as u32).to_le_bytes(), flags.to_le_bytes(), size.to_le_bytes()].concat();
-        message.extend(body);
+    fn receive(&self, request: Request) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+        receive(&self.socket, request as u32)
+    }
+}
+
+/// A message that asks; `flags`: [`NEED_REPLY`].
+pub fn message(code: u32, flags: u32, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len()).expect("short");
+    let header = [code.to_le_bytes(), (VERSION | flags).to_le_bytes(), length.to_le_bytes()].concat();
+    [header, body.to_vec()].concat()
+}
+
+/// Send bytes as they are.
+///
+/// # Errors
+/// The back end is gone.
+pub fn send(socket: &UnixStream, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(files.is_empty() || control.push(SendAncillaryMessage::ScmRights(files)), "at most 64 descriptors");
+    let sent = sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+/// The answer to a request: its body and descriptors.
+///
+/// # Errors
+/// The back end is gone, or its answer is none.
+pub fn receive(socket: &UnixStream, code: u32) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut header = [0; HEADER_BYTES];
+    let files = fill(socket, &mut header)?;
+    let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    if word(0) != code || word(4) != VERSION | REPLY {
+        return Err(io::Error::other(format!("{header:x?} does not answer {code}")));
+    }
+    let mut body = vec![0; usize::try_from(word(8)).unwrap_or(0).min(4096)];
+    fill(socket, &mut body)?;
+    Ok((body, files))
+}
+
+fn fill(socket: &UnixStream, into: &mut [u8]) -> io::Result<Vec<OwnedFd>> {
+    let (mut filled, mut files) = (0, Vec::new());
+    while filled < into.len() {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
-            return Err(io::Error::other("more descriptors than a message carries"));
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let received = recvmsg(socket, &mut [IoSliceMut::new(&mut into[filled..])], &mut control, flags)?;
+        if received.bytes == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let sent = sendmsg(self.socket.as_fd(), &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL)?;
-        if sent == message.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
-    }
-
-    fn receive(&mut self, request: Request) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-        let mut header = [0; HEADER_BYTES];
-        let files = self.fill(&mut header)?;
-        let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-        if word(0) != request as u32 || word(4) & REPLY == 0 {
-            return Err(io::Error::other(format!("{header:x?} does not answer {request:?}")));
-        }
-        let mut body = vec![0; usize::try_from(word(8)).unwrap_or(0).min(4096)];
-        self.fill(&mut body)?;
-        Ok((body, files))
-    }
-
-    fn fill(&mut self, into: &mut [u8]) -> io::Result<Vec<OwnedFd>> {
-        let (mut filled, mut files) = (0, Vec::new());
-        while filled < into.len() {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-            let mut control = RecvAncillaryBuffer::new(&mut space);
-            let flags = RecvFlags::CMSG_CLOEXEC;
-            let received = recvmsg(self.socket.as_fd(), &mut [IoSliceMut::new(&mut into[filled..])], &mut control, flags)?;
-            if received.bytes == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            filled += received.bytes;
-            for message in control.drain() {
-                if let RecvAncillaryMessage::ScmRights(rights) = message {
-                    files.extend(rights);
-                }
+        filled += received.bytes;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                files.extend(rights);
             }
         }
-        Ok(files)
     }
+    Ok(files)
 }

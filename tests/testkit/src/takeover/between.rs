@@ -38,9 +38,31 @@ pub struct Outcome {
     pub taken: bool,
 }
 
-/// Takeovers in each of which `kill_at` kills one packet later, until it returns that one was over before. Their number.
-pub fn kill_at_every_packet(victim: Victim, delivered: bool, kill_at: impl Fn(Plan) -> bool) -> usize {
-    (0..).find(|step| !kill_at(Plan { victim, step: *step, delivered })).unwrap_or(0)
+/// Takeovers in each of which `kill_at` kills one packet later, until it returns that one was over before: after so many packets
+/// at least.
+pub fn kill_at_every_packet(victim: Victim, delivered: bool, kill_at: impl Fn(Plan) -> bool, packets: usize) {
+    let step = (0..).find(|step| !kill_at(Plan { victim, step: *step, delivered })).unwrap_or(0);
+    assert!(step >= packets, "{step} packets");
+}
+
+/// Tests in which either daemon is killed before and after each packet of a takeover.
+#[macro_export]
+macro_rules! deaths_at_every_packet {
+    ($kill_at:path, $packets:literal) => {
+        $crate::deaths_at_every_packet! { $kill_at, $packets,
+            old_daemon_dies_before_a_packet_arrives Old false,
+            old_daemon_dies_after_a_packet_arrived Old true,
+            new_daemon_dies_before_a_packet_arrives New false,
+            new_daemon_dies_after_a_packet_arrived New true,
+        }
+    };
+    ($kill_at:path, $packets:literal, $($test:ident $victim:ident $delivered:literal,)+) => {
+        $(#[test]
+        fn $test() {
+            let victim = $crate::takeover::between::Victim::$victim;
+            $crate::takeover::between::kill_at_every_packet(victim, $delivered, $kill_at, $packets);
+        })+
+    };
 }
 
 /// Listen at the old daemon's admin path, and move the old daemon's socket.

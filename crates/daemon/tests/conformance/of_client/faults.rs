@@ -4,7 +4,7 @@ use fipsee_block::client::{AttachOptions, Disk, Error, Event};
 use fipsee_ring::control::RefusalCode;
 use rustix::fs::SealFlags;
 
-use fipsee_testkit::Scratch;
+use fipsee_testkit::{Scratch, assert_says};
 use super::mock::{Script, completion, event, handshake, play};
 use fipsee_testkit::bytes::*;
 
@@ -163,6 +163,47 @@ fn block_info_outside_its_bounds_is_a_fault() {
     // Unknown capabilities are ignored, and more segments than a daemon gives are none too many.
     let change = |script: &mut Script| script.attached[56..64].copy_from_slice(&[0xff; 8]);
     attach(changed(change), &options(8)).expect("ignored");
+}
+
+/// Attach to a daemon with these features in WELCOME and in the region, and this word about its worker; the worker's CPU.
+fn told_of_worker(welcome: u8, region: u8, worker_cpu_plus_1: u32) -> Result<Option<usize>, Error> {
+    let script = changed(|script| {
+        script.welcome[24] = welcome;
+        script.region[24] = region;
+        script.region[108..112].copy_from_slice(&worker_cpu_plus_1.to_le_bytes());
+    });
+    let (dir, daemon) = play(move |control| {
+        handshake(control, &script).map(|attached| attached.control.receive().is_none());
+    });
+    let attached = Disk::attach(&dir.path("s"), &AttachOptions { ask_worker_cpu: true, ..options(8) });
+    let worker_cpu = attached.map(|(_disk, queues)| queues[0].worker_cpu());
+    daemon.join().expect("no panic");
+    worker_cpu
+}
+
+#[test]
+fn a_daemon_without_the_feature_is_used_as_before() {
+    // The worker may be on a CPU that this process cannot see: the user of the number must check.
+    for (welcome, region, word, expected) in
+        [(0, 0, 0, None), (1, 1, 64, Some(63)), (1, 1, 0, None), (1, 1, (1 << 20) + 1, Some(1 << 20))]
+    {
+        assert_eq!(told_of_worker(welcome, region, word).expect("attached"), expected);
+    }
+}
+
+/// checks: R-4.4-3, R-3.2-2
+#[test]
+fn a_daemon_that_does_not_keep_to_what_was_agreed_is_at_fault() {
+    for (welcome, region, word, what) in [
+        (2, 0, 0, "features we did not offer"),
+        (3, 1, 0, "features we did not offer"),
+        (0, 1, 0, "the features of the region"),
+        (1, 0, 0, "the features of the region"),
+        (1, 3, 0, "the features of the region"),
+        (0, 0, 2, "44"),
+    ] {
+        assert_says(&told_of_worker(welcome, region, word).expect_err(what).to_string(), &[what]);
+    }
 }
 
 /// One request, answered by these messages; what the client makes of them, and the tag that it used.

@@ -46,6 +46,10 @@ fn control_messages_are_as_laid_out() {
     (options.read_only, options.exclusive) = (true, true);
     assert!(matches!(Disk::attach(&dir.path("s"), &options), Err(Error::Disconnected)));
     daemon.join().expect("no panic");
+    let (dir, daemon) = play(|control| assert_eq!(control.receive().expect("HELLO").bytes, hello(1, 1, 5), "and about workers"));
+    options.ask_worker_cpu = true;
+    assert!(matches!(Disk::attach(&dir.path("s"), &options), Err(Error::Disconnected)));
+    daemon.join().expect("no panic");
     let client = |disk: Disk, queue: Queue| {
         let memory = disk.create_memory(8192).expect("registered");
         disk.unregister(&memory).expect("unregistered");

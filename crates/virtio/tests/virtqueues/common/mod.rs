@@ -19,9 +19,10 @@ use fipsee_virtio::core::memory::GuestMemory;
 use rustix::event::EventfdFlags;
 
 pub(crate) use fipsee_testkit::Random;
+pub(crate) use fipsee_testkit::virtqueue::{Memory, Part};
 
 pub(crate) use self::disks::{HeldDisk, memory_disk};
-pub(crate) use self::driver::{Driver, Segment, readable, writable};
+pub(crate) use self::driver::{Driver, readable, writable};
 pub(crate) use self::ram::Ram;
 
 pub(crate) const IN: u32 = 0;
@@ -125,7 +126,7 @@ impl<D: Disk> Fixture<D> {
             queue: DeviceQueueSetup {
                 memory: driver.ram.memory(),
                 size: options.size,
-                rings: driver.rings(),
+                rings: driver.addresses(),
                 next_available: options.start,
                 features: options.features,
                 kick: eventfd(),
@@ -175,7 +176,7 @@ impl<D: Disk> Fixture<D> {
     }
 
     /// An ordinary request: header, data, status.
-    pub(crate) fn request(&mut self, kind: u32, sector: u64, data: &[Segment]) -> (u8, u32) {
+    pub(crate) fn request(&mut self, kind: u32, sector: u64, data: &[Part]) -> (u8, u32) {
         let head = self.driver.request(kind, sector, data);
         self.round(head)
     }
@@ -183,12 +184,4 @@ impl<D: Disk> Fixture<D> {
     pub(crate) fn fault(&self) -> &str {
         self.server.queue.fault().unwrap_or("")
     }
-}
-
-pub(crate) fn all_features(disk: &impl Disk) -> u64 {
-    config::features(&disk.info(), false)
-}
-
-pub(crate) fn memory_of(ram: &Ram) -> Arc<GuestMemory> {
-    ram.memory()
 }

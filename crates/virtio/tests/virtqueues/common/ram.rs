@@ -3,7 +3,9 @@
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
+use fipsee_testkit::virtqueue::Memory;
 use fipsee_virtio::core::memory::{GuestMemory, GuestRegion, RegionDescription};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -64,32 +66,29 @@ impl Ram {
         let region = region.unwrap_or_else(|| panic!("{address:#x} is not in guest memory"));
         region.base.as_ptr().wrapping_add(usize::try_from(region.offset_bytes + address - region.address).expect("small"))
     }
+}
 
-    pub(crate) fn write(&self, address: u64, bytes: &[u8]) {
+impl Memory for Ram {
+    fn write(&self, address: u64, bytes: &[u8]) {
         for (at, byte) in (address..).zip(bytes) {
             // SAFETY: within a region; the server reads it at other times, or expects anything.
             unsafe { self.place(at).write_volatile(*byte) };
         }
     }
 
-    pub(crate) fn read(&self, address: u64, length_bytes: usize) -> Vec<u8> {
+    fn read(&self, address: u64, length_bytes: usize) -> Vec<u8> {
         // SAFETY: as above.
         (address..).take(length_bytes).map(|at| unsafe { self.place(at).read_volatile() }).collect()
     }
 
-    pub(crate) fn write_u16(&self, address: u64, value: u16) {
+    fn store(&self, address: u64, value: u16) {
         // SAFETY: within a region and aligned.
-        unsafe { std::sync::atomic::AtomicU16::from_ptr(self.place(address).cast()) }
-            .store(value, std::sync::atomic::Ordering::SeqCst);
+        unsafe { AtomicU16::from_ptr(self.place(address).cast()) }.store(value, Ordering::SeqCst);
     }
 
-    pub(crate) fn read_u16(&self, address: u64) -> u16 {
+    fn load(&self, address: u64) -> u16 {
         // SAFETY: as above.
-        unsafe { std::sync::atomic::AtomicU16::from_ptr(self.place(address).cast()) }.load(std::sync::atomic::Ordering::SeqCst)
-    }
-
-    pub(crate) fn read_u32(&self, address: u64) -> u32 {
-        u32::from_le_bytes(self.read(address, 4).try_into().expect("four bytes"))
+        unsafe { AtomicU16::from_ptr(self.place(address).cast()) }.load(Ordering::SeqCst)
     }
 }
 
