@@ -11,6 +11,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use fipsee_testkit::daemon::Launch;
+
 pub use fipsee_testkit::{Daemon, Guard, Scratch, skip};
 
 /// A bound against hanging; nothing is expected to take long.

@@ -7,7 +7,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fipsee_block::client::{AttachOptions, Blocking};
-
 use fipsee_oracle::content::{self, Found, Random, SECTOR_BYTES};
 use fipsee_testkit::daemon::Launch;
 use fipsee_testkit::{Daemon, Scratch, TIMEOUT};

@@ -6,9 +6,9 @@ use std::time::Duration;
 use fipsee_block::disk::faults::Fault;
 use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, Faults, Submitted, Ticket};
 use fipsee_block::wire::{Operation, SECTOR_BYTES, Status};
-use fipsee_testkit::{Scratch, Worker, request};
 use fipsee_ring::clock;
 use fipsee_serve::Engine as _;
+use fipsee_testkit::{Scratch, Worker, request};
 use rustix::io::Errno;
 
 fn open(text: &str) -> AnyDisk {

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fipsee_block::disk::{DirectMode, Disk, Engine, FileDisk, FileOptions, Submitted, Ticket};
 use fipsee_block::wire::{CAPABILITY_DISCARD, CAPABILITY_WRITE, Operation, Status};
+use fipsee_serve::Engine as _;
 use fipsee_testkit::worker::{create, options, refusal};
 use fipsee_testkit::{Scratch, Worker, assert_says, request, skip};
-use fipsee_serve::Engine as _;
 use rustix::event::epoll;
 
 #[test]

@@ -5,9 +5,9 @@ use std::path::Path;
 use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, Submitted, Ticket};
 use fipsee_block::request::Request;
 use fipsee_block::wire::{BlockInfo, Operation, SECTOR_BYTES, Status};
-use fipsee_testkit::{Random, Scratch, Worker, skip};
 use fipsee_ring::memory::Span;
 use fipsee_serve::Engine as _;
+use fipsee_testkit::{Random, Scratch, Worker, skip};
 
 const DISK_BYTES: u64 = 6 << 20;
 /// Client memory of one request in flight, and how many of them.

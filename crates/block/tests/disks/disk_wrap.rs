@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, Submitted, Ticket};
 use fipsee_block::wire::{Operation, SECTOR_BYTES, Status};
-use fipsee_testkit::{Random, Scratch, Worker, request};
 use fipsee_serve::Engine as _;
+use fipsee_testkit::{Random, Scratch, Worker, request};
 
 const SECTORS: u64 = 64;
 

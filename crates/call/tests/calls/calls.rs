@@ -3,11 +3,12 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::service::{Arithmetic, Operation, Request, Running, Socket, add, answer, ok};
-use fipsee_testkit::TIMEOUT;
 use fipsee_call::raw::RawClient;
 use fipsee_call::{CallError, Client, ConnectOptions, Error, Served, Server, ServerOptions, Service, WaitMode};
 use fipsee_ring::tuning::{Choices, Ownership, Touch};
+use fipsee_testkit::TIMEOUT;
+
+use crate::service::{Arithmetic, Operation, Request, Running, Socket, add, answer, ok};
 
 #[test]
 fn a_call_returns_its_reply() {

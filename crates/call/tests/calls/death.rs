@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::service::{Arithmetic, Operation, Request, Running, Socket, add, answer, ok};
-use fipsee_testkit::{Guard, TIMEOUT, await_word, child, eventually};
 use fipsee_call::{Client, ConnectOptions, Error, Server, ServerOptions, WaitMode};
+use fipsee_testkit::{Guard, TIMEOUT, await_word, child, eventually};
+
+use crate::service::{Arithmetic, Operation, Request, Running, Socket, add, answer, ok};
 
 /// The parent may go on.
 fn say_ready() {

@@ -2,9 +2,10 @@
 
 use std::process::Stdio;
 
-use crate::service::{Arithmetic, Running, add, ok};
-use fipsee_testkit::{child, eventually};
 use fipsee_call::Client;
+use fipsee_testkit::{child, eventually};
+
+use crate::service::{Arithmetic, Running, add, ok};
 
 /// Resident kilobytes of this process, and its open descriptors.
 fn footprint() -> (u64, usize) {

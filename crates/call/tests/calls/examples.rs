@@ -2,8 +2,9 @@
 
 use std::process::{Command, Stdio};
 
-use crate::service::Socket;
 use fipsee_testkit::eventually;
+
+use crate::service::Socket;
 
 const COUNTER: &str = include_str!("../../examples/counter.rs");
 const GUIDE: &str = include_str!("../../../../docs/guide/calls.md");

@@ -1,17 +1,18 @@
 //! Faulty clients lose their own channel, with a reason; a client beside them notices nothing.
 
 use std::convert::Infallible;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
-use crate::service::{Arithmetic, Operation, Request, Running, Socket, add, answer, ok};
-use fipsee_testkit::{TIMEOUT, eventually};
 use fipsee_call::{CallError, Client, Error, PROFILE, SERVICE_CALLS, Served, Server, ServerOptions, Service};
 use fipsee_ring::Message;
 use fipsee_ring::control::{Control, Refusal, RefusalCode, Wanted};
 use fipsee_ring::handshake::{self, AttachedChannel};
 use fipsee_ring::region::Region;
 use fipsee_ring::seqpacket::Seqpacket;
-use std::os::fd::AsFd;
+use fipsee_testkit::{TIMEOUT, eventually};
+
+use crate::service::{Arithmetic, Operation, Request, Running, Socket, add, answer, ok};
 
 fn wanted() -> Wanted {
     let name = Arithmetic::NAME.to_owned();

@@ -3,8 +3,6 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
 
-use crate::service::{Arithmetic, Reply, Socket, add, ok};
-use fipsee_testkit::{TIMEOUT, eventually};
 use fipsee_call::{CallError, Client, Error, PROFILE, Server, ServerOptions, Service, ServiceInfo};
 use fipsee_ring::Message;
 use fipsee_ring::channel::RegionLayout;
@@ -12,9 +10,12 @@ use fipsee_ring::control::{Control, RefusalCode};
 use fipsee_ring::handshake::Grant;
 use fipsee_ring::listener::Listener;
 use fipsee_ring::seqpacket::Seqpacket;
+use fipsee_testkit::{TIMEOUT, eventually};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::SocketType;
 use zerocopy::IntoBytes;
+
+use crate::service::{Arithmetic, Reply, Socket, add, ok};
 
 const INFO: ServiceInfo = ServiceInfo { request_bytes: 24, reply_bytes: 16, request_payload_bytes: 64, reply_payload_bytes: 128 };
 

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Output, Stdio};
 
 use fipsee_testkit::{Guard, Scratch, wait_for};
-use crate::program::{FIPSEE, assert_error, assert_success};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+use crate::program::{FIPSEE, assert_error, assert_success};
 
 const PING_KEYS: [&str; 10] = [
     "design",

@@ -5,11 +5,12 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Instant;
 
-use fipsee_testkit::{Daemon, Guard, Scratch, TIMEOUT};
-use crate::program::{FIPSEE, Fipsee, assert_error, assert_success, json, noise, serve, text};
-use fipsee_testkit::guest::device::{Guest, IN, OK, OUT, Options};
 use fipsee_ring::control::{Control, Refusal, RefusalCode, VERSION, Wanted};
 use fipsee_ring::seqpacket::Seqpacket;
+use fipsee_testkit::guest::device::{Guest, IN, OK, OUT, Options};
+use fipsee_testkit::{Daemon, Guard, Scratch, TIMEOUT};
+
+use crate::program::{FIPSEE, Fipsee, assert_error, assert_success, json, noise, serve, text};
 
 const DISK_BYTES: usize = 1 << 20;
 

@@ -5,8 +5,8 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use fipsee_block::client::{AttachOptions, Claim};
-
 use fipsee_testkit::{Daemon, Guard, TIMEOUT};
+
 use crate::program::{Fipsee, assert_error, assert_success, noise, serve, text};
 
 const MIB: usize = 1 << 20;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fipsee_testkit::{Scratch, skip};
+
 use crate::program::{Fipsee, assert_success, serve, text};
 
 /// Size of the image: several times what any cache between the tools holds.

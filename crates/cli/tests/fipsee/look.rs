@@ -1,6 +1,7 @@
 //! `fipsee ls`, `info`, `stat` and `resize` against a real daemon.
 
 use fipsee_testkit::Scratch;
+
 use crate::program::{FIPSEE, Fipsee, assert_error, assert_keys, assert_success, json, serve, text};
 
 const SIZES: [&str; 3] = ["size_bytes", "block_bytes", "max_transfer_bytes"];

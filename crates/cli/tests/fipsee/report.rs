@@ -8,10 +8,11 @@ use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
 use fipsee_testkit::{Guard, Scratch, TIMEOUT};
-use crate::program::{FIPSEE, assert_error, assert_keys, assert_success, text};
 use fipsee_topology::pin;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
+
+use crate::program::{FIPSEE, assert_error, assert_keys, assert_success, text};
 
 const FILES: [&str; 4] = ["report.json", "report.md", "sizes.svg", "waits.svg"];
 /// The picture of the machine's lines, with two CPUs.

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use fipsee_testkit::Scratch;
-use crate::program::{FIPSEE, Fipsee, assert_error, assert_keys, assert_success, json, serve};
 use fipsee_topology::pin;
 use serde_json::Value;
+
+use crate::program::{FIPSEE, Fipsee, assert_error, assert_keys, assert_success, json, serve};
 
 fn topology(arguments: &[&str]) -> Output {
     Command::new(FIPSEE).arg("topology").args(arguments).output().expect("fipsee runs")

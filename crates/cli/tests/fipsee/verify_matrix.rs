@@ -3,6 +3,7 @@
 use std::process::{Child, Output, Stdio};
 
 use fipsee_testkit::Daemon;
+
 use crate::program::{Fipsee, assert_error, json, serve};
 
 const DISKS: [&str; 2] = ["m=memory:256M", "f=file:{dir}/disk,size=256M"];

@@ -2,13 +2,13 @@
 
 use std::os::fd::AsFd;
 
+use fipsee_testkit::bytes::*;
+use fipsee_testkit::{CorrectClient, Daemon, eventually};
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
 use super::client::{Client, greeted};
-use fipsee_testkit::{CorrectClient, Daemon, eventually};
-use fipsee_testkit::bytes::*;
 
 const SHRINK: SealFlags = SealFlags::SHRINK;
 

@@ -1,10 +1,10 @@
 //! Sections 5.1 to 5.4, 5.8 and 5.9: requests, their checks and their effects.
 
+use fipsee_testkit::bytes::*;
+use fipsee_testkit::{CorrectClient, Daemon};
 use rustix::fs::SealFlags;
 
 use super::client::Client;
-use fipsee_testkit::{CorrectClient, Daemon};
-use fipsee_testkit::bytes::*;
 
 const SECTORS: u64 = 2048;
 const TAG: u16 = 0xbeef;

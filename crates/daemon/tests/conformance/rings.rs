@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
+use fipsee_testkit::bytes::*;
+use fipsee_testkit::{CorrectClient, Daemon};
 use rustix::process::Signal;
 
 use super::client::{Client, entries};
-use fipsee_testkit::{CorrectClient, Daemon};
-use fipsee_testkit::bytes::*;
 
 fn daemon(wait: &str) -> (Daemon, CorrectClient) {
     let daemon = Daemon::start(&["--disk", "a=memory:1M", "--disk", "w=memory:1M", "--workers", "1", "--wait", wait]);

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use super::client::Client;
 use fipsee_testkit::Daemon;
-use super::document::blocks;
 use fipsee_testkit::bytes::*;
+
+use super::client::Client;
+use super::document::blocks;
 
 struct Document(BTreeMap<String, Vec<Option<u8>>>);
 

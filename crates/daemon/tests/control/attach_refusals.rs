@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use fipsee_testkit::raw::{HELLO, RawClient, assert_closed, connect, receive, receive_refusal, say};
-use fipsee_testkit::{CorrectClient, Daemon, Scratch, as_user, assert_says, eventually, finish_one, is_root, refusal_of, skip};
 use fipsee_block::client::{AttachOptions, Disk, Error};
 use fipsee_ring::control::{Control, RefusalCode, Wanted};
 use fipsee_ring::seqpacket::Seqpacket;
+use fipsee_testkit::raw::{HELLO, RawClient, assert_closed, connect, receive, receive_refusal, say};
+use fipsee_testkit::{CorrectClient, Daemon, Scratch, as_user, assert_says, eventually, finish_one, is_root, refusal_of, skip};
 
 #[test]
 fn unknown_disk_is_refused_with_the_names_there_are() {

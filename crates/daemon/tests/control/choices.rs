@@ -1,11 +1,11 @@
 //! The choices of rings: the clients that the daemon advises, its advice, and the source of it.
 
-use fipsee_testkit::raw::{RawClient, attach_message, connect, receive, say};
-use fipsee_testkit::{Daemon, Scratch, assert_says, skip};
 use fipsee_block::client::Queue;
 use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU};
 use fipsee_ring::control::{Control, VERSION};
 use fipsee_ring::tuning::{Choices, Ownership, TAKE_MANY, Touch};
+use fipsee_testkit::raw::{RawClient, attach_message, connect, receive, say};
+use fipsee_testkit::{Daemon, Scratch, assert_says, skip};
 use fipsee_topology::cache::{self, Kept};
 use fipsee_topology::choose::{self, Basis, ByDistance, Chosen, Trial};
 use fipsee_topology::machine::Machine;

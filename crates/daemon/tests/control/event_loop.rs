@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use fipsee_testkit::{Daemon, TIMEOUT};
 use fipsee_block::client::{Buffer, Queue};
 use fipsee_block::wire::Status;
+use fipsee_testkit::{Daemon, TIMEOUT};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 
 const REQUESTS: u64 = 100_000;

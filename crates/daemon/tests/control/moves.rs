@@ -1,10 +1,10 @@
 //! Queues move between workers when departed clients leave one of them with more than its share; no request is lost.
 
-use fipsee_testkit::{Daemon, eventually, finish_one};
 use fipsee_block::client::{AttachOptions, Disk};
 use fipsee_block::wire::Status;
-use serde_json::json;
 use fipsee_testkit::load::Load;
+use fipsee_testkit::{Daemon, eventually, finish_one};
+use serde_json::json;
 
 /// The number of queues that each worker serves.
 fn queues(daemon: &Daemon) -> Vec<u64> {

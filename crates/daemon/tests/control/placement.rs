@@ -1,12 +1,12 @@
 //! The CPUs of workers, how they are reported, and old programs beside new ones.
 
 
-use fipsee_testkit::raw::{HELLO, RawClient, attach_message, connect, receive, say};
-use fipsee_testkit::{Daemon, Scratch, assert_says, eventually, refused, skip};
 use fipsee_block::client::{AttachOptions, Queue};
 use fipsee_block::wire::{FEATURE_SOLE_WRITER, FEATURES};
 use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU};
 use fipsee_ring::control::{Control, VERSION};
+use fipsee_testkit::raw::{HELLO, RawClient, attach_message, connect, receive, say};
+use fipsee_testkit::{Daemon, Scratch, assert_says, eventually, refused, skip};
 use fipsee_topology::{cpu_list, pin};
 use serde_json::{Value, json};
 

@@ -1,8 +1,8 @@
 //! The configuration is read again while clients are served.
 
-use fipsee_testkit::{CorrectClient, Daemon, Scratch, assert_says, eventually, refusal_of, refused_in};
 use fipsee_block::client::{AttachOptions, Disk};
 use fipsee_ring::control::RefusalCode;
+use fipsee_testkit::{CorrectClient, Daemon, Scratch, assert_says, eventually, refusal_of, refused_in};
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 

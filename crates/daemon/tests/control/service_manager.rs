@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use fipsee_testkit::{Scratch, TIMEOUT, assert_says, eventually};
 use fipsee_block::client::{AttachOptions, Blocking};
 use fipsee_ring::seqpacket::{Seqpacket, socket_address};
+use fipsee_testkit::{Scratch, TIMEOUT, assert_says, eventually};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal};
 

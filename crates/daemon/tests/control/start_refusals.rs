@@ -4,7 +4,6 @@ use std::os::unix::fs::FileTypeExt;
 use std::process::Command;
 
 use fipsee_ring::wait::WaitMode;
-
 use fipsee_testkit::{CorrectClient, Daemon, Scratch, assert_says, refused, refused_in, skip, stamp};
 
 /// Run with both limits of a resource lowered; the hard one, too, because the daemon raises the soft one.

@@ -1,8 +1,8 @@
 //! Users: their groups, and the limits of all clients of one user.
 
-use fipsee_testkit::{CorrectClient, Daemon, Scratch, as_user, assert_says, eventually, is_root, refusal_of, skip};
 use fipsee_block::client::{Blocking, Disk, Error, Queue};
 use fipsee_ring::control::RefusalCode;
+use fipsee_testkit::{CorrectClient, Daemon, Scratch, as_user, assert_says, eventually, is_root, refusal_of, skip};
 use serde_json::json;
 
 fn attach_as(daemon: &Daemon, id: u32, groups: &[u32]) -> Result<(Disk, Vec<Queue>), Error> {

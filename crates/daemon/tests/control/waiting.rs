@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use fipsee_testkit::{Daemon, alone, cpu_ticks, eventually, finish_all, stamp};
 use fipsee_block::client::{AttachOptions, Disk, Error, Queue};
 use fipsee_block::wire::{SECTOR_BYTES, Status};
 use fipsee_ring::wait::WaitMode;
+use fipsee_testkit::{Daemon, alone, cpu_ticks, eventually, finish_all, stamp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::CpuSet;
 use serde_json::json;

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use fipsee_testkit::raw::{BOTH, RawClient, answers_of, attach_message};
-use fipsee_testkit::{CorrectClient, Daemon, assert_says, eventually, finish_one};
 use fipsee_block::client::{AttachOptions, DiskError, Error};
 use fipsee_block::packed::{Short, pack};
 use fipsee_block::wire::{FLAG_FUA, Operation, Segment, Status, request_one_segment};
 use fipsee_ring::channel::{ClientQueue, QueueGeometry};
+use fipsee_testkit::raw::{BOTH, RawClient, answers_of, attach_message};
+use fipsee_testkit::{CorrectClient, Daemon, assert_says, eventually, finish_one};
 
 fn piece(offset_sectors: u32, length_sectors: u16, region: u16) -> Segment {
     Segment { offset_sectors, length_sectors, region }

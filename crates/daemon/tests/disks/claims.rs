@@ -3,12 +3,12 @@
 use std::io::{BufRead, BufReader, Write};
 use std::time::{Duration, Instant};
 
-use fipsee_testkit::raw::{attach_message, connect, receive, receive_refusal, say};
-use fipsee_testkit::{Daemon, Scratch, TIMEOUT, assert_says, child, eventually, finish_one, refusal_of, stamp};
 use fipsee_block::client::{AttachOptions, Claim, Disk, Error, ReconnectPolicy};
 use fipsee_block::wire::{ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, FEATURE_SOLE_WRITER, Status};
 use fipsee_ring::control::{Control, Refusal, RefusalCode, VERSION, Wanted};
 use fipsee_ring::seqpacket::Seqpacket;
+use fipsee_testkit::raw::{attach_message, connect, receive, receive_refusal, say};
+use fipsee_testkit::{Daemon, Scratch, TIMEOUT, assert_says, child, eventually, finish_one, refusal_of, stamp};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 

@@ -3,10 +3,10 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use fipsee_testkit::{Daemon, await_word, child, eventually, finish_all, stamp};
 use fipsee_block::client::{AttachOptions, Disk, Error, Queue};
 use fipsee_block::wire::{SECTOR_BYTES, Status};
 use fipsee_ring::wait::WaitMode;
+use fipsee_testkit::{Daemon, await_word, child, eventually, finish_all, stamp};
 use rustix::process::Pid;
 
 /// The best of several tries measures the program; the others measure the machine.

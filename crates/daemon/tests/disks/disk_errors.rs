@@ -3,9 +3,9 @@
 
 use std::time::Instant;
 
-use fipsee_testkit::{Daemon, assert_says, eventually, stamp};
 use fipsee_block::client::{DiskError, Error};
 use fipsee_block::wire::Status;
+use fipsee_testkit::{Daemon, assert_says, eventually, stamp};
 use serde_json::{Value, json};
 
 fn lines(daemon: &Daemon, what: &str) -> Vec<String> {

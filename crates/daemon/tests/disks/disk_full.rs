@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use fipsee_testkit::{CorrectClient, Daemon, Scratch, assert_says, eventually, is_root, skip, stamp};
 use fipsee_block::client::{DiskError, Error};
 use fipsee_block::wire::Status;
+use fipsee_testkit::{CorrectClient, Daemon, Scratch, assert_says, eventually, is_root, skip, stamp};
 
 #[test]
 fn full_file_system_fails_the_write_with_no_space_and_freeing_some_makes_it_succeed() {

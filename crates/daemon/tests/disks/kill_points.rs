@@ -4,13 +4,13 @@
 use std::path::Path;
 use std::time::Instant;
 
-use fipsee_testkit::raw::{BOTH, HELLO, RawClient, attach_message, receive, say, sealed_memory};
-use fipsee_testkit::{CorrectClient, Daemon, await_word, child, eventually, finish_all, mapping_count, stamp};
 use fipsee_block::wire::{Operation, Segment, Status, request_flush, request_one_segment};
 use fipsee_ring::Message;
 use fipsee_ring::control::Control;
 use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
+use fipsee_testkit::raw::{BOTH, HELLO, RawClient, attach_message, receive, say, sealed_memory};
+use fipsee_testkit::{CorrectClient, Daemon, await_word, child, eventually, finish_all, mapping_count, stamp};
 use rustix::fs::SealFlags;
 
 /// The steps at which a client may be killed, in their order.

@@ -3,9 +3,9 @@
 
 use std::process::Stdio;
 
-use fipsee_testkit::{Daemon, child, eventually, fd_count, finish_all, mapping_count, resident_bytes};
 use fipsee_block::client::AttachOptions;
 use fipsee_block::wire::SECTOR_BYTES;
+use fipsee_testkit::{Daemon, child, eventually, fd_count, finish_all, mapping_count, resident_bytes};
 
 const WARM_UP_CYCLES: u32 = 200;
 const CYCLES: u32 = 10_000;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fipsee_testkit::{Daemon, assert_says, bytes_of, eventually, finish_all, stamp};
 use fipsee_block::client::{Blocking, Completion, Disk, DiskError, Error, Queue, ReconnectEvent, ReconnectPolicy};
 use fipsee_block::wire::{Operation, SECTOR_BYTES, Segment, Status};
+use fipsee_testkit::{Daemon, assert_says, bytes_of, eventually, finish_all, stamp};
 
 const POLICY: ReconnectPolicy = ReconnectPolicy {
     give_up_after: Duration::from_secs(30),

@@ -4,11 +4,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 
-use fipsee_testkit::raw::{RawClient, attach_message};
-use fipsee_testkit::{Daemon, assert_says, bytes_of, eventually, finish_all, finish_one, stamp};
 use fipsee_block::client::{AttachOptions, Blocking, Error, Event, Queue};
 use fipsee_block::wire::{KIND_RESIZE, Operation, SECTOR_SHIFT, Segment, Status, request_ack_event, request_one_segment};
 use fipsee_ring::control::Control;
+use fipsee_testkit::raw::{RawClient, attach_message};
+use fipsee_testkit::{Daemon, assert_says, bytes_of, eventually, finish_all, finish_one, stamp};
 use serde_json::{Value, json};
 
 fn resize(daemon: &Daemon, disk: &str, size_bytes: u64) -> Value {

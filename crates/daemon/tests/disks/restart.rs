@@ -1,9 +1,9 @@
 //! A daemon that was killed under load, and the next one, started at once: the kernel has not ended the first one yet, which
 //! still has its sockets and its files.
 
-use fipsee_testkit::{Daemon, stamp};
 use fipsee_block::client::{Disk, Error, Queue};
 use fipsee_block::wire::{SECTOR_BYTES, Status};
+use fipsee_testkit::{Daemon, stamp};
 
 const ROUNDS: usize = 20;
 const TRANSFER_BYTES: u64 = 256 << 10;

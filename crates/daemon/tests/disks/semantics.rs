@@ -1,11 +1,11 @@
 //! The effects of requests, from the client library through the daemon to memory and file disks.
 
-use fipsee_testkit::{Daemon, assert_says, bytes_of, eventually, finish_all, finish_one, stamp};
 use fipsee_block::client::{AttachOptions, Buffer, Disk, Queue};
 use fipsee_block::wire::{
     BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, Operation,
     SECTOR_SHIFT, Segment, Status,
 };
+use fipsee_testkit::{Daemon, assert_says, bytes_of, eventually, finish_all, finish_one, stamp};
 use rustix::fs::SealFlags;
 
 const DISKS: [&str; 2] = ["m", "f"];

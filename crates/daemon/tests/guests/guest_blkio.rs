@@ -3,9 +3,8 @@
 use std::mem::MaybeUninit;
 
 use blkio::{Blkio, Blkioq, Completion, MemoryRegion, ReqFlags};
-
-use fipsee_testkit::stamp;
 use fipsee_testkit::guest::machine::{socket_of, start_with};
+use fipsee_testkit::stamp;
 
 const BLOCK: usize = 4096;
 const DEPTH: usize = 32;

@@ -1,13 +1,12 @@
 //! The guest's half of rings and upgrade requests in C, with the shipped headers.
 
+use fipsee_ring::tuning::{Choices, Ownership, Touch};
 use fipsee_testkit::guest::c::{self, CRing};
 use fipsee_testkit::guest::device::Options;
-use fipsee_testkit::guest::ring::plan;
-use fipsee_ring::tuning::{Choices, Ownership, Touch};
-use fipsee_virtio::blk::upgrade::wire::{self, DONE, FEATURES, RUNG, UpgradeRequest};
-
-use fipsee_testkit::stamp;
 use fipsee_testkit::guest::machine::{detach_request, query, start_guest, start_with};
+use fipsee_testkit::guest::ring::plan;
+use fipsee_testkit::stamp;
+use fipsee_virtio::blk::upgrade::wire::{self, DONE, FEATURES, RUNG, UpgradeRequest};
 
 const READ: u8 = 1;
 const WRITE: u8 = 2;

@@ -2,15 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use fipsee_testkit::hypervisor::{GET_VRING_BASE, Hypervisor, OK as VM_OK, Queue, Ram, SET_VRING_ENABLE, Vm, u32s};
-use fipsee_testkit::{Daemon, assert_says, eventually, finish_one, refusal_of, stamp};
 use fipsee_block::client::{AttachOptions, Blocking, Claim};
 use fipsee_block::wire::{Operation, Status};
-use fipsee_testkit::guest::device::{Guest, IN, OK, OUT, Options};
 use fipsee_ring::control::RefusalCode;
-use serde_json::json;
-
+use fipsee_testkit::guest::device::{Guest, IN, OK, OUT, Options};
 use fipsee_testkit::guest::machine::{Upgraded, socket_of, start_guest, start_with, transfer};
+use fipsee_testkit::hypervisor::{GET_VRING_BASE, Hypervisor, OK as VM_OK, Queue, Ram, SET_VRING_ENABLE, Vm, u32s};
+use fipsee_testkit::{Daemon, assert_says, eventually, finish_one, refusal_of, stamp};
+use serde_json::json;
 
 fn with(disk: &str, claim: Claim) -> AttachOptions {
     AttachOptions { claim, ..Daemon::options(disk) }

@@ -6,11 +6,10 @@ use std::process::Child;
 
 use fipsee_block::wire::{Operation, Status};
 use fipsee_testkit::guest::device::{Guest, IN, OK, OUT, Options};
-use fipsee_testkit::guest::ring::{Incoming, Woken, segment};
-use fipsee_virtio::blk::upgrade::wire::NO_ATTACHMENT;
-
-use fipsee_testkit::{CorrectClient, await_word, child, eventually, stamp};
 use fipsee_testkit::guest::machine::{Upgraded, query, socket_of, start_guest, start_with, transfer};
+use fipsee_testkit::guest::ring::{Incoming, Woken, segment};
+use fipsee_testkit::{CorrectClient, await_word, child, eventually, stamp};
+use fipsee_virtio::blk::upgrade::wire::NO_ATTACHMENT;
 
 const DEPTH: u16 = 32;
 

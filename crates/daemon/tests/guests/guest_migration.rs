@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 
 use fipsee_block::wire::{KIND_DETACH, Operation, Status, request_ack_event};
-use fipsee_testkit::guest::device::{IN, OK, Options};
-use fipsee_testkit::guest::ring::{Incoming, plan};
 use fipsee_ring::region::Region;
-use fipsee_virtio::blk::upgrade::wire::{self, DONE, FEATURES, NOT_NOW};
-
+use fipsee_testkit::guest::device::{IN, OK, Options};
 use fipsee_testkit::guest::load::{GuestLoad, Way};
 use fipsee_testkit::guest::machine::{Upgraded, attach_request, detach_request, query, start_guest, start_with, transfer};
+use fipsee_testkit::guest::ring::{Incoming, plan};
+use fipsee_virtio::blk::upgrade::wire::{self, DONE, FEATURES, NOT_NOW};
 
 const PAGE_BYTES: u64 = 4096;
 

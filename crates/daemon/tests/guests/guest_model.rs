@@ -1,11 +1,10 @@
 //! A million requests of all kinds over the rings of a guest, by two queues and two workers, agree with a model of the disk.
 
 use fipsee_block::wire::{self, FLAG_FUA, FLAG_UNMAP, Operation, Segment, Status};
-use fipsee_testkit::guest::device::{Guest, Options};
-use fipsee_testkit::guest::ring::{Incoming, segment};
 use fipsee_ring::Message;
-
+use fipsee_testkit::guest::device::{Guest, Options};
 use fipsee_testkit::guest::machine::{Upgraded, start_guest, start_with};
+use fipsee_testkit::guest::ring::{Incoming, segment};
 
 /// Each tag of each queue has its own part of the disk and of memory, so that the order of requests does not matter.
 const AREA_SECTORS: u64 = 32;

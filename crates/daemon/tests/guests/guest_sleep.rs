@@ -1,11 +1,10 @@
 //! Sleeping on both sides: no wake-up is lost, whatever the timing.
 
 use fipsee_block::wire::Operation;
-use fipsee_testkit::guest::device::{IN, OK, Options};
-use fipsee_testkit::guest::ring::{Incoming, segment};
-
 use fipsee_testkit::eventually;
+use fipsee_testkit::guest::device::{IN, OK, Options};
 use fipsee_testkit::guest::machine::{Upgraded, start_guest, start_with};
+use fipsee_testkit::guest::ring::{Incoming, segment};
 
 /// Either side sleeps first, at any distance: a lost wake-up ends in the guest's timeout.
 fn rounds(event_index: bool, more: &[&str]) {

@@ -2,11 +2,10 @@
 
 use fipsee_block::wire::{Operation, Status};
 use fipsee_testkit::guest::device::{IN, OK, OUT, Options, UNSUPPORTED};
-use fipsee_testkit::guest::ring::{Incoming, Woken, plan, segment};
-use fipsee_virtio::blk::upgrade::wire::{self, DONE, Entry, FEATURES, INVALID, NO_ATTACHMENT, Reply};
-
-use fipsee_testkit::{CorrectClient, eventually, stamp};
 use fipsee_testkit::guest::machine::{Upgraded, attach_request, detach_request, query, start_guest, start_with, transfer};
+use fipsee_testkit::guest::ring::{Incoming, Woken, plan, segment};
+use fipsee_testkit::{CorrectClient, eventually, stamp};
+use fipsee_virtio::blk::upgrade::wire::{self, DONE, Entry, FEATURES, INVALID, NO_ATTACHMENT, Reply};
 
 /// checks: R-9.1-4, R-9.3-1
 #[test]

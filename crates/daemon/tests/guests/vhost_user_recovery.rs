@@ -4,9 +4,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use fipsee_block::client::{AttachOptions, Blocking};
 use fipsee_testkit::hypervisor::*;
 use fipsee_testkit::{Daemon, TIMEOUT, await_word, child, eventually, mapping_count, stamp};
-use fipsee_block::client::{AttachOptions, Blocking};
 use serde_json::json;
 
 const F: &[&str] = &["--disk", "f=file:{dir}/disk,size=1M", "--vhost-user", "f={dir}/f.sock"];

@@ -2,10 +2,10 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use fipsee_testkit::hypervisor::*;
-use fipsee_testkit::{CorrectClient, Daemon, as_user, assert_says, eventually, is_root, refusal_of, skip};
 use fipsee_block::client::AttachOptions;
 use fipsee_ring::control::RefusalCode;
+use fipsee_testkit::hypervisor::*;
+use fipsee_testkit::{CorrectClient, Daemon, as_user, assert_says, eventually, is_root, refusal_of, skip};
 
 const A: &[&str] = &["--disk", "a=memory:1M", "--disk", "w=memory:1M", "--vhost-user", "a={dir}/a.sock"];
 

@@ -1,8 +1,8 @@
 //! Ten thousand connections that say nothing.
 
+use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_testkit::raw::connect;
 use fipsee_testkit::{CorrectClient, Daemon, eventually, skip};
-use fipsee_ring::seqpacket::Seqpacket;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const CROWD: usize = 10_000;

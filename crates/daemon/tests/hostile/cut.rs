@@ -1,12 +1,12 @@
 //! Guest memory that is cut under the daemon, with virtqueues and with rings in it: no SIGBUS, a line in the log, and no effect
 //! on other clients.
 
+use fipsee_block::wire::{Operation, request_one_segment};
+use fipsee_testkit::guest::machine::{attach_request, socket_of, start_with};
+use fipsee_testkit::guest::ring::segment;
 use fipsee_testkit::hypervisor::{IN, OUT, Vm, rings};
 use fipsee_testkit::{CorrectClient, Daemon, eventually};
-use fipsee_block::wire::{Operation, request_one_segment};
-use fipsee_testkit::guest::ring::segment;
 use fipsee_virtio::blk::upgrade::wire::{DONE, Entry, REQUEST_TYPE, Reply};
-use fipsee_testkit::guest::machine::{attach_request, socket_of, start_with};
 
 const BROKE: &str = "a virtqueue broke and is not served until it is reset";
 /// Where the memory of a [`Vm`] holds nothing of its queue.

@@ -1,11 +1,11 @@
 //! A faulty daemon and the Rust client: each fault is found, named, and ends the channel. The same faults are injected into the
 //! fio engine in `tests/acceptance`.
 
-use fipsee_testkit::Scratch;
 use fipsee_block::client::{AttachOptions, Disk, Error};
-use fipsee_testkit::faulty::daemon::{DAEMON_FAULTS, DaemonFault, EVENT_FAULTS, FaultyDaemon, Others};
 use fipsee_ring::PeerFault;
 use fipsee_ring::control::{Control, Refusal, RefusalCode};
+use fipsee_testkit::Scratch;
+use fipsee_testkit::faulty::daemon::{DAEMON_FAULTS, DaemonFault, EVENT_FAULTS, FaultyDaemon, Others};
 
 /// Attach, register memory, read four times: what went wrong first.
 fn converse(scratch: &Scratch) -> Result<(), Error> {

@@ -1,8 +1,9 @@
 //! Faulty guests and hypervisors, over virtqueues and over rings in guest memory: a request is carried out as it was checked, or
 //! fails, or its queue stops, or the hypervisor is disconnected; no other client is affected.
 
-use crate::injecting;
 use fipsee_testkit::faulty::guests::FAULTS;
+
+use crate::injecting;
 
 injecting::faults! {
     FAULTS,

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use fipsee_testkit::faulty::fault::{InjectedFault, Until, Way};
-
 use fipsee_testkit::{CorrectClient, Daemon, eventually};
 
 /// Lines in the log that a fault may cost.

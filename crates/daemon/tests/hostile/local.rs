@@ -1,8 +1,9 @@
 //! Faulty clients: the daemon goes on, a correct client is not affected, the log stays short, and nothing of the faulty client
 //! stays.
 
-use crate::injecting;
 use fipsee_testkit::faulty::faults::FAULTS;
+
+use crate::injecting;
 
 injecting::faults! {
     FAULTS,

@@ -3,12 +3,12 @@
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-use fipsee_testkit::raw::{BOTH, HELLO, RawClient, assert_closed, attach_message, connect, receive, say, sealed_memory};
-use fipsee_testkit::guest::machine::{socket_of, start_with};
-use fipsee_testkit::hypervisor::{GET_FEATURES, Hypervisor, Vm};
-use fipsee_testkit::{CorrectClient, Daemon, assert_says, eventually};
 use fipsee_ring::control::{Control, Refusal};
 use fipsee_ring::seqpacket::Seqpacket;
+use fipsee_testkit::guest::machine::{socket_of, start_with};
+use fipsee_testkit::hypervisor::{GET_FEATURES, Hypervisor, Vm};
+use fipsee_testkit::raw::{BOTH, HELLO, RawClient, assert_closed, attach_message, connect, receive, say, sealed_memory};
+use fipsee_testkit::{CorrectClient, Daemon, assert_says, eventually};
 use rustix::fs::SealFlags;
 
 const FAULTY_PEERS: usize = 3_000;

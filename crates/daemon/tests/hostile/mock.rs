@@ -6,9 +6,9 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use fipsee_testkit::guest::machine::{socket_of, start_with};
 use fipsee_testkit::hypervisor::*;
 use fipsee_testkit::{CorrectClient, Daemon, assert_says, eventually};
-use fipsee_testkit::guest::machine::{socket_of, start_with};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use virtio_queue::desc::RawDescriptor;

@@ -3,9 +3,9 @@
 
 use std::os::fd::AsFd;
 
+use fipsee_ring::control::{Control, Refusal, RefusalCode};
 use fipsee_testkit::raw::{BOTH, HELLO, attach_message, connect, sealed_memory};
 use fipsee_testkit::{CorrectClient, Daemon, TIMEOUT, eventually};
-use fipsee_ring::control::{Control, Refusal, RefusalCode};
 use rustix::fs::SealFlags;
 
 /// What a connection is, by the table of docs/protocol.md section 4.3.

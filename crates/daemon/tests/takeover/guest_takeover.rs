@@ -1,9 +1,8 @@
 //! A new daemon takes over from a running one while virtual machines are connected: neither hypervisor nor guest sees an error,
 //! no request is lost, none is done twice.
 
-use fipsee_testkit::guest::device::Options;
-
 use fipsee_testkit::eventually;
+use fipsee_testkit::guest::device::Options;
 use fipsee_testkit::guest::load::{GuestLoad, Way};
 use fipsee_testkit::guest::machine::start_with;
 use fipsee_testkit::takeover::pauses_us;

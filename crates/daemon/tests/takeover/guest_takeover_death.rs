@@ -1,13 +1,13 @@
 //! Either daemon is killed at each step of a takeover while a virtual machine is connected: afterwards exactly one serves, and
 //! the machine goes on with it, or connects again and its requests in flight are finished.
 
-use fipsee_testkit::{eventually, stamp};
 use fipsee_block::wire::{Operation, Status};
 use fipsee_testkit::guest::device::{Guest, IN, OK, OUT, Options};
 use fipsee_testkit::guest::frontend::Request;
-use fipsee_testkit::guest::ring::Woken;
 use fipsee_testkit::guest::machine::{Upgraded, start_guest, start_with, transfer};
+use fipsee_testkit::guest::ring::Woken;
 use fipsee_testkit::takeover::between::{Plan, Victim, forward_until_killed, intercept};
+use fipsee_testkit::{eventually, stamp};
 
 /// A guest that reads what it wrote over a virtqueue and over a ring, across every failure.
 struct ReconnectingGuest {

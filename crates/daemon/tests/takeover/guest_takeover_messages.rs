@@ -10,14 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fipsee_block::wire::{KIND_RESIZE, Operation, Status, request_ack_event};
 use fipsee_testkit::guest::device::{Guest, IN, OK, OUT, Options};
 use fipsee_testkit::guest::frontend::Request;
-use fipsee_testkit::guest::ring::Incoming;
-use fipsee_virtio::blk::upgrade::wire::{DONE, NO_ATTACHMENT};
-use serde_json::json;
-
-use fipsee_testkit::{Daemon, assert_says, eventually, stamp};
 use fipsee_testkit::guest::load::{GuestLoad, Way};
 use fipsee_testkit::guest::machine::{Upgraded, detach_request, query, socket_of, start_guest, start_with, transfer, workers_sleep};
+use fipsee_testkit::guest::ring::Incoming;
 use fipsee_testkit::takeover::FakeNew;
+use fipsee_testkit::{Daemon, assert_says, eventually, stamp};
+use fipsee_virtio::blk::upgrade::wire::{DONE, NO_ATTACHMENT};
+use serde_json::json;
 
 /// One round of every message of a hypervisor to a running device.
 fn talk(guest: &mut Guest, data: u64, round: u64) {

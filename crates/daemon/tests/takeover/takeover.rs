@@ -2,14 +2,15 @@
 
 use std::convert::Infallible;
 
-use fipsee_testkit::{CorrectClient, Daemon, TIMEOUT, assert_says, eventually, finish_one, refusal_of, refused, stamp};
 use fipsee_block::client::AttachOptions;
 use fipsee_block::wire::Status;
 use fipsee_ring::control::{Control, RefusalCode, VERSION};
 use fipsee_ring::handshake::ask;
 use fipsee_ring::seqpacket::Seqpacket;
+use fipsee_testkit::load::Load;
+use fipsee_testkit::takeover::pauses_us;
+use fipsee_testkit::{CorrectClient, Daemon, TIMEOUT, assert_says, eventually, finish_one, refusal_of, refused, stamp};
 use serde_json::json;
-use fipsee_testkit::{load::Load, takeover::pauses_us};
 
 /// checks: R-4.8-2
 #[test]

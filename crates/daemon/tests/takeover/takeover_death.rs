@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use fipsee_testkit::{Daemon, bytes_of, eventually, finish_one, stamp};
 use fipsee_block::client::{Disk, Error, Queue, ReconnectPolicy};
 use fipsee_block::wire::Status;
 use fipsee_testkit::takeover::between::{Plan, Victim, forward_until_killed, intercept};
+use fipsee_testkit::{Daemon, bytes_of, eventually, finish_one, stamp};
 
 const POLICY: ReconnectPolicy = ReconnectPolicy {
     give_up_after: Duration::from_secs(30),

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use fipsee_testkit::{Daemon, eventually, finish_one, stamp};
 use fipsee_block::client::AttachOptions;
 use fipsee_block::wire::Status;
 use fipsee_testkit::load::Load;
+use fipsee_testkit::{Daemon, eventually, finish_one, stamp};
 
 /// A task that is repeated, and must succeed each time.
 struct RepeatedTask {

@@ -6,10 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use fipsee_testkit::{CorrectClient, Daemon, Scratch, TIMEOUT, assert_says, eventually, is_root, refused_in, skip};
+use fipsee_testkit::load::Load;
 use fipsee_testkit::takeover::between::forward;
 use fipsee_testkit::takeover::{FakeNew};
-use fipsee_testkit::load::Load;
+use fipsee_testkit::{CorrectClient, Daemon, Scratch, TIMEOUT, assert_says, eventually, is_root, refused_in, skip};
 
 const DISKS: [&str; 4] = ["--disk", "m=memory:16M", "--disk", "f=file:{dir}/disk,size=16M"];
 

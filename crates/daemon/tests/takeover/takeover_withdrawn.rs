@@ -1,11 +1,11 @@
 //! The old daemon withdraws the takeover when the new one has everything already: the new one releases it and ends.
 
-use fipsee_testkit::{assert_says, eventually};
 use fipsee_testkit::guest::device::Options;
 use fipsee_testkit::guest::load::{GuestLoad, Way};
 use fipsee_testkit::guest::machine::start_with;
 use fipsee_testkit::load::Load;
 use fipsee_testkit::takeover::between::{intercept, refuse_at_the_end};
+use fipsee_testkit::{assert_says, eventually};
 
 #[test]
 fn new_daemon_that_may_not_serve_after_all_lets_go_of_everything() {

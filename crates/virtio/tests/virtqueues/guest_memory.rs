@@ -4,11 +4,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 
+use fipsee_virtio::core::memory::{GuestMemory, GuestRegion, RegionDescription};
+use rustix::fs::MemfdFlags;
+
 use crate::common::driver::DATA;
 use crate::common::ram::{BASE, END, LENGTH, SECOND, SECOND_LENGTH, USER_OFFSET, region};
 use crate::common::{Driver, Fixture, IN, OK, OUT, Options, Ram, memory_disk, readable, rings, writable};
-use fipsee_virtio::core::memory::{GuestMemory, GuestRegion, RegionDescription};
-use rustix::fs::MemfdFlags;
 
 fn file(length_bytes: u64) -> OwnedFd {
     let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).expect("memfd");

@@ -1,8 +1,8 @@
 //! A daemon that breaks the protocol: the engine, under sanitizers, finds each fault and ends with its name.
 
 use fipsee_acceptance::{Scratch, text_of};
-use fipsee_testkit::faulty::daemon::{Answers, DAEMON_FAULTS, DaemonFault, EVENT_FAULTS, FaultyDaemon, completion};
 use fipsee_ring::seqpacket::socket_address;
+use fipsee_testkit::faulty::daemon::{Answers, DAEMON_FAULTS, DaemonFault, EVENT_FAULTS, FaultyDaemon, completion};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::client::sanitized;

@@ -1,7 +1,7 @@
 //! The hypervisor's half of vhost-user: messages over a Unix socket, each acknowledged before the next.
 
-use std::io;
 use std::io::{IoSlice, IoSliceMut};
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;

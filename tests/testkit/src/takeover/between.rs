@@ -11,8 +11,8 @@ use std::process::Child;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType};
 
-use super::receive_with_descriptors;
 use crate::{Daemon, TIMEOUT};
+use super::receive_with_descriptors;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {

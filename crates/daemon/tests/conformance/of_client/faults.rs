@@ -2,11 +2,10 @@
 
 use fipsee_block::client::{AttachOptions, Disk, Error, Event};
 use fipsee_ring::control::RefusalCode;
-use rustix::fs::SealFlags;
-
-use fipsee_testkit::{Scratch, assert_says};
-use super::mock::{Script, completion, event, handshake, play};
 use fipsee_testkit::bytes::*;
+use fipsee_testkit::faulty::script::{Script, completion, event, handshake, play};
+use fipsee_testkit::{Scratch, assert_says};
+use rustix::fs::SealFlags;
 
 pub(crate) fn options(depth: u32) -> AttachOptions {
     let mut options = AttachOptions::new("a");

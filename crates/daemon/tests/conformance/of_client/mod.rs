@@ -2,5 +2,4 @@
 //! client in C, gets the faults of `fipsee_testkit::faulty::daemon` in `tests/acceptance`.
 
 mod faults;
-mod mock;
 pub(crate) mod sent;

@@ -1,14 +1,14 @@
 //! What the client sends, byte by byte, and when it rings, sleeps and ends.
 
-use fipsee_testkit::{is_root};
 use std::sync::atomic::Ordering;
 
 use fipsee_block::client::{Disk, DiskError, Error, Queue, default_socket_path};
 use fipsee_block::wire::{Operation, Status};
+use fipsee_testkit::bytes::*;
+use fipsee_testkit::faulty::script::{COLD, MockAttachment, Script, completion, handshake, play};
+use fipsee_testkit::is_root;
 
 use super::faults::options;
-use super::mock::{COLD, MockAttachment, Script, completion, handshake, play};
-use fipsee_testkit::bytes::*;
 
 /// A client with one queue, and `daemon` at the other end of it.
 fn with_client<T: Send + 'static>(

@@ -11,9 +11,8 @@ use std::process::{Command, Stdio};
 use clap::Parser;
 use fipsee_daemon::config::{Arguments, Config};
 use fipsee_daemon::confine::{Confine, Confinement};
-use rustix::fs::{MemfdFlags, SealFlags};
-
 use fipsee_testkit::{Scratch, child, is_root, skip};
+use rustix::fs::{MemfdFlags, SealFlags};
 
 /// The outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,9 +5,8 @@ use std::process::{Command, Stdio};
 
 use clap::Parser;
 use fipsee_daemon::config::Arguments;
-use serde_json::{Value, json};
-
 use fipsee_testkit::{CorrectClient, Daemon, Scratch, assert_says, child, eventually, refused_in};
+use serde_json::{Value, json};
 
 /// The lines with this prefix in each thread's status.
 fn of_threads(pid: u32, name: &str) -> Vec<String> {

@@ -1,6 +1,7 @@
 //! A daemon that is confined can do its work and nothing else: what is forbidden is tried, what is allowed is done.
 
-use fipsee_testkit::{skip};
+use fipsee_testkit::skip;
+
 /// Does this kernel have landlock? If not, the check is skipped.
 fn has_landlock(what: &str) -> bool {
     const VERSION: u32 = 1;

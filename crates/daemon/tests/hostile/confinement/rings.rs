@@ -4,9 +4,8 @@
 use std::path::Path;
 
 use fipsee_testkit::guest::device::{Guest, IN, OK, OUT, Options};
-use serde_json::json;
-
 use fipsee_testkit::{CorrectClient, Daemon, Scratch, assert_says};
+use serde_json::json;
 
 /// Kernel rings that the daemon has.
 fn rings(daemon: &Daemon) -> usize {

@@ -8,33 +8,33 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::SealFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use fipsee_testkit::Scratch;
-use fipsee_testkit::bytes::*;
+use crate::Scratch;
+use crate::bytes::*;
 
-pub(crate) const REGION_BYTES: u64 = 12_288;
+pub const REGION_BYTES: u64 = 12_288;
 const REQUESTS: u64 = 512;
 const COMPLETIONS: u64 = 4096;
 const POOL: u64 = 8192;
-pub(crate) const COLD: u64 = 256;
+pub const COLD: u64 = 256;
 
 /// What the daemon says; a test changes the bytes that it wants wrong.
-pub(crate) struct Script {
-    pub(crate) welcome: Vec<u8>,
-    pub(crate) attached: Vec<u8>,
+pub struct Script {
+    pub welcome: Vec<u8>,
+    pub attached: Vec<u8>,
     /// Header and table.
-    pub(crate) region: Vec<u8>,
-    pub(crate) seals: SealFlags,
-    pub(crate) file_bytes: u64,
+    pub region: Vec<u8>,
+    pub seals: SealFlags,
+    pub file_bytes: u64,
     /// Descriptors of ATTACHED: so many fewer, or more.
-    pub(crate) fewer: usize,
-    pub(crate) more: usize,
+    pub fewer: usize,
+    pub more: usize,
     /// Descriptors of the other answers.
-    pub(crate) stray: usize,
+    pub stray: usize,
 }
 
 impl Script {
     /// A correct daemon with a disk of 1 MiB and a queue of this depth, at most 8; `capabilities` as in 5.8.
-    pub(crate) fn new(depth: u32, capabilities: u32) -> Self {
+    pub fn new(depth: u32, capabilities: u32) -> Self {
         let mut welcome = control(WELCOME, 40);
         for (offset, value) in [(12, 1 | 4 << 16), (16, 256), (32, 1 << 20)] {
             welcome = with(welcome, offset, &u32::to_le_bytes(value));
@@ -58,41 +58,41 @@ impl Script {
 }
 
 /// The daemon's side of an attachment.
-pub(crate) struct MockAttachment {
-    pub(crate) control: Socket,
-    pub(crate) memory: Mapped,
-    pub(crate) requests: Cursor,
-    pub(crate) completions: Cursor,
+pub struct MockAttachment {
+    pub control: Socket,
+    pub memory: Mapped,
+    pub requests: Cursor,
+    pub completions: Cursor,
     /// The daemon's doorbell, and its end of the client's.
-    pub(crate) daemon_doorbell: OwnedFd,
-    pub(crate) doorbell: OwnedFd,
+    pub daemon_doorbell: OwnedFd,
+    pub doorbell: OwnedFd,
 }
 
 impl MockAttachment {
     /// The next message of the request ring.
     #[track_caller]
-    pub(crate) fn take(&mut self) -> [u8; 60] {
+    pub fn take(&mut self) -> [u8; 60] {
         until("a request", || self.requests.take(&self.memory))
     }
 
-    pub(crate) fn publish(&mut self, message: &[u8; 60]) {
+    pub fn publish(&mut self, message: &[u8; 60]) {
         self.completions.publish(&self.memory, message);
         if must_ring(&self.memory, COLD + 128) {
             let _ = rustix::net::send(&self.doorbell, &[1], rustix::net::SendFlags::NOSIGNAL);
         }
     }
 
-    pub(crate) fn answer(&mut self, tag: u16, status: u16) {
+    pub fn answer(&mut self, tag: u16, status: u16) {
         self.publish(&completion(&[(tag, status)]));
     }
 
     /// Until the client sleeps on the completion ring.
-    pub(crate) fn await_sleeping_client(&self) {
+    pub fn await_sleeping_client(&self) {
         until("the client sleeps", || (self.memory.word(COLD + 128 + 4).load(Ordering::SeqCst) != 0).then_some(()));
     }
 }
 
-pub(crate) fn completion(entries: &[(u16, u16)]) -> [u8; 60] {
+pub fn completion(entries: &[(u16, u16)]) -> [u8; 60] {
     let mut bytes = [0; 60];
     bytes[0] = entries.len().to_le_bytes()[0];
     for (index, (tag, status)) in entries.iter().enumerate() {
@@ -102,7 +102,7 @@ pub(crate) fn completion(entries: &[(u16, u16)]) -> [u8; 60] {
     bytes
 }
 
-pub(crate) fn event(kind: u8, value: u64) -> [u8; 60] {
+pub fn event(kind: u8, value: u64) -> [u8; 60] {
     let mut bytes = [0; 60];
     (bytes[0], bytes[1]) = (1, kind);
     bytes[8..16].copy_from_slice(&value.to_le_bytes());
@@ -110,7 +110,7 @@ pub(crate) fn event(kind: u8, value: u64) -> [u8; 60] {
 }
 
 /// Listen in a folder of its own, and play `daemon` to one client.
-pub(crate) fn play<T: Send + 'static>(daemon: impl FnOnce(Socket) -> T + Send + 'static) -> (Scratch, JoinHandle<T>) {
+pub fn play<T: Send + 'static>(daemon: impl FnOnce(Socket) -> T + Send + 'static) -> (Scratch, JoinHandle<T>) {
     let dir = Scratch::new();
     let listener = listen(&dir.path("s"));
     (dir, std::thread::spawn(move || daemon(Socket::accept(&listener))))
@@ -125,7 +125,7 @@ fn borrowed(files: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
 }
 
 /// HELLO to ATTACHED; `None`: the client has closed the connection.
-pub(crate) fn handshake(control: Socket, script: &Script) -> Option<MockAttachment> {
+pub fn handshake(control: Socket, script: &Script) -> Option<MockAttachment> {
     control.receive()?;
     let stray = strays(script.stray);
     control.send(&script.welcome, &borrowed(&stray));
