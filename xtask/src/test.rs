@@ -9,7 +9,7 @@ use crate::dist::{self, Dist};
 use crate::step::{self, Tally};
 use crate::{cargo, ci, deb, setup, simulate, vm};
 
-/// How a test says, past the capture of its output, that a check could not run; see `crates/ring/tests/common`.
+/// How a test says, past the capture of its output, that a check could not run; see `fipsee_testkit::skip`.
 const SKIP_MARK: &str = "fipsee-skip: ";
 
 /// Setup, then every tier. What compiles and computes runs beside the tests, which mostly wait, in the time that they leave.

@@ -87,7 +87,7 @@ fn ms_since(instant: Instant) -> f64 {
 
 /// A client waits in this way for an answer that does not come, and the daemon is killed.
 fn notice_of_death(wait: WaitMode) -> Result<f64, String> {
-    let mut daemon = daemon(NEVER_ANSWERED)?;
+    let daemon = daemon(NEVER_ANSWERED)?;
     let options = AttachOptions { wait, ..AttachOptions::new("a") };
     let (disk, mut queues) = Disk::attach(&daemon.socket(), &options).map_err(|error| format!("cannot attach: {error}"))?;
     let mut queue = queues.pop().ok_or("no queue")?;
@@ -103,7 +103,7 @@ fn notice_of_death(wait: WaitMode) -> Result<f64, String> {
     begins.recv().map_err(|error| error.to_string())?;
     std::thread::sleep(ASLEEP); // tidy: allow sleep, the client needs time to fall asleep
     let killed = Instant::now();
-    daemon.kill()?;
+    daemon.kill();
     match client.join() {
         Ok((true, noticed)) => Ok(noticed.duration_since(killed).as_secs_f64() * 1e3),
         _ => Err(format!("a client that waits by {wait} did not notice that the daemon was killed")),

@@ -1,4 +1,4 @@
-"""The shipped daemon, serving disks for a test; every test is run by tests/acceptance/tests/python.rs."""
+"""The shipped daemon, serving disks for a test; every test is run by tests/acceptance/tests/libraries/python.rs."""
 
 from __future__ import annotations
 

@@ -15,5 +15,5 @@ pub fn fipsee_probe_receive(reader: &mut Reader<MappedRing>, message: &mut Messa
 fn main() {
     let probe: fn(&mut Reader<MappedRing>, &mut Message) -> bool = fipsee_probe_receive;
     std::hint::black_box(probe);
-    println!("this program is disassembled, not run: cargo test -p fipsee-ring --test copy_in_assembly");
+    println!("this program is disassembled, not run: cargo test -p fipsee-ring --test ring copy_in_assembly");
 }

@@ -46,5 +46,5 @@ fn main() {
     let line: fn(Monitorx, &AtomicU32) = fipsee_probe_monitorx;
     let ticks: fn(Monitorx, u32) = fipsee_probe_mwaitx;
     std::hint::black_box((line, ticks));
-    println!("this program is disassembled, not run: cargo test -p fipsee-ring --test wait_encodings");
+    println!("this program is disassembled, not run: cargo test -p fipsee-ring --test ring wait_encodings");
 }

@@ -65,7 +65,7 @@ static inline uint64_t next_random(uint64_t *state)
 	return *state >> 32;
 }
 
-/* Ask the harness (tests/acceptance/tests/c_library.rs) for something, without waiting for it. It answers lines with a '?'. */
+/* Ask the harness (tests/acceptance/tests/libraries/c_library.rs) for something, without waiting for it. It answers lines with a '?'. */
 static inline void ask(const char *line)
 {
 	printf("%s\n", line);

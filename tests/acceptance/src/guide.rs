@@ -21,7 +21,7 @@ use std::process::{Command, Stdio};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::throwaway::{self, ThrowawayRoot};
-use crate::{DEADLINE, Daemon, Directory, shipped, text_of};
+use crate::{DEADLINE, Scratch, shipped, text_of, serve};
 
 /// One fenced block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -145,20 +145,20 @@ pub fn run(page: &Path, path: &str) -> Result<(), String> {
     let read = |path: &Path| std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()));
     let blocks = blocks(&read(page)?)?;
     let stem = page.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let disks = ["a=memory:256M", "b=file:DIR/b.img,size=1G", "n=null:1G"];
-    let Some(daemon) = Daemon::start(&format!("guide-{stem}"), &disks) else { return Ok(()) };
-    let place = Directory::new(&format!("page-{stem}"));
-    let kept = Directory::new(&format!("page-files-{stem}"));
+    let disks = ["a=memory:256M", "b=file:{dir}/b.img,size=1G", "n=null:1G"];
+    let Some(daemon) = serve(&format!("guide-{stem}"), &disks) else { return Ok(()) };
+    let place = Scratch::new();
+    let kept = Scratch::new();
     let here = || blocks.iter().filter(|block| !block.in_root);
     let output = kept.path("output");
-    let ended = run_shell(&script(here(), &kept.path(""))?, &place, &output, &daemon.socket, path)?;
+    let ended = run_shell(&script(here(), &kept.path(""))?, &place, &output, &daemon.socket(), path)?;
     let fail = |what| format!("{}: {what}", page.display());
     judge(here(), &read(&output)?).map_err(|what| fail(format!("{ended}: {what}")))?;
     let there: Vec<&Block> = blocks.iter().filter(|block| block.in_root).collect();
     if there.is_empty() { Ok(()) } else { run_in_root(&there, &stem, &kept).map_err(fail) }
 }
 
-fn run_in_root(blocks: &[&Block], stem: &str, kept: &Directory) -> Result<(), String> {
+fn run_in_root(blocks: &[&Block], stem: &str, kept: &Scratch) -> Result<(), String> {
     let what = format!("guide-{stem}");
     let packages = throwaway::packages(&what, &throwaway::PACKAGES);
     let Some(root) = ThrowawayRoot::boot(&what, &packages) else { return Ok(()) };
@@ -168,7 +168,7 @@ fn run_in_root(blocks: &[&Block], stem: &str, kept: &Directory) -> Result<(), St
         .map_err(|error| format!("{}: {error}", text_of(&output)))
 }
 
-fn run_shell(script: &str, place: &Directory, output: &Path, socket: &Path, path: &str) -> Result<String, String> {
+fn run_shell(script: &str, place: &Scratch, output: &Path, socket: &Path, path: &str) -> Result<String, String> {
     let failed = |error: std::io::Error| format!("cannot run bash: {error}");
     let file = File::create(output).map_err(failed)?;
     let mut command = Command::new("bash");
@@ -213,10 +213,8 @@ mod tests {
     }
 
     fn run_alone(blocks: &[Block]) -> Result<(), String> {
-        static COUNT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-        let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let place = Directory::new(&format!("guide-alone-{number}"));
-        let kept = Directory::new(&format!("guide-alone-files-{number}"));
+        let place = Scratch::new();
+        let kept = Scratch::new();
         let script = script(blocks.iter(), &kept.path(""))?;
         let output = kept.path("output");
         run_shell(&script, &place, &output, Path::new("/nowhere"), &std::env::var("PATH").unwrap_or_default())?;

@@ -6,22 +6,16 @@ pub mod c;
 pub mod guide;
 pub mod throwaway;
 
-use std::io::Write;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
-use fipsee_ring::seqpacket::Seqpacket;
+use fipsee_testkit::daemon::Launch;
+
+pub use fipsee_testkit::{Daemon, Guard, Scratch, skip};
 
 /// A bound against hanging; nothing is expected to take long.
 pub const DEADLINE: Duration = Duration::from_secs(240);
-
-/// Report to `cargo xtask test`, past libtest's capture, that a check could not run here.
-pub fn skip(what: &str, reason: &str) {
-    // Nothing else can be done about a closed standard error.
-    let _ = writeln!(std::io::stderr(), "fipsee-skip: {what}: {reason}");
-}
 
 /// What ships at `path` below the prefix, for the test `what`; `None`, with a message, when it was not built.
 #[must_use]
@@ -53,105 +47,14 @@ pub fn has_program(what: &str, program: &str) -> bool {
     is_there
 }
 
-/// A directory that goes away with the test.
-#[derive(Debug)]
-pub struct Directory(PathBuf);
-
-impl Directory {
-    /// A fresh directory for the test `name`.
-    #[must_use]
-    #[expect(clippy::missing_panics_doc, reason = "a test that cannot begin fails")]
-    pub fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("fipsee-acceptance-{name}-{}", std::process::id()));
-        std::fs::create_dir(&path).expect("a fresh directory");
-        Self(path)
-    }
-
-    /// A path in it.
-    #[must_use]
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A child that does not outlive the test.
-#[derive(Debug)]
-pub struct Guard(pub Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// The `fipseed` that ships, serving some disks in a directory of its own.
-#[derive(Debug)]
-pub struct Daemon {
-    child: Guard,
-    program: PathBuf,
-    /// Where it listens.
-    pub socket: PathBuf,
-    arguments: Vec<String>,
-    /// Its directory.
-    pub directory: Directory,
-}
-
-impl Daemon {
-    /// Serve `disks`; `DIR/` in their descriptions is the test's directory. `None`, with a message, when nothing was built.
-    #[must_use]
-    #[expect(clippy::missing_panics_doc, reason = "a test that cannot begin fails")]
-    pub fn start(name: &str, disks: &[&str]) -> Option<Self> {
-        let program = shipped(name, "bin/fipseed")?;
-        let directory = Directory::new(name);
-        let socket = directory.path("s");
-        let place = directory.path("");
-        let mut arguments = vec!["--log-level=error".to_owned(), format!("--listen={}", socket.display())];
-        arguments.extend(disks.iter().map(|disk| format!("--disk={}", disk.replace("DIR/", &place.to_string_lossy()))));
-        let child = Guard(Command::new(&program).args(&arguments).stdin(Stdio::null()).spawn().expect("fipseed starts"));
-        let mut daemon = Self { child, program, socket, arguments, directory };
-        daemon.wait_until_it_listens();
-        Some(daemon)
-    }
-
-    fn wait_until_it_listens(&mut self) {
-        let deadline = Instant::now() + DEADLINE;
-        // The admin socket is made last: once it is there, all others are.
-        let admin = self.socket.with_extension("admin");
-        while UnixStream::connect(&admin).is_err() || Seqpacket::connect(&self.socket).is_err() {
-            let ended = self.child.0.try_wait().expect("a child to ask");
-            assert!(ended.is_none(), "the daemon ended: {ended:?}");
-            assert!(Instant::now() < deadline, "the daemon does not listen");
-            std::thread::yield_now();
-        }
-    }
-
-    /// Its process.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.child.0.id()
-    }
-
-    /// Kill it.
-    #[expect(clippy::missing_panics_doc, reason = "a test that cannot go on fails")]
-    pub fn kill(&mut self) {
-        self.child.0.kill().expect("the daemon is killed");
-        self.child.0.wait().expect("the daemon is reaped");
-    }
-
-    /// Start it again after [`kill`](Self::kill).
-    #[expect(clippy::missing_panics_doc, reason = "a test that cannot go on fails")]
-    pub fn restart(&mut self) {
-        let mut command = Command::new(&self.program);
-        self.child = Guard(command.args(&self.arguments).stdin(Stdio::null()).spawn().expect("fipseed starts"));
-        self.wait_until_it_listens();
-    }
+/// The `fipseed` that ships, serving some disks in a directory of its own, `{dir}` in their descriptions. `None`, with a message
+/// about the test `what`, when nothing was built.
+#[must_use]
+#[expect(clippy::missing_panics_doc, reason = "a test that cannot begin fails")]
+pub fn serve(what: &str, disks: &[&str]) -> Option<Daemon> {
+    let program = vec![shipped(what, "bin/fipseed")?.to_string_lossy().into_owned(), "--log-level=error".to_owned()];
+    let arguments = disks.iter().map(|disk| format!("--disk={disk}")).collect();
+    Some(Daemon::launch(Scratch::new(), Launch { program, arguments, own_group: false }).expect("fipseed starts"))
 }
 
 /// Both streams of a program that ran to its end, for messages of failed tests.

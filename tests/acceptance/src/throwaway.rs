@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal};
 
-use crate::{DEADLINE, Directory, Guard, has_program, run, shipped, skip, text_of};
+use crate::{DEADLINE, Scratch, Guard, has_program, run, shipped, skip, text_of};
 
 /// What the packages depend on and their tests use, so that installing them later needs no network.
 const CONTENT: &str = "systemd,systemd-sysv,init-system-helpers,man-db,gcc,libc6-dev,pkg-config,python3,fio";
@@ -34,7 +34,7 @@ pub struct ThrowawayRoot {
     /// The system's first process.
     init: Pid,
     machine: String,
-    directory: Directory,
+    directory: Scratch,
 }
 
 /// The package files that `cargo xtask deb` made, for the test `what`; each missing one is reported.
@@ -73,7 +73,7 @@ impl ThrowawayRoot {
         }
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let machine = format!("fipsee-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let directory = Directory::new(&machine);
+        let directory = Scratch::new();
         let tree = directory.path("tree");
         fs::create_dir(&tree).expect("a fresh directory");
         run(Command::new("tar").arg("--extract").arg("--file").arg(kept_tree(&shipped(what, "")?)).arg("--directory").arg(&tree));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fipsee_acceptance::throwaway::{PACKAGES, ThrowawayRoot, packages};
-use fipsee_acceptance::{Directory, has_program, run, shipped, text_of};
+use fipsee_acceptance::{Scratch, has_program, run, shipped, text_of};
 
 /// Most that `systemd-analyze security` may find to complain about; 10 is a service without any confinement.
 const MAX_EXPOSURE: f64 = 1.0;
@@ -324,7 +324,7 @@ fn units_are_correct_and_the_daemon_is_hardly_exposed() {
     let output = analyze.arg(format!("--threshold={threshold}")).output().expect("systemd-analyze");
     assert!(output.status.success(), "{}", text_of(&output));
     // The programs are not installed on this machine: the copies say those of the prefix.
-    let (directory, bin) = (Directory::new("units"), shipped("units", "bin").expect("just seen"));
+    let (directory, bin) = (Scratch::new(), shipped("units", "bin").expect("just seen"));
     let mut verify = Command::new("systemd-analyze");
     verify.args(["verify", "--man=no"]);
     for name in ["fipseed.service", "fipseed.socket", "fipseed-admin.socket"] {

@@ -1,23 +1,18 @@
-//! The daemon under test: this program itself, or another binary; its log, and the admin socket.
+//! The daemon under test: this program itself, or another binary.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use clap::Parser;
-use fipsee_daemon::admin::admin_path;
 use fipsee_daemon::config::Arguments;
+use fipsee_testkit::daemon::Launch;
+use fipsee_testkit::{Daemon as Process, Scratch};
 use serde_json::{Value, json};
 
 use crate::interrupt;
 
 /// Timeout of what should happen soon.
-pub const DEADLINE: Duration = Duration::from_secs(120);
-const PAUSE: Duration = Duration::from_millis(1);
+pub use fipsee_testkit::TIMEOUT as DEADLINE;
 
 /// Which daemon.
 #[derive(Clone, Debug)]
@@ -46,10 +41,8 @@ pub fn die_with_parent() {
 /// A daemon that serves disk `d`, and does not outlive us.
 #[derive(Debug)]
 pub struct Daemon {
-    program: Program,
-    folder: PathBuf,
+    process: Process,
     spec: String,
-    child: Option<Child>,
 }
 
 impl Daemon {
@@ -58,22 +51,29 @@ impl Daemon {
     /// # Errors
     /// It does not come up; with its log.
     pub fn start(program: &Program, folder: &Path, spec: &str) -> Result<Self, String> {
-        let mut daemon = Self { program: program.clone(), folder: folder.to_owned(), spec: spec.to_owned(), child: None };
-        daemon.spawn()?;
-        daemon.wait_until_it_listens()?;
-        Ok(daemon)
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let program = match program {
+            Program::Own(program) => vec![text(program), "daemon".to_owned()],
+            Program::Other(program) => vec![text(program)],
+        };
+        let arguments = ["--disk", &format!("d={spec}"), "--vhost-user", "d={dir}/v"].map(str::to_owned).to_vec();
+        // A SIGINT from the terminal is for us, and we end it.
+        let launch = Launch { program, arguments, own_group: true };
+        let mut process = Process::begin(Scratch::existing(folder), launch)?;
+        process.await_ready(&mut interrupt::check)?;
+        Ok(Self { process, spec: spec.to_owned() })
     }
 
     /// Where it listens.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
-        self.folder.join("s")
+        self.process.socket()
     }
 
     /// Where it listens for a hypervisor.
     #[must_use]
     pub fn vm_socket(&self) -> PathBuf {
-        self.folder.join("v")
+        self.process.dir.path("v")
     }
 
     /// What it serves.
@@ -85,43 +85,7 @@ impl Daemon {
     /// What it logged.
     #[must_use]
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
-    }
-
-    fn spawn(&mut self) -> Result<(), String> {
-        let log = std::fs::File::options().create(true).append(true).open(self.folder.join("log"));
-        let log = log.map_err(|error| format!("the daemon's log: {error}"))?;
-        let mut command = match &self.program {
-            Program::Own(program) => {
-                let mut command = Command::new(program);
-                command.arg("daemon");
-                command
-            }
-            Program::Other(program) => Command::new(program),
-        };
-        command.arg("--listen").arg(self.socket()).arg("--disk").arg(format!("d={}", self.spec));
-        command.arg("--vhost-user").arg(format!("d={}", self.vm_socket().display()));
-        // A group of its own: a SIGINT from the terminal is for us, and we end it.
-        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        self.child = Some(command.spawn().map_err(|error| format!("{command:?} does not start: {error}"))?);
-        Ok(())
-    }
-
-    fn wait_until_it_listens(&mut self) -> Result<(), String> {
-        let deadline = Instant::now() + DEADLINE;
-        // The admin socket is made last: once it is there, all others are.
-        while UnixStream::connect(admin_path(&self.socket())).is_err() {
-            interrupt::check()?;
-            let ended = self.child.as_mut().map(Child::try_wait);
-            if let Some(Ok(Some(status))) = ended {
-                return Err(format!("the daemon ended with {status}:\n{}", self.log()));
-            }
-            if Instant::now() > deadline {
-                return Err(format!("the daemon does not listen:\n{}", self.log()));
-            }
-            std::thread::sleep(PAUSE); // tidy: allow sleep, nothing notifies when a socket is there
-        }
-        Ok(())
+        self.process.log()
     }
 
     /// SIGKILL, and the next one at once; it may not be ready yet.
@@ -129,15 +93,7 @@ impl Daemon {
     /// # Errors
     /// It does not start.
     pub fn kill_and_restart(&mut self) -> Result<(), String> {
-        self.end();
-        self.spawn()
-    }
-
-    fn end(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.process.kill_and_begin()
     }
 
     /// Ask the admin socket for a new size. Shrinking is requested as such, for daemons that require it.
@@ -156,25 +112,10 @@ impl Daemon {
     }
 
     fn ask(&self, request: &Value) -> Result<Value, String> {
-        let exchange = || -> std::io::Result<String> {
-            let mut stream = UnixStream::connect(admin_path(&self.socket()))?;
-            stream.set_read_timeout(Some(DEADLINE))?;
-            stream.write_all(format!("{request}\n").as_bytes())?;
-            let mut line = String::new();
-            BufReader::new(stream).read_line(&mut line)?;
-            Ok(line)
-        };
-        let line = exchange().map_err(|error| format!("the admin socket: {error}"))?;
-        let answer: Value = serde_json::from_str(&line).map_err(|error| format!("the admin socket: {error}"))?;
+        let answer = self.process.try_admin(request).map_err(|error| format!("the admin socket: {error}"))?;
         match answer.get("error").and_then(Value::as_str) {
             Some(refusal) => Err(refusal.to_owned()),
             None => Ok(answer),
         }
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        self.end();
     }
 }

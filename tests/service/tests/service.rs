@@ -1,14 +1,10 @@
 //! The service in a confined daemon: attach, calls and a stream, over to another daemon in the middle of both, refusals.
 
 use std::convert::Infallible;
-use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Instant;
 
-use fipsee_daemon::admin::admin_path;
 use fipsee_ring::control::{ACCESS_READ, Control, RefusalCode, Wanted};
 use fipsee_ring::error::Error;
 use fipsee_ring::handshake::{AttachedChannel, ask, attach};
@@ -18,58 +14,20 @@ use fipsee_ring::ring::{Cursor, StreamError, StreamWriter};
 use fipsee_ring::tuning::Tuning;
 use fipsee_ring::{Message, clock};
 use fipsee_service::{DEPTH, PROFILE, QUEUES, SERVICE_SUMS};
+use fipsee_testkit::daemon::Launch;
+use fipsee_testkit::{Daemon, Scratch, TIMEOUT};
 
-/// A bound against hanging, not a claim about speed.
-const TIMEOUT: Duration = Duration::from_secs(120);
-
-struct Daemon(Child, PathBuf);
-
-impl Daemon {
-    fn start(folder: &Path, arguments: &[&str]) -> Self {
-        let socket = folder.join("s");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fipsee-service"));
-        command.arg("--listen").arg(&socket).args(["--disk", "d=memory:1M", "--workers", "2"]).args(arguments);
-        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the daemon starts"), socket)
-    }
-
-    fn await_ready(self) -> Self {
-        let (deadline, admin) = (Instant::now() + TIMEOUT, admin_path(&self.1));
-        while UnixStream::connect(&admin).is_err() {
-            assert!(Instant::now() < deadline, "no daemon");
-            std::thread::sleep(Duration::from_millis(1)); // tidy: allow sleep, nothing notifies when a socket is there
-        }
-        self
-    }
-
-    /// Of every thread: 2 where system calls are filtered.
-    fn filters(&self) -> Vec<String> {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).expect("a live process");
-        let status = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("status")).ok());
-        status.filter_map(|text| Some(text.lines().find_map(|line| line.strip_prefix("Seccomp:"))?.trim().to_owned())).collect()
-    }
+fn start(more: &[&str]) -> Daemon {
+    let arguments = [&["--disk", "d=memory:1M", "--workers", "2"], more].concat();
+    let (program, arguments) = (vec![env!("CARGO_BIN_EXE_fipsee-service").to_owned()], arguments.into_iter().map(str::to_owned));
+    Daemon::launch(Scratch::new(), Launch { program, arguments: arguments.collect(), own_group: false }).expect("it serves")
 }
 
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("fipsee-service-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a folder");
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// Of every thread: 2 where system calls are filtered.
+fn filters(daemon: &Daemon) -> Vec<String> {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("a live process");
+    let status = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("status")).ok());
+    status.filter_map(|text| Some(text.lines().find_map(|line| line.strip_prefix("Seccomp:"))?.trim().to_owned())).collect()
 }
 
 fn wanted(name: &str) -> Wanted {
@@ -153,24 +111,23 @@ impl Client {
 
 #[test]
 fn calls_and_streams_outlive_daemons_which_are_confined() {
-    let folder = Folder::new("takeover");
-    let mut daemon = Daemon::start(&folder.0, &[]).await_ready();
-    let mut clients = [Client::attach(&daemon.1), Client::attach(&daemon.1)];
+    let mut daemon = start(&[]);
+    let mut clients = [Client::attach(&daemon.socket()), Client::attach(&daemon.socket())];
     for round in 0..6 {
         for number in 0..1000 {
             clients.iter_mut().for_each(|client| client.add(number + round));
         }
-        assert!(daemon.filters().iter().all(|mode| mode == "2"), "every thread is confined: {:?}", daemon.filters());
-        let next = Daemon::start(&folder.0, &["--takeover"]);
+        assert!(filters(&daemon).iter().all(|mode| mode == "2"), "every thread is confined: {:?}", filters(&daemon));
+        let next = daemon.launch_takeover(&[]);
         // In the middle of the takeover, as it comes.
         let (mut number, deadline) = (0, Instant::now() + TIMEOUT);
-        while daemon.0.try_wait().expect("a child").is_none() {
+        while !daemon.has_ended() {
             number += 1;
             assert!(Instant::now() < deadline, "the first daemon does not end");
             clients.iter_mut().for_each(|client| client.add(number));
             assert!(clients[0].call(number) <= clients[0].sum);
         }
-        daemon = next.await_ready();
+        daemon.replace(next);
         clients.iter_mut().for_each(Client::await_sum);
     }
     // One that is killed costs its own channel only.
@@ -182,34 +139,28 @@ fn calls_and_streams_outlive_daemons_which_are_confined() {
 
 #[test]
 fn what_the_service_declares_is_let_through_and_shown_and_nothing_else_is() {
-    let folder = Folder::new("declared");
-    let daemon = Daemon::start(&folder.0, &["--confine", "required"]).await_ready();
-    let mut client = Client::attach(&daemon.1);
+    let daemon = start(&["--confine", "required"]);
+    let mut client = Client::attach(&daemon.socket());
     assert_eq!(client.ask(1, 0), (0, 0), "getpriority, which it has declared");
     assert_eq!(client.ask(2, 1), (0, u64::from(libc::EPERM.unsigned_abs())), "getsid, which it has not");
-    let mut admin = UnixStream::connect(admin_path(&daemon.1)).expect("the admin socket");
-    admin.write_all(b"{\"request\":\"stat\"}\n").expect("a request");
-    let mut line = String::new();
-    BufReader::new(admin).read_line(&mut line).expect("an answer");
-    let stat: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+    let stat = daemon.admin(&serde_json::json!({ "request": "stat" }));
     assert_eq!(stat["sums"]["calls"], 2, "{stat}");
     assert_eq!((stat["queues"].as_array().map(Vec::len), stat["workers"].as_array().map(Vec::len)), (Some(0), Some(2)), "{stat}");
 }
 
 #[test]
 fn what_the_service_does_not_have_is_refused() {
-    let folder = Folder::new("refusals");
-    let daemon = Daemon::start(&folder.0, &[]).await_ready();
+    let daemon = start(&[]);
     for (code, wanted) in [
         (RefusalCode::UnknownName, wanted("products")),
         (RefusalCode::UnknownName, Wanted { queue_count: 1, ..wanted("sums") }),
         (RefusalCode::Malformed, Wanted { service: SERVICE_SUMS + 1, ..wanted("sums") }),
         (RefusalCode::Malformed, Wanted { depth: 0, ..wanted("sums") }),
     ] {
-        let refused = attach::<Infallible>(&daemon.1, 0, &PROFILE, wanted);
+        let refused = attach::<Infallible>(&daemon.socket(), 0, &PROFILE, wanted);
         assert!(matches!(&refused, Err(Error::Refused { code: found, .. }) if *found == code), "{refused:?}");
     }
-    let mut client = Client::attach(&daemon.1);
+    let mut client = Client::attach(&daemon.socket());
     let memory = Region::create("memory", 4096).expect("memory");
     let register = Control::Register { region: 1, access: ACCESS_READ, length_bytes: 4096 };
     let refused = ask::<Infallible>(&client.attached.control, &register, &[memory.as_fd()], "REGISTER");

@@ -9,14 +9,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/ring", &[]),
     ("crates/topology", &["crates/ring"]),
     ("crates/serve", &["crates/ring", "crates/topology"]),
-    // With its feature `server` only, which clients must not have (`CLIENTS`).
-    ("crates/block", &["crates/ring", "crates/serve"]),
+    // The testkit is for tests: those of crates below it may have it, too.
+    // The server with its feature `server` only, which clients must not have (`CLIENTS`).
+    ("crates/block", &["crates/ring", "crates/serve", "tests/testkit"]),
     // Likewise.
-    ("crates/call", &["crates/ring", "crates/topology", "crates/serve"]),
-    ("crates/virtio", &["crates/ring", "crates/serve", "crates/block"]),
-    // Its tests have a guest, as have those of the command line.
-    ("crates/daemon", &["crates/ring", "crates/topology", "crates/serve", "crates/block", "crates/virtio", "tests/guest"]),
-    ("crates/cli", &["crates/ring", "crates/topology", "crates/block", "crates/daemon", "bench/measure", "tests/guest"]),
+    ("crates/call", &["crates/ring", "crates/topology", "crates/serve", "tests/testkit"]),
+    ("crates/virtio", &["crates/ring", "crates/serve", "crates/block", "tests/testkit"]),
+    ("crates/daemon", &["crates/ring", "crates/topology", "crates/serve", "crates/block", "crates/virtio", "tests/testkit"]),
+    ("crates/cli", &["crates/ring", "crates/topology", "crates/block", "crates/daemon", "bench/measure", "tests/testkit"]),
     ("crates/capi", &["crates/ring", "crates/block", "crates/call"]),
     ("crates/python", &["crates/ring", "crates/block"]),
     // `fipsee ping` and the benchmarks measure in the same way.
@@ -33,8 +33,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "crates/daemon",
             "crates/cli",
             "bench/measure",
-            "tests/guest",
-            "tests/hostile",
+            "tests/testkit",
         ],
     ),
     // Rust and C understand the same bytes.
@@ -43,19 +42,19 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["crates/ring", "crates/serve", "crates/block", "crates/call", "crates/virtio", "crates/daemon", "tests/interop"],
     ),
     ("fuzz", &["tests/fuzz"]),
-    ("tests/oracle", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/guest"]),
+    ("tests/oracle", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/testkit"]),
     // Its oracle has the model, its writers the fronts.
     ("tests/durability", &["crates/block", "tests/oracle"]),
     // What clients, sessions and workers do is driven from outside; the rules of exclusion are the daemon's.
     // A service outside the products, on the runtime.
-    ("tests/service", &["crates/ring", "crates/serve", "crates/daemon"]),
+    ("tests/service", &["crates/ring", "crates/serve", "crates/daemon", "tests/testkit"]),
     (
         "tests/simulate",
         &["crates/ring", "crates/block", "crates/call", "crates/serve", "crates/virtio", "crates/daemon", "tests/service"],
     ),
-    ("tests/hostile", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/guest"]),
+    ("tests/testkit", &["crates/ring", "crates/serve", "crates/block", "crates/virtio", "crates/daemon"]),
     // The fio engine gets the faults that the Rust client gets.
-    ("tests/acceptance", &["crates/ring", "crates/call", "tests/hostile"]),
+    ("tests/acceptance", &["crates/ring", "crates/call", "tests/testkit"]),
     ("xtask", &[]),
 ];
 const UNLISTED: &[&str] = &["crates/ring", "crates/block", "crates/call", "crates/virtio", "crates/daemon"];

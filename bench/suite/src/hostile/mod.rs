@@ -18,12 +18,12 @@ mod victim;
 use std::io::Write;
 use std::path::PathBuf;
 
-use fipsee_hostile::fault::{InjectedFault, Way};
-use fipsee_hostile::{faults as clients, guests};
 use fipsee_measure::claim::{self, Claim};
 use fipsee_measure::cpus::Cpus;
 use fipsee_measure::machine::Run;
 use fipsee_measure::results::append;
+use fipsee_testkit::faulty::fault::{InjectedFault, Way};
+use fipsee_testkit::faulty::{faults as clients, guests};
 use fipsee_topology::pin;
 use serde_json::json;
 
@@ -57,9 +57,9 @@ impl Bench {
     fn start(settings: Settings) -> Result<Self, String> {
         let cpus = Cpus::choose();
         let disks = ["n=null:1M", "victim=memory:64M", "neighbour=memory:64M"].map(ToOwned::to_owned);
-        let guests = Daemon::directory_to_be().join("g");
-        let socket = format!("neighbour={}", guests.display());
-        let daemon = Daemon::start(&disks, &["--workers", "1", "--cpus", &cpus.server.to_string(), "--vhost-user", &socket])?;
+        let more = ["--workers", "1", "--cpus", &cpus.server.to_string(), "--vhost-user", "neighbour={dir}/g"];
+        let daemon = Daemon::start(&disks, &more)?;
+        let guests = daemon.directory().join("g");
         bind_to(cpus.client);
         let mut victim = Victim::attach(&daemon.socket())?;
         victim.measure(settings.seconds)?;

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use fipsee_hostile::fault::{InjectedFault, Until};
+use fipsee_testkit::faulty::fault::{InjectedFault, Until};
 
 use crate::place::on;
 

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fipsee_block::client::{AttachOptions, Buffer, Disk, Queue};
-use fipsee_hostile::fault::Random;
 use fipsee_ring::clock;
+use fipsee_testkit::Random;
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 

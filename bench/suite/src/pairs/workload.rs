@@ -124,14 +124,12 @@ impl Workload {
             file.settle()?;
         }
         let server = cpus.server.to_string();
-        let device = Daemon::directory_to_be().join("vm");
-        let at = format!("d={}", device.display());
-        let for_machines: &[&str] = if self.medium == Medium::VhostUser { &["--vhost-user", &at] } else { &[] };
+        let for_machines: &[&str] = if self.medium == Medium::VhostUser { &["--vhost-user", "d={dir}/vm"] } else { &[] };
         let more = [&["--workers", "1", "--cpus", &server], for_machines].concat();
         let daemon = Daemon::start_program(program, &[self.disk(file)?], &more)?;
         let socket = daemon.socket();
         if self.medium == Medium::VhostUser {
-            return self.measure_device(&device, seconds, cpus);
+            return self.measure_device(&daemon.directory().join("vm"), seconds, cpus);
         }
         if self.medium == Medium::Memory {
             generator::fill(&socket, "d", MEMORY_BYTES)?;

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use fipsee::load::count_f64;
 use fipsee_block::stats::Histogram;
 use fipsee_block::wire::{Operation, request_one_segment};
-use fipsee_guest::device::{Guest, Options};
-use fipsee_guest::ring::{GuestRing, Incoming, plan, segment};
 use fipsee_ring::clock;
+use fipsee_testkit::guest::device::{Guest, Options};
+use fipsee_testkit::guest::ring::{GuestRing, Incoming, plan, segment};
 use fipsee_virtio::blk::upgrade::wire::{self, DONE, UpgradeRequest};
 
-use super::{Measured, Site, Way};
 use crate::matrix::Cell;
 use crate::place;
+use super::{Measured, Site, Way};
 
 /// Rounds of submitting and reaping between two looks at the wall clock.
 const ROUNDS_PER_LOOK: u32 = 64;

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use super::common::Daemon;
-use super::raw::*;
+use fipsee_testkit::Daemon;
+use fipsee_testkit::bytes::*;
 
 /// One queue.
 pub(crate) struct Queue {

@@ -2,13 +2,13 @@
 
 use std::os::fd::AsFd;
 
+use fipsee_testkit::bytes::*;
+use fipsee_testkit::{CorrectClient, Daemon, eventually};
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
 use super::client::{Client, greeted};
-use super::common::{CorrectClient, Daemon, eventually};
-use super::raw::*;
 
 const SHRINK: SealFlags = SealFlags::SHRINK;
 
@@ -114,42 +114,6 @@ fn a_packet_of_no_bytes_is_a_hang_up() {
     eventually("it is detached", || daemon.attached_count("a") == 0);
 }
 
-/// checks: R-4.3-1, R-4.3-4
-#[test]
-fn a_message_out_of_order_is_refused_and_ends_the_connection() {
-    let (daemon, mut correct_client) = daemon();
-    let file = memory_file(4096, SHRINK);
-    let lengths = [24, 40, 96, 88, 420, 24, 16, 16, 16, 12, 12];
-    for (kind, length) in (HELLO..=DETACHED).zip(lengths) {
-        let bytes = match kind {
-            HELLO => hello(1, 1, 0),
-            ATTACH => attach(&Wanted::disk("a")),
-            REGISTER => register(1, 3, 4096),
-            _ => control(kind, length),
-        };
-        let files = if kind == REGISTER { vec![file.as_fd()] } else { Vec::new() };
-        for (state, control) in in_each_state(&daemon) {
-            let expected = match (state, kind) {
-                ("connected", HELLO) => Some(WELCOME),
-                ("greeted", ATTACH) => Some(ATTACHED),
-                ("attached", REGISTER) => Some(REGISTERED),
-                ("attached", UNREGISTER) => Some(REFUSED),
-                ("attached", DETACH) => Some(DETACHED),
-                _ => None,
-            };
-            let answer = control.ask(&bytes, &files);
-            match expected {
-                Some(expected) => assert_eq!(answer.kind(), expected, "{kind}, {state}"),
-                None => {
-                    assert_refusal(&answer, 2, &format!("{kind}, {state}"));
-                    control.assert_closed();
-                }
-            }
-        }
-    }
-    correct_client.check();
-}
-
 /// checks: R-4.3-5, R-4.4-1, R-4.4-2, R-4.4-4, R-4.2-1, R-4.2-6, R-1-1
 #[test]
 fn the_version_is_the_newest_of_both_and_features_are_those_of_both() {
@@ -235,6 +199,10 @@ fn read_only_attachment_cannot_write() {
         let mut client = Client::attach(&daemon, &Wanted { flags, ..Wanted::disk("a") });
         assert_eq!(u32_at(client.info(), 36) & 1, capability, "flags {flags}");
         assert_eq!(client.ask(&transfer(WRITE, 1, 0, (0, 1, 0))), status, "flags {flags}");
+        for operation in [DISCARD, ZERO] {
+            let range = request((operation, 0, 0), 3, 0, &8_u64.to_le_bytes(), 0);
+            assert_eq!(client.ask(&range), status, "operation {operation}, flags {flags}");
+        }
         assert_eq!(client.ask(&transfer(READ, 2, 0, (0, 1, 0))), 0, "flags {flags}");
     }
 }

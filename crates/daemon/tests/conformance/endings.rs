@@ -2,11 +2,11 @@
 
 use std::os::fd::AsFd;
 
+use fipsee_testkit::bytes::*;
+use fipsee_testkit::{Daemon, eventually};
 use rustix::fs::SealFlags;
 
 use super::client::Client;
-use super::common::{Daemon, eventually};
-use super::raw::*;
 
 const DISKS: &[&str] = &["--disk", "a=delay:50ms:memory:1M,max=2M", "--workers", "1"];
 

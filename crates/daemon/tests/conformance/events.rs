@@ -1,10 +1,10 @@
 //! Section 5.6: events and their acknowledgement, at the daemon.
 
+use fipsee_testkit::Daemon;
+use fipsee_testkit::bytes::*;
 use serde_json::json;
 
 use super::client::{Client, entries};
-use super::common::Daemon;
-use super::raw::*;
 
 fn resize(daemon: &Daemon, sectors: u64) {
     let answer = daemon.admin(&json!({ "request": "resize", "disk": "a", "size_bytes": sectors * 512 }));

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
+use fipsee_testkit::bytes::*;
+use fipsee_testkit::{CorrectClient, Daemon};
 use rustix::fs::SealFlags;
 
 use super::client::Client;
-use super::common::{CorrectClient, Daemon};
-use super::raw::*;
 
 fn daemon() -> Daemon {
     Daemon::start(&["--disk", "a=memory:1M", "--disk", "w=memory:1M"])

@@ -1,10 +1,10 @@
 //! Sections 5.1 to 5.4, 5.8 and 5.9: requests, their checks and their effects.
 
+use fipsee_testkit::bytes::*;
+use fipsee_testkit::{CorrectClient, Daemon};
 use rustix::fs::SealFlags;
 
 use super::client::Client;
-use super::common::{CorrectClient, Daemon};
-use super::raw::*;
 
 const SECTORS: u64 = 2048;
 const TAG: u16 = 0xbeef;
@@ -89,6 +89,8 @@ fn reads_and_writes_get_the_status_of_the_first_check_they_fail() {
         ("operation 9, with reserved bytes", at(at(read, 0, [9]), 6, [1]), 3),
         ("operation 255", at(read, 0, [255]), 3),
         ("reserved bytes, with a wrong flag", at(at(read, 7, [1]), 2, [4]), 2),
+        ("the last reserved bit", at(read, 7, [0x80]), 2),
+        ("UNMAP of a write", at(one(WRITE, 0, GOOD), 2, [2]), 2),
         ("a flag, with no segment", at(at(read, 2, [2]), 1, [0]), 2),
         ("FUA of a read", at(read, 2, [1]), 2),
         ("the last flag of a write", at(one(WRITE, 0, GOOD), 3, [0x80]), 2),
@@ -103,10 +105,12 @@ fn reads_and_writes_get_the_status_of_the_first_check_they_fail() {
         ("S3: no memory of that id", one(READ, 0, (0, 1, 9)), 4),
         ("S3: beyond its end", one(WRITE, 0, (pool, 1, 0)), 4),
         ("S3: across its end, beyond the disk", one(READ, SECTORS, (pool - 1, 2, 0)), 4),
+        ("S3: across the end of what was registered", one(READ, 0, (7, 2, STORE)), 4),
         ("S3: far beyond", one(READ, 0, (u32::MAX, u16::MAX, 0)), 4),
         ("S3: not to be stored into", one(READ, 0, (0, 1, LOAD)), 4),
         ("S3: not to be loaded from", one(WRITE, 0, (0, 1, STORE)), 4),
         ("too long, beyond the end", one(READ, SECTORS, (0, 32_769, LARGE)), 10),
+        ("as long as a segment gets", one(WRITE, 0, (0, u16::MAX, LARGE)), 10),
         ("as long as may be, beyond the end", one(READ, 0, (0, 32_768, LARGE)), 6),
         ("behind the end", one(READ, SECTORS, GOOD), 6),
         ("across the end", one(WRITE, SECTORS - 1, (0, 2, 0)), 6),
@@ -146,6 +150,7 @@ fn tables_are_checked_before_what_they_hold() {
             ("S1 of the table", table(READ, (0, 0, 64), 1), 4),
             ("S2 of the table: length 0", table(READ, (256, 0, 0), 1), 11),
             ("S2 of the table: length 0 of no memory", table(READ, (256, 0, 9), 1), 11),
+            ("S3 of the table: no memory of that id", table(READ, (0, 4, 9), 1), 4),
             ("S3 of the table: outside", table(READ, (pool, 1, 0), 1), 4),
             ("S3 of the table: not to be loaded from", table(READ, (0, 1, STORE), 1), 4),
             ("a table shorter than its entries", table(READ, (256, 1, 0), 65), 4),
@@ -169,12 +174,14 @@ fn blocks_of_4096_bytes_must_be_whole() {
     let mut client = client(&daemon, "b");
     assert_eq!(u32_at(client.info(), 16), 4096);
     let halves = [segment((0, 4, 0)), segment((8, 4, 0))].concat();
+    let short = [segment((0, 4, 0)), segment((8, 3, 0))].concat();
     check(
         &mut client,
         &mut correct_client,
         &[
             ("sector, beyond the end", one(READ, SECTORS + 1, (0, 8, 0)), 9),
             ("length", one(WRITE, 0, (0, 7, 0)), 9),
+            ("length together", counted(WRITE, 2, &short, 0), 9),
             ("discard from", range(DISCARD, 0, 4, 8), 9),
             ("zeroes to, beyond the end", range(ZERO, 0, SECTORS, 4), 9),
             ("zeroes beyond the end", range(ZERO, 0, SECTORS, 8), 6),
@@ -195,6 +202,7 @@ fn other_requests_get_the_status_of_the_first_check_they_fail() {
         ("discard of nothing, misplaced", range(DISCARD, 0, u64::MAX, 0), 11),
         ("zeroes of nothing", range(ZERO, 0, 0, 0), 11),
         ("discard too long, beyond the end", range(DISCARD, 0, SECTORS, longest + 1), 10),
+        ("the longest discard of all", range(DISCARD, 0, 0, u64::MAX), 10),
         ("as long as may be, beyond the end", range(ZERO, 0, 0, longest), 6),
         ("zeroes behind the end", range(ZERO, 0, SECTORS, 1), 6),
         ("discard that wraps", range(DISCARD, 0, u64::MAX, 2), 6),
@@ -211,6 +219,7 @@ fn other_requests_get_the_status_of_the_first_check_they_fail() {
         ("get-info: S1", get_info((0, 0, 64)), 4),
         ("get-info: S2", get_info((0, 0, 9)), 11),
         ("get-info: S3", get_info((0, 1, LOAD)), 4),
+        ("get-info: S3, beyond its end", get_info((8, 1, STORE)), 4),
         ("a segment of ack-event", at(ack_event(TAG, 1), 1, [1]), 2),
         ("ack-event of nothing", ack_event(TAG, 1), 2),
         ("ack-event of what is none", ack_event(TAG, u32::MAX), 2),
@@ -354,6 +363,7 @@ fn packed_requests_are_requests_of_their_own_or_none_at_all() {
         ("count 0", at(good, 1, [0]), 2),
         ("count 1", at(good, 1, [1]), 2),
         ("count 4", at(whole, 1, [4]), 2),
+        ("count 255", at(whole, 1, [255]), 2),
         ("a write beyond the count", at(good, 2, [0b100]), 2),
         ("the last bit of writes", at(whole, 2, [0x80]), 2),
         ("the reserved byte", at(good, 3, [1]), 2),

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use rustix::process::{Pid, Signal, kill_process};
+use fipsee_testkit::bytes::*;
+use fipsee_testkit::{CorrectClient, Daemon};
+use rustix::process::Signal;
 
 use super::client::{Client, entries};
-use super::common::{CorrectClient, Daemon, eventually};
-use super::raw::*;
 
 fn daemon(wait: &str) -> (Daemon, CorrectClient) {
     let daemon = Daemon::start(&["--disk", "a=memory:1M", "--disk", "w=memory:1M", "--workers", "1", "--wait", wait]);
@@ -69,12 +69,6 @@ fn messages_are_taken_in_order_and_only_with_the_stamp_of_their_lap() {
     correct_client.check();
 }
 
-fn is_stopped(pid: u32) -> bool {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a live process");
-    let stats = threads.map(|thread| std::fs::read_to_string(thread.expect("an entry").path().join("stat")).unwrap_or_default());
-    stats.into_iter().all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
-}
-
 /// checks: R-2.3-4
 #[test]
 fn a_writer_that_laps_its_reader_silences_its_own_ring_and_nothing_else() {
@@ -83,13 +77,11 @@ fn a_writer_that_laps_its_reader_silences_its_own_ring_and_nothing_else() {
     assert_eq!(client.queues[0].requests.slots, 2);
     assert_eq!(client.ask(&flush(1)), 0);
     // While the daemon is stopped, a whole lap and one more message.
-    let pid = Pid::from_raw(i32::try_from(daemon.pid()).expect("a pid")).expect("a pid");
-    kill_process(pid, Signal::STOP).expect("stopped");
-    eventually("every thread of the daemon is stopped", || is_stopped(daemon.pid()));
+    daemon.freeze();
     for tag in 2..5 {
         client.publish(&transfer(READ, tag, 0, (0, 1, 0)));
     }
-    kill_process(pid, Signal::CONT).expect("it continues");
+    daemon.signal(Signal::CONT);
     for tag in 0..3 {
         assert_eq!(client.ask_on(1, &transfer(READ, tag, 0, (0, 1, 0))), 0, "another queue of the same client");
         client.publish(&transfer(READ, 100 + tag, 0, (0, 1, 0)));

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use fipsee_testkit::Daemon;
+use fipsee_testkit::bytes::*;
+
 use super::client::Client;
-use super::common::Daemon;
 use super::document::blocks;
-use super::raw::*;
 
 struct Document(BTreeMap<String, Vec<Option<u8>>>);
 

@@ -1,11 +1,11 @@
 //! Section 4.8: a takeover is invisible to clients.
 
+use fipsee_testkit::Daemon;
+use fipsee_testkit::bytes::*;
 use rustix::fs::SealFlags;
 use serde_json::json;
 
 use super::client::{Client, greeted};
-use super::common::Daemon;
-use super::raw::*;
 
 /// checks: R-4.8-1, R-4.8-2, R-4.8-3, R-5.8-3
 #[test]

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fipsee_acceptance::{Daemon, has_program, run, shipped};
+use fipsee_acceptance::{has_program, run, shipped, serve};
 
 use super::Fio;
 
@@ -70,9 +70,9 @@ fn two_compilers_have_nothing_to_warn_of() {
 #[test]
 fn sanitizers_find_nothing_in_jobs_that_succeed() {
     const TEST: &str = "fio-sanitized";
-    let Some(daemon) = Daemon::start(TEST, &["a=memory:64M", "b=file:DIR/b.img,size=64M"]) else { return };
+    let Some(daemon) = serve(TEST, &["a=memory:64M", "b=file:{dir}/b.img,size=64M"]) else { return };
     let Some(mut fio) = Fio::new(TEST, &daemon) else { return };
-    let Some((engine, preload)) = sanitized(TEST, &daemon.directory.path("")) else { return };
+    let Some((engine, preload)) = sanitized(TEST, &daemon.dir.path("")) else { return };
     fio.engine = engine;
     for options in [
         "filename=a rw=randrw bssplit=512/20:4k/40:64k/20:1m/20 size=32m iodepth=16 verify=crc32c fsync=16",

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use fipsee_acceptance::{DEADLINE, Daemon, shipped, text_of};
+use fipsee_acceptance::{DEADLINE, Daemon, shipped, text_of, serve};
 use serde_json::Value;
 
 use super::{Fio, not_hung};
@@ -13,7 +13,7 @@ const GONE: &str = "fipsee: the daemon closed the connection";
 
 /// Requests that the daemon's present clients have made; `None` before it answers.
 pub(super) fn requests(fipsee: &Path, daemon: &Daemon) -> Option<u64> {
-    let output = Command::new(fipsee).arg("--connect").arg(&daemon.socket).args(["stat", "--json"]).output().ok()?;
+    let output = Command::new(fipsee).arg("--connect").arg(daemon.socket()).args(["stat", "--json"]).output().ok()?;
     let parsed: Value = serde_json::from_slice(&output.stdout).ok()?;
     let count = |queue: &Value| queue["reads"].as_u64().unwrap_or(0) + queue["writes"].as_u64().unwrap_or(0);
     Some(parsed["queues"].as_array()?.iter().map(count).sum())
@@ -21,12 +21,12 @@ pub(super) fn requests(fipsee: &Path, daemon: &Daemon) -> Option<u64> {
 
 /// Run `options` without end and do `what` to the daemon when requests flow; all fio prints.
 fn fio_meets(test: &str, options: &str, what: &dyn Fn(&mut Daemon)) {
-    let Some(mut daemon) = Daemon::start(test, &["n=null:1G", "b=file:DIR/b.img,size=64M"]) else { return };
+    let Some(mut daemon) = serve(test, &["n=null:1G", "b=file:{dir}/b.img,size=64M"]) else { return };
     let (Some(fio), Some(fipsee)) = (Fio::new(test, &daemon), shipped(test, "bin/fipsee")) else { return };
     let running = fio.start(&mut fio.job(&format!("{options} bs=4k norandommap time_based runtime=200")));
     let is_busy = || {
         // The admin socket is there a moment after the other one.
-        let output = Command::new(&fipsee).arg("--connect").arg(&daemon.socket).args(["stat", "--json"]).output();
+        let output = Command::new(&fipsee).arg("--connect").arg(daemon.socket()).args(["stat", "--json"]).output();
         let parsed: Option<Value> = output.ok().and_then(|output| serde_json::from_slice(&output.stdout).ok());
         let queues = parsed.and_then(|parsed| parsed["queues"].as_array().cloned()).unwrap_or_default();
         queues.iter().any(|queue| queue["reads"].as_u64() > Some(100))
@@ -49,7 +49,7 @@ fn fio_ends_when_the_daemon_is_killed() {
     for wait in ["adaptive", "poll", "spin", "yield", "sleep"] {
         for depth in [1, 64] {
             let options = format!("filename=n rw=randrw wait={wait} iodepth={depth}");
-            fio_meets("fio-killed", &options, &|daemon| daemon.kill());
+            fio_meets("fio-killed", &options, &|daemon| daemon.kill_9());
         }
     }
 }
@@ -63,7 +63,7 @@ fn fio_ends_when_the_daemon_is_killed_below_it_in_other_ways() {
         "filename=n rw=randread iodepth=8 mem=mmap",
         "filename=n rw=randread iodepth=1 thinktime=20000 thinktime_blocks=200",
     ] {
-        fio_meets("fio-killed-too", options, &|daemon| daemon.kill());
+        fio_meets("fio-killed-too", options, &|daemon| daemon.kill_9());
     }
 }
 
@@ -77,11 +77,11 @@ fn fio_ends_when_the_daemon_ends_in_order() {
 
 #[test]
 fn job_runs_again_when_the_daemon_is_back() {
-    let Some(mut daemon) = Daemon::start("fio-back", &["b=file:DIR/b.img,size=16M"]) else { return };
+    let Some(mut daemon) = serve("fio-back", &["b=file:{dir}/b.img,size=16M"]) else { return };
     let Some(fio) = Fio::new("fio-back", &daemon) else { return };
     let job = "filename=b bs=4k size=4m verify=crc32c verify_state_save=0";
     fio.run(&format!("{job} rw=write do_verify=0 end_fsync=1"));
-    daemon.kill();
+    daemon.kill_9();
     let text = fio.fail(&format!("{job} rw=read"));
     assert!(text.contains("nothing listens; start fipseed"), "{text}");
     daemon.restart();
@@ -95,7 +95,7 @@ pub(super) fn kills() -> u64 {
 
 /// Kill the daemon again and again below a job that verifies every block it wrote: it ends well, and has done each request once.
 fn fio_outlives(test: &str, disk: &str, options: &str) {
-    let Some(mut daemon) = Daemon::start(test, &[disk]) else { return };
+    let Some(mut daemon) = serve(test, &[disk]) else { return };
     let (Some(fio), Some(fipsee)) = (Fio::new(test, &daemon), shipped(test, "bin/fipsee")) else { return };
     // Paced, so that there is time for every kill, and no more blocks than a kill needs to come in between.
     let blocks = kills() * 400;
@@ -108,7 +108,7 @@ fn fio_outlives(test: &str, disk: &str, options: &str) {
         assert!(begun.elapsed() < DEADLINE + DEADLINE * u32::try_from(kills()).expect("few") / 20, "{killed} kills");
         // Not always at the same place.
         if requests(&fipsee, &daemon).is_some_and(|count| count > killed * 37 % 200) {
-            daemon.kill();
+            daemon.kill_9();
             daemon.restart();
             killed += 1;
         }
@@ -130,13 +130,13 @@ fn fio_outlives(test: &str, disk: &str, options: &str) {
 #[test]
 fn fio_goes_on_with_the_next_daemon() {
     for options in ["iodepth=32 fsync=64", "iodepth=1", "iodepth=16 sync=1 mem=mmap iodepth_batch_submit=8"] {
-        fio_outlives("fio-outlives", &format!("b=file:DIR/b.img,size={}K", kills() * 1600), options);
+        fio_outlives("fio-outlives", &format!("b=file:{{dir}}/b.img,size={}K", kills() * 1600), options);
     }
 }
 
 #[test]
 fn fio_waits_for_the_configured_time_and_refuses_another_disk() {
-    let Some(mut daemon) = Daemon::start("fio-waits", &["m=memory:16M"]) else { return };
+    let Some(mut daemon) = serve("fio-waits", &["m=memory:16M"]) else { return };
     let Some(fio) = Fio::new("fio-waits", &daemon) else { return };
     let Some(fipsee) = shipped("fio-waits", "bin/fipsee") else { return };
     for (seconds, comes_back, expected) in [(1, false, GONE), (200, true, "another identity; nothing was resubmitted")] {
@@ -147,7 +147,7 @@ fn fio_waits_for_the_configured_time_and_refuses_another_disk() {
             assert!(Instant::now() < deadline, "no request reaches the daemon");
             std::thread::yield_now();
         }
-        daemon.kill();
+        daemon.kill_9();
         // A memory disk is another one each time.
         if comes_back {
             daemon.restart();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use fipsee_acceptance::{Daemon, text_of};
+use fipsee_acceptance::{text_of, serve};
 
 use super::Fio;
 
@@ -31,7 +31,7 @@ fn child_of(pid: u32) -> Option<u32> {
 
 #[test]
 fn memory_and_descriptors_stay_flat_over_ten_million_requests() {
-    let Some(daemon) = Daemon::start("fio-flat", &["n=null:1G"]) else { return };
+    let Some(daemon) = serve("fio-flat", &["n=null:1G"]) else { return };
     let Some(fio) = Fio::new("fio-flat", &daemon) else { return };
     let mut running = fio.start(&mut fio.job(
         "filename=n rw=randrw bs=4k iodepth=64 iodepth_batch_submit=16 iodepth_batch_complete_max=64 norandommap thread=1 \

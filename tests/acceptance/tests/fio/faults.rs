@@ -1,16 +1,16 @@
 //! A daemon that breaks the protocol: the engine, under sanitizers, finds each fault and ends with its name.
 
-use fipsee_acceptance::{Directory, text_of};
-use fipsee_hostile::faulty_daemon::{Answers, DAEMON_FAULTS, DaemonFault, EVENT_FAULTS, FaultyDaemon, completion};
+use fipsee_acceptance::{Scratch, text_of};
 use fipsee_ring::seqpacket::socket_address;
+use fipsee_testkit::faulty::daemon::{Answers, DAEMON_FAULTS, DaemonFault, EVENT_FAULTS, FaultyDaemon, completion};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::client::sanitized;
 use super::{Fio, not_hung};
 
 /// fio under sanitizers, at a socket of its own.
-fn stage(test: &str) -> Option<(Directory, Fio, String)> {
-    let directory = Directory::new(test);
+fn stage(test: &str) -> Option<(Scratch, Fio, String)> {
+    let directory = Scratch::new();
     let mut fio = Fio::at(test, &directory.path("s"), &directory.path(""))?;
     let (engine, preload) = sanitized(test, &directory.path(""))?;
     fio.engine = engine;
@@ -47,7 +47,7 @@ fn faults_in_events_are_found() {
 
 #[test]
 fn correct_daemon_is_believed_and_durable_writes_say_so() {
-    let directory = Directory::new("fio-correct");
+    let directory = Scratch::new();
     let Some(fio) = Fio::at("fio-correct", &directory.path("s"), &directory.path("")) else { return };
     let faulty = FaultyDaemon::start(&fio.socket, DaemonFault::None);
     let run = |options: &str| {
@@ -91,7 +91,7 @@ fn faults_beside_correct_answers_are_harmless_or_found() {
 
 #[test]
 fn statuses_reach_the_user_as_errors() {
-    let directory = Directory::new("fio-statuses");
+    let directory = Scratch::new();
     let Some(fio) = Fio::at("fio-statuses", &directory.path("s"), &directory.path("")) else { return };
     let cases: [(&str, Answers); 3] = [
         ("Input/output error", |tag| vec![completion(1, tag, 1)]),
@@ -107,7 +107,7 @@ fn statuses_reach_the_user_as_errors() {
 
 #[test]
 fn daemon_that_does_not_answer_in_time_is_named() {
-    let directory = Directory::new("fio-mute");
+    let directory = Scratch::new();
     let Some(fio) = Fio::at("fio-mute", &directory.path("s"), &directory.path("")) else { return };
     let listener =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::empty(), None).expect("a socket");

@@ -3,14 +3,14 @@
 use std::process::Command;
 use std::time::Instant;
 
-use fipsee_acceptance::{DEADLINE, Daemon, run, shipped, text_of};
+use fipsee_acceptance::{DEADLINE, run, shipped, text_of, serve};
 
 use super::{Fio, not_hung, number};
 
-const DISKS: [&str; 2] = ["a=memory:256M", "b=file:DIR/b.img,size=256M"];
+const DISKS: [&str; 2] = ["a=memory:256M", "b=file:{dir}/b.img,size=256M"];
 
 fn run_shipped_job_file(test: &str, file: &str, disks: &[&str]) {
-    let Some(daemon) = Daemon::start(test, &DISKS) else { return };
+    let Some(daemon) = serve(test, &DISKS) else { return };
     let (Some(fio), Some(path)) = (Fio::new(test, &daemon), shipped(test, &format!("share/doc/fipsee/fio/{file}.fio"))) else {
         return;
     };
@@ -55,15 +55,15 @@ fn comparison_with_the_null_engine_runs() {
 
 #[test]
 fn verification_fails_when_another_client_changes_a_block() {
-    let Some(daemon) = Daemon::start("fio-corrupt", &DISKS) else { return };
+    let Some(daemon) = serve("fio-corrupt", &DISKS) else { return };
     let (Some(fio), Some(fipsee)) = (Fio::new("fio-corrupt", &daemon), shipped("fio-corrupt", "bin/fipsee")) else { return };
-    let intruder = daemon.directory.path("intruder");
+    let intruder = daemon.dir.path("intruder");
     std::fs::write(&intruder, [0x5a; 4096]).expect("a file");
     for disk in ["a", "b"] {
         let job = format!("filename={disk} bs=4k size=4m iodepth=8 verify=crc32c verify_state_save=0");
         fio.run(&format!("{job} rw=write do_verify=0"));
         fio.run(&format!("{job} rw=read"));
-        run(Command::new(&fipsee).arg("--connect").arg(&daemon.socket).arg("cp").arg(&intruder).arg(format!("fip:{disk}")));
+        run(Command::new(&fipsee).arg("--connect").arg(daemon.socket()).arg("cp").arg(&intruder).arg(format!("fip:{disk}")));
         let text = fio.fail(&format!("{job} rw=read"));
         assert!(text.contains("verify: bad magic header 5a5a"), "{text}");
     }
@@ -71,7 +71,7 @@ fn verification_fails_when_another_client_changes_a_block() {
 
 #[test]
 fn whole_range_of_sizes_and_depths_verifies() {
-    let Some(daemon) = Daemon::start("fio-sizes", &DISKS) else { return };
+    let Some(daemon) = serve("fio-sizes", &DISKS) else { return };
     let Some(fio) = Fio::new("fio-sizes", &daemon) else { return };
     for disk in ["a", "b"] {
         for options in [
@@ -90,7 +90,7 @@ fn whole_range_of_sizes_and_depths_verifies() {
 
 #[test]
 fn memory_that_is_not_ours_is_bounced() {
-    let Some(daemon) = Daemon::start("fio-bounce", &DISKS) else { return };
+    let Some(daemon) = serve("fio-bounce", &DISKS) else { return };
     let Some(fio) = Fio::new("fio-bounce", &daemon) else { return };
     for memory in ["malloc", "mmap", "shm"] {
         for options in ["bs=4k iodepth=32 size=8m", "bs=1m iodepth=4 size=16m"] {
@@ -101,7 +101,7 @@ fn memory_that_is_not_ours_is_bounced() {
 
 #[test]
 fn every_way_to_wait_works() {
-    let Some(daemon) = Daemon::start("fio-wait", &DISKS) else { return };
+    let Some(daemon) = serve("fio-wait", &DISKS) else { return };
     let Some(fio) = Fio::new("fio-wait", &daemon) else { return };
     for mode in ["poll", "pause", "spin", "yield", "adaptive", "sleep"] {
         for depth in [1, 16] {
@@ -114,7 +114,7 @@ fn every_way_to_wait_works() {
 
 #[test]
 fn trimmed_blocks_read_as_zeroes_and_their_neighbours_stay() {
-    let Some(daemon) = Daemon::start("fio-trim", &DISKS) else { return };
+    let Some(daemon) = serve("fio-trim", &DISKS) else { return };
     let Some(fio) = Fio::new("fio-trim", &daemon) else { return };
     for disk in ["a", "b"] {
         let pattern = |byte: &str, offset: &str| {
@@ -135,7 +135,7 @@ fn trimmed_blocks_read_as_zeroes_and_their_neighbours_stay() {
 
 #[test]
 fn all_ways_to_ask_for_durability_succeed() {
-    let Some(daemon) = Daemon::start("fio-sync", &DISKS) else { return };
+    let Some(daemon) = serve("fio-sync", &DISKS) else { return };
     let Some(fio) = Fio::new("fio-sync", &daemon) else { return };
     for disk in ["a", "b"] {
         for options in ["fsync=4", "fdatasync=4", "sync=1", "sync=dsync", "end_fsync=1", "fsync=2 sync=1 sync_file_range=write:4"]
@@ -152,7 +152,7 @@ fn all_ways_to_ask_for_durability_succeed() {
 
 #[test]
 fn four_jobs_all_make_progress() {
-    let Some(daemon) = Daemon::start("fio-four", &["n=null:1G", "a=memory:64M"]) else { return };
+    let Some(daemon) = serve("fio-four", &["n=null:1G", "a=memory:64M"]) else { return };
     let Some(fio) = Fio::new("fio-four", &daemon) else { return };
     for disk in ["n", "a"] {
         for threads in [0, 1] {
@@ -170,7 +170,7 @@ fn four_jobs_all_make_progress() {
 
 #[test]
 fn idle_profile_and_rates_work_with_the_engine() {
-    let Some(daemon) = Daemon::start("fio-idle", &DISKS) else { return };
+    let Some(daemon) = serve("fio-idle", &DISKS) else { return };
     let Some(fio) = Fio::new("fio-idle", &daemon) else { return };
     let mut command = fio.job("filename=a rw=randread bs=4k iodepth=4 rate_iops=500 time_based runtime=1");
     let output = fio.output(command.arg("--idle-prof=system"));
@@ -180,11 +180,11 @@ fn idle_profile_and_rates_work_with_the_engine() {
 
 #[test]
 fn growing_disk_does_not_disturb_a_job() {
-    let Some(daemon) = Daemon::start("fio-resize", &["a=memory:16M,max=64M"]) else { return };
+    let Some(daemon) = serve("fio-resize", &["a=memory:16M,max=64M"]) else { return };
     let (Some(fio), Some(fipsee)) = (Fio::new("fio-resize", &daemon), shipped("fio-resize", "bin/fipsee")) else { return };
     let job = fio.start(&mut fio.job("filename=a rw=randrw verify=crc32c bs=4k iodepth=16 time_based runtime=3"));
     let ask = |arguments: &[&str]| {
-        let output = Command::new(&fipsee).arg("--connect").arg(&daemon.socket).args(arguments).output().expect("fipsee starts");
+        let output = Command::new(&fipsee).arg("--connect").arg(daemon.socket()).args(arguments).output().expect("fipsee starts");
         text_of(&output)
     };
     let deadline = Instant::now() + DEADLINE;

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::Instant;
 
-use fipsee_acceptance::{DEADLINE, Daemon, shipped, text_of};
+use fipsee_acceptance::{DEADLINE, Daemon, shipped, text_of, serve};
 
 use super::death::{kills, requests};
 use super::{Fio, number};
@@ -36,7 +36,7 @@ fn die(fio: &Fio, fipsee: &Path, daemon: &Daemon, job: &str, after: u64) {
 
 /// Kill fio again and again, below the same daemon, and verify what each left.
 fn disk_outlives_fio(options: &str) {
-    let Some(daemon) = Daemon::start("fio-dies", &["b=file:DIR/b.img,size=256M"]) else { return };
+    let Some(daemon) = serve("fio-dies", &["b=file:{dir}/b.img,size=256M"]) else { return };
     let (Some(fio), Some(fipsee)) = (Fio::new("fio-dies", &daemon), shipped("fio-dies", "bin/fipsee")) else { return };
     let (count, mut verified) = (kills().div_ceil(5), 0.0);
     let job = |run: u64| {
@@ -51,7 +51,7 @@ fn disk_outlives_fio(options: &str) {
         verified += blocks;
     }
     // What no run has written is noticed.
-    fs::write(daemon.directory.path("b.img"), vec![0; 256 << 20]).expect("the disk's file");
+    fs::write(daemon.dir.path("b.img"), vec![0; 256 << 20]).expect("the disk's file");
     let text = fio.fail(&verification(count));
     assert!(text.contains("verify"), "{text}");
     println!("{options}: fio killed {count} times, {verified} blocks acknowledged before, all there");

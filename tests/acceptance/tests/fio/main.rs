@@ -31,7 +31,7 @@ struct Fio {
 impl Fio {
     /// fio for the disks of `daemon`; `None`, with a message, when something is missing.
     fn new(what: &str, daemon: &Daemon) -> Option<Self> {
-        Self::at(what, &daemon.socket, &daemon.directory.path(""))
+        Self::at(what, &daemon.socket(), &daemon.dir.path(""))
     }
 
     fn at(what: &str, socket: &Path, directory: &Path) -> Option<Self> {

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 
-use fipsee_acceptance::{Daemon, run, shipped};
+use fipsee_acceptance::{Daemon, run, shipped, serve};
 
 use super::{Fio, death};
 
@@ -80,9 +80,9 @@ fn jobs(phase: u64) -> Vec<Job> {
 
 /// The disk as it is, through the daemon.
 fn content(daemon: &Daemon, fipsee: &Path) -> Vec<u8> {
-    let copy = daemon.directory.path("copy");
+    let copy = daemon.dir.path("copy");
     let _ = std::fs::remove_file(&copy);
-    run(Command::new(fipsee).arg("--connect").arg(&daemon.socket).args(["cp", "fip:b"]).arg(&copy));
+    run(Command::new(fipsee).arg("--connect").arg(daemon.socket()).args(["cp", "fip:b"]).arg(&copy));
     std::fs::read(&copy).expect("a copy")
 }
 
@@ -108,7 +108,7 @@ fn compare(jobs: &[Job], before: &[u8], after: &[u8]) -> Result<[u64; 3], String
 
 #[test]
 fn jobs_that_overlap_leave_a_whole_sector_of_one_of_them_everywhere() {
-    let Some(daemon) = Daemon::start("fio-overlap", &[&format!("b=file:DIR/b.img,size={DISK_BYTES},block=512")]) else { return };
+    let Some(daemon) = serve("fio-overlap", &[&format!("b=file:{{dir}}/b.img,size={DISK_BYTES},block=512")]) else { return };
     let (Some(fio), Some(fipsee)) = (Fio::new("fio-overlap", &daemon), shipped("fio-overlap", "bin/fipsee")) else { return };
     let mut before = content(&daemon, &fipsee);
     let mut won = [0; 3];

@@ -2,14 +2,14 @@
 
 use std::fs;
 
-use fipsee_acceptance::{Daemon, Directory};
+use fipsee_acceptance::{Scratch, serve};
 
 use super::Fio;
 
 #[test]
 fn each_refusal_says_what_was_wrong_and_what_to_do() {
-    let disks = ["a=memory:64M", "r=memory:1M,ro", "f=file:DIR/f.img,size=16M,block=4096"];
-    let Some(daemon) = Daemon::start("fio-refusals", &disks) else { return };
+    let disks = ["a=memory:64M", "r=memory:1M,ro", "f=file:{dir}/f.img,size=16M,block=4096"];
+    let Some(daemon) = serve("fio-refusals", &disks) else { return };
     let Some(fio) = Fio::new("fio-refusals", &daemon) else { return };
     let long = format!("filename={} rw=read", "x".repeat(65));
     let cases = [
@@ -41,7 +41,7 @@ fn each_refusal_says_what_was_wrong_and_what_to_do() {
 
 #[test]
 fn exclusive_disk_is_refused_while_it_is_in_use_and_free_afterwards() {
-    let Some(daemon) = Daemon::start("fio-exclusive", &["x=memory:16M,exclusive"]) else { return };
+    let Some(daemon) = serve("fio-exclusive", &["x=memory:16M,exclusive"]) else { return };
     let Some(fio) = Fio::new("fio-exclusive", &daemon) else { return };
     fio.run("filename=x rw=write bs=4k size=1m");
     fio.run("filename=x rw=write bs=4k size=1m create_serialize=0");
@@ -51,7 +51,7 @@ fn exclusive_disk_is_refused_while_it_is_in_use_and_free_afterwards() {
 
 #[test]
 fn a_job_that_claims_its_disk_is_the_only_one_that_writes() {
-    let Some(daemon) = Daemon::start("fio-claim", &["x=memory:16M"]) else { return };
+    let Some(daemon) = serve("fio-claim", &["x=memory:16M"]) else { return };
     let Some(fio) = Fio::new("fio-claim", &daemon) else { return };
     fio.run("filename=x rw=write bs=4k size=1m claim=sole_writer");
     fio.run("filename=x rw=write bs=4k size=1m numjobs=2");
@@ -63,7 +63,7 @@ fn a_job_that_claims_its_disk_is_the_only_one_that_writes() {
 
 #[test]
 fn socket_without_a_listener_is_distinguished_from_no_socket() {
-    let directory = Directory::new("fio-deaf");
+    let directory = Scratch::new();
     let socket = directory.path("s");
     let Some(fio) = Fio::at("fio-deaf", &socket, &directory.path("")) else { return };
     // Bound and closed again: the name stays.
@@ -74,7 +74,7 @@ fn socket_without_a_listener_is_distinguished_from_no_socket() {
 
 #[test]
 fn engine_for_another_fio_says_so() {
-    let Some(daemon) = Daemon::start("fio-version", &["a=memory:1M"]) else { return };
+    let Some(daemon) = serve("fio-version", &["a=memory:1M"]) else { return };
     let Some(mut fio) = Fio::new("fio-version", &daemon) else { return };
     let mut bytes = fs::read(&fio.engine).expect("the engine");
     let mut changed = 0;
@@ -85,7 +85,7 @@ fn engine_for_another_fio_says_so() {
         }
     }
     assert!(changed > 0, "the engine knows the version it was built for");
-    fio.engine = daemon.directory.path("other.so");
+    fio.engine = daemon.dir.path("other.so");
     fs::write(&fio.engine, bytes).expect("a changed engine");
     let text = fio.fail("filename=a rw=read bs=4k");
     assert!(text.contains("this engine was built for fio-9") && text.contains("build it anew"), "{text}");

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fipsee_acceptance::{Directory, has_program, run};
+use fipsee_acceptance::{Scratch, has_program, run};
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::io::Errno;
 
@@ -103,7 +103,7 @@ fn whole_block_written_beside_parts_of_it_keeps_its_bytes() {
 
 #[test]
 fn holes_read_as_zeroes_and_touch_nothing_else() {
-    let Some(daemon) = daemon("holes", &["a=memory:8M", "b=file:DIR/b.img,size=8M", "c=memory:8M,block=4096"]) else { return };
+    let Some(daemon) = daemon("holes", &["a=memory:8M", "b=file:{dir}/b.img,size=8M", "c=memory:8M,block=4096"]) else { return };
     for disk in ["a", "b", "c"] {
         let mut mount = Mount::new(&daemon, disk, &[]);
         let file = mount.open();
@@ -145,7 +145,7 @@ fn flushes(device: &Loop) -> u64 {
 
 #[test]
 fn fsync_and_synchronous_writes_reach_the_device_as_such() {
-    let (directory, block_file) = (Directory::new("mount-sync-device"), "device.img");
+    let (directory, block_file) = (Scratch::new(), "device.img");
     if !can_mount("sync") {
         return;
     }
@@ -244,8 +244,8 @@ fn other_users_get_in_only_when_let_in() {
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", program]);
         command
     };
-    std::fs::set_permissions(daemon.directory.path(""), Permissions::from_mode(0o755)).expect("a working system");
-    let file = daemon.directory.path("a.mounted");
+    std::fs::set_permissions(daemon.dir.path(""), Permissions::from_mode(0o755)).expect("a working system");
+    let file = daemon.dir.path("a.mounted");
     File::options().write(true).create_new(true).mode(0o600).open(&file).expect("a working system");
     std::fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("a working system");
     let mut mount = Mount::new(&daemon, "a", &[]);

@@ -17,7 +17,7 @@ use crate::support::{
 /// Start the daemon again. The kernel ends the last requests of a killed one after the process is gone, and keeps its lock on
 /// the file so long.
 fn restart(daemon: &mut Daemon) {
-    let file = File::open(daemon.directory.path("b.img")).expect("a working system");
+    let file = File::open(daemon.dir.path("b.img")).expect("a working system");
     wait_until("the lock", || flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok());
     // Whatever another thread is about to start may have the file open, too.
     flock(&file, FlockOperation::Unlock).expect("a working system");
@@ -32,15 +32,15 @@ fn signal(mount: &Mount, signal: Signal) {
 #[test]
 fn errors_say_what_is_wrong_and_what_to_do() {
     let Some(daemon) = daemon("errors", &["a=memory:1M"]) else { return };
-    let directory = daemon.directory.path("");
+    let directory = daemon.dir.path("");
     let tries = |arguments: &[&str]| fails(&mut mount_command(&daemon, arguments));
-    let file = daemon.directory.path("new");
+    let file = daemon.dir.path("new");
     let file = file.to_str().expect("a working system");
     assert!(tries(&["a", directory.to_str().expect("a working system")]).contains("is a directory; name a regular file"));
     assert!(tries(&["a", "/dev/null"]).contains("is no regular file"));
     assert!(tries(&["a", "/no/such/place"]).contains("cannot create /no/such/place"));
     let words = tries(&["b", file]);
-    assert!(words.contains("'b'") && !daemon.directory.path("new").exists(), "{words}");
+    assert!(words.contains("'b'") && !daemon.dir.path("new").exists(), "{words}");
     assert!(tries(&["a", file, "--threads=0"]).contains("threads"));
     let mut unconnected = mount_command(&daemon, &["a", file]);
     assert!(fails(unconnected.args(["--connect", "/no/socket"])).contains("no daemon at /no/socket"));
@@ -67,7 +67,7 @@ fn death_of_the_daemon_is_an_error_at_once_and_unmounting_works() {
             })
         })
         .collect();
-    daemon.kill();
+    daemon.kill_9();
     for writer in writers {
         assert_eq!(Errno::from_io_error(&writer.join().expect("a working system")), Some(Errno::IO));
     }
@@ -87,7 +87,7 @@ fn death_of_the_daemon_is_an_error_at_once_and_unmounting_works() {
 
 #[test]
 fn restart_of_the_daemon_is_not_noticed_by_programs() {
-    let Some(mut daemon) = daemon("restart", &["b=file:DIR/b.img,size=16M"]) else { return };
+    let Some(mut daemon) = daemon("restart", &["b=file:{dir}/b.img,size=16M"]) else { return };
     if !has_program("restart", "fio") {
         return;
     }
@@ -96,7 +96,7 @@ fn restart_of_the_daemon_is_not_noticed_by_programs() {
     fio.args(["--name=job", "--rw=randwrite", "--bs=4k", "--size=16m", "--loops=20", "--ioengine=libaio", "--iodepth=16"]);
     fio.args(["--direct=1", "--verify=crc32c", "--verify_fatal=1", "--fsync=32"])
         .arg(format!("--filename={}", mount.file.display()));
-    let fio = fio.stdout(Stdio::null()).stderr(Stdio::piped()).current_dir(daemon.directory.path("")).spawn();
+    let fio = fio.stdout(Stdio::null()).stderr(Stdio::piped()).current_dir(daemon.dir.path("")).spawn();
     let mut fio = Guard(fio.expect("a working system"));
     let mut restarts = 0;
     while restarts < 5 {
@@ -113,7 +113,7 @@ fn restart_of_the_daemon_is_not_noticed_by_programs() {
         if is_over {
             break;
         }
-        daemon.kill();
+        daemon.kill_9();
         restart(&mut daemon);
         restarts += 1;
     }
@@ -128,11 +128,11 @@ fn restart_of_the_daemon_is_not_noticed_by_programs() {
 
 #[test]
 fn disk_that_was_given_up_comes_back_without_the_writes_that_failed() {
-    let Some(mut daemon) = daemon("comeback", &["b=file:DIR/b.img,size=1M"]) else { return };
+    let Some(mut daemon) = daemon("comeback", &["b=file:{dir}/b.img,size=1M"]) else { return };
     let mut mount = Mount::new(&daemon, "b", &["--reconnect=0"]);
     let file = mount.open();
     file.write_all_at(&[1; 4096], 0).expect("a working system");
-    daemon.kill();
+    daemon.kill_9();
     wait_until("the loss", || file.write_at(&[2; 4096], 0).is_err());
     restart(&mut daemon);
     wait_until("the disk's return", || file.read_at(&mut [0; 1], 0).is_ok());
@@ -146,7 +146,7 @@ fn disk_that_was_given_up_comes_back_without_the_writes_that_failed() {
 
 #[test]
 fn synced_data_survives_the_death_of_all_processes() {
-    let Some(mut daemon) = daemon("survives", &["b=file:DIR/b.img,size=8M"]) else { return };
+    let Some(mut daemon) = daemon("survives", &["b=file:{dir}/b.img,size=8M"]) else { return };
     let mut wanted = vec![0; 8 << 20];
     for round in 0..4_u64 {
         let mut mount = Mount::new(&daemon, "b", &[]);
@@ -160,7 +160,7 @@ fn synced_data_survives_the_death_of_all_processes() {
         let bytes = wanted.clone();
         let writer = std::thread::spawn(move || while again.write_all_at(&bytes[..1 << 20], 0).is_ok() {});
         signal(&mount, Signal::KILL);
-        daemon.kill();
+        daemon.kill_9();
         writer.join().expect("a working system");
         assert!(!mount.wait().success());
         assert!(file.read_at(&mut [0; 512], 0).is_err());
@@ -213,11 +213,11 @@ fn signal_while_in_use_takes_only_the_name() {
 #[test]
 fn background_returns_when_mounted_and_ends_when_unmounted() {
     let Some(daemon) = daemon("background", &["a=memory:1M"]) else { return };
-    let file = daemon.directory.path("relative");
+    let file = daemon.dir.path("relative");
     let _detached = Detached(file.clone());
     let mut command = mount_command(&daemon, &["--background", "--threads=2", "a", "relative"]);
     // Its output ends although the process stays: else this would wait for ever.
-    let said = run(command.current_dir(daemon.directory.path("")));
+    let said = run(command.current_dir(daemon.dir.path("")));
     assert!(said.starts_with("mounted a on "), "{said}");
     let opened = File::options().read(true).write(true).open(&file).expect("a working system");
     opened.write_all_at(&[4; 512], 0).expect("a working system");
@@ -232,7 +232,7 @@ fn background_returns_when_mounted_and_ends_when_unmounted() {
 #[test]
 fn file_that_was_made_is_removed_unless_it_is_in_use() {
     let Some(daemon) = daemon("made", &["a=memory:1M"]) else { return };
-    let file = daemon.directory.path("a.mounted");
+    let file = daemon.dir.path("a.mounted");
     for round in 0..20_u8 {
         // As a script does: at once, while the process before still ends.
         let mut mount = Mount::new(&daemon, "a", &[]);

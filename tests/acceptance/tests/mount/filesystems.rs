@@ -42,7 +42,7 @@ const DATABASE: &str = "import sqlite3,sys\n\
 
 #[test]
 fn ext4_through_a_loop_device_keeps_its_files() {
-    let Some(daemon) = daemon("ext4", &["a=memory:256M", "b=file:DIR/b.img,size=256M"]) else { return };
+    let Some(daemon) = daemon("ext4", &["a=memory:256M", "b=file:{dir}/b.img,size=256M"]) else { return };
     for program in ["mkfs.ext4", "e2fsck", "losetup", "python3"] {
         if !has_program("ext4", program) {
             return;
@@ -51,7 +51,7 @@ fn ext4_through_a_loop_device_keeps_its_files() {
     for (disk, direct) in [("a", false), ("a", true), ("b", false), ("b", true)] {
         let mut mount = Mount::new(&daemon, disk, &["--threads=2"]);
         run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&mount.file));
-        let place = daemon.directory.path("place");
+        let place = daemon.dir.path("place");
         let mounted = Mounted::new(Loop::new(&mount.file, direct), place.clone());
         let files = fill(&mounted.place);
         std::fs::create_dir(place.join("db")).expect("a working system");
@@ -85,7 +85,7 @@ fn qemu_img_reads_and_writes_it() {
         return;
     }
     let (mut raw, mut image) = (Mount::new(&daemon, "a", &[]), Mount::new(&daemon, "b", &[]));
-    let source = daemon.directory.path("source.img");
+    let source = daemon.dir.path("source.img");
     let mut bytes = pattern(11, 16 << 20);
     bytes[3 << 20..9 << 20].fill(0);
     std::fs::write(&source, &bytes).expect("a working system");
@@ -97,7 +97,7 @@ fn qemu_img_reads_and_writes_it() {
     qemu_img(&["convert", "-n", "-t", "none", "-T", "none", "-f", "raw", "-O", "raw"], &[&source, &raw.file]);
     assert!(std::fs::read(&raw.file).expect("a working system") == bytes);
     // An image with a format of its own inside the disk.
-    let made = daemon.directory.path("made.qcow2");
+    let made = daemon.dir.path("made.qcow2");
     qemu_img(&["convert", "-f", "raw", "-O", "qcow2"], &[&source, &made]);
     run(Command::new("dd")
         .args(["bs=1M", "conv=fsync"])
@@ -110,9 +110,9 @@ fn qemu_img_reads_and_writes_it() {
 
 #[test]
 fn dd_copies_in_every_way() {
-    let Some(daemon) = daemon("dd", &["b=file:DIR/b.img,size=4M"]) else { return };
+    let Some(daemon) = daemon("dd", &["b=file:{dir}/b.img,size=4M"]) else { return };
     let mut mount = Mount::new(&daemon, "b", &[]);
-    let source = daemon.directory.path("source");
+    let source = daemon.dir.path("source");
     for (seed, options) in ["bs=1000", "bs=512 oflag=direct", "bs=64k oflag=sync", "bs=4M oflag=direct,dsync"].iter().enumerate()
     {
         let bytes = pattern(seed as u64, 3 << 20);

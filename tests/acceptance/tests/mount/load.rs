@@ -25,7 +25,7 @@ const JOBS: [&str; 4] = [
 
 #[test]
 fn fio_reads_what_it_wrote_on_every_disk_in_every_way() {
-    let disks = ["a=memory:48M", "b=file:DIR/b.img,size=48M", "c=memory:48M,block=4096"];
+    let disks = ["a=memory:48M", "b=file:{dir}/b.img,size=48M", "c=memory:48M,block=4096"];
     let Some(daemon) = daemon("fio", &disks) else { return };
     if !has_program("fio", "fio") {
         return;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::Instant;
 
-use fipsee_acceptance::{DEADLINE, Daemon, Guard, run, shipped, skip, text_of};
+use fipsee_acceptance::{DEADLINE, Daemon, Guard, run, shipped, skip, text_of, serve};
 
 /// May this process mount, with FUSE? With a message when not.
 pub(crate) fn can_mount(what: &str) -> bool {
@@ -27,13 +27,13 @@ pub(crate) fn daemon(name: &str, disks: &[&str]) -> Option<Daemon> {
     if !can_mount(name) {
         return None;
     }
-    Daemon::start(&format!("mount-{name}"), disks)
+    serve(&format!("mount-{name}"), disks)
 }
 
 /// `fipsee mount` with `arguments`, not yet started.
 pub(crate) fn mount_command(daemon: &Daemon, arguments: &[&str]) -> Command {
     let mut command = Command::new(shipped("mount", "bin/fipsee").expect("shipped together with the daemon"));
-    command.arg("--connect").arg(&daemon.socket).arg("mount").args(arguments).stdin(Stdio::null());
+    command.arg("--connect").arg(daemon.socket()).arg("mount").args(arguments).stdin(Stdio::null());
     command
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Mount {
 impl Mount {
     /// Mount `disk` on a file of the daemon's directory, which is made for it.
     pub(crate) fn new(daemon: &Daemon, disk: &str, arguments: &[&str]) -> Self {
-        let file = daemon.directory.path(&format!("{disk}.mounted"));
+        let file = daemon.dir.path(&format!("{disk}.mounted"));
         let mut command = mount_command(daemon, arguments);
         command.arg(disk).arg(&file).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child: Child = command.spawn().expect("fipsee starts");
@@ -196,13 +196,13 @@ impl Drop for Mounted {
 /// Run `fipsee` with `arguments`.
 pub(crate) fn fipsee(daemon: &Daemon, arguments: &[&str]) -> String {
     let program = shipped("mount", "bin/fipsee").expect("shipped together with the daemon");
-    run(Command::new(program).arg("--connect").arg(&daemon.socket).args(arguments))
+    run(Command::new(program).arg("--connect").arg(daemon.socket()).args(arguments))
 }
 
 /// The same, which may fail.
 pub(crate) fn fipsee_output(daemon: &Daemon, arguments: &[&str]) -> Option<String> {
     let program = shipped("mount", "bin/fipsee").expect("shipped together with the daemon");
-    let output = Command::new(program).arg("--connect").arg(&daemon.socket).args(arguments).output();
+    let output = Command::new(program).arg("--connect").arg(daemon.socket()).args(arguments).output();
     let output = output.expect("fipsee starts");
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }

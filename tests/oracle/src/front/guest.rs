@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fipsee_guest::device::{Guest, Options};
+use fipsee_testkit::guest::device::{Guest, Options};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Limits, Piece};
 use crate::content::SECTOR_BYTES;
 use crate::interrupt;
+use super::{Limits, Piece};
 
 /// How long a daemon may be away.
 const RETURN_WITHIN: Duration = Duration::from_secs(60);
@@ -74,7 +74,7 @@ impl Machine {
     pub(super) fn limits(&mut self, pieces: usize) -> Result<Limits, String> {
         let header = [0_u32.to_le_bytes(), 60_u32.to_le_bytes(), [0; 4]].concat();
         let body = [header, vec![0; 60]].concat();
-        let answer = self.guest.frontend.call(fipsee_guest::frontend::Request::GetConfig, &body, &[]);
+        let answer = self.guest.frontend.call(fipsee_testkit::guest::frontend::Request::GetConfig, &body, &[]);
         let (config, _) = answer.map_err(|error| format!("the configuration space: {error}"))?;
         let word =
             |at: usize| config.get(at..at + 4).and_then(|bytes| bytes.first_chunk()).map(|bytes| u32::from_le_bytes(*bytes));

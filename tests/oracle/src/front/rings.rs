@@ -6,8 +6,8 @@ use fipsee_block::wire::{
     FLAG_FUA, FLAG_UNMAP, KIND_RESIZE, MAX_INDIRECT_ENTRIES, MAX_INLINE_SEGMENTS, Operation, Segment, request_ack_event,
     request_flush, request_indirect, request_inline, request_range,
 };
-use fipsee_guest::ring::{GuestRing, Incoming, plan, segment};
 use fipsee_ring::Message;
+use fipsee_testkit::guest::ring::{GuestRing, Incoming, plan, segment};
 use fipsee_virtio::blk::upgrade::wire::{self, DONE, UpgradeRequest};
 
 use super::guest::Machine;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use fipsee_block::wire::Status;
-use fipsee_guest::device::{DISCARD, FLUSH, IN, IO_ERROR, OK, OUT, Sent, UNMAP, UNSUPPORTED, WRITE_ZEROES};
-use fipsee_guest::virtqueue::Part;
+use fipsee_testkit::guest::device::{DISCARD, FLUSH, IN, IO_ERROR, OK, OUT, Sent, UNMAP, UNSUPPORTED, WRITE_ZEROES};
+use fipsee_testkit::virtqueue::Part;
 
 use super::guest::Machine;
 use super::{Action, Done, Front, Limits, Piece, Request, Waited};
@@ -106,11 +106,11 @@ impl Front for VhostUser {
     }
 
     fn publish(&mut self) {
-        self.machine.guest.queues.iter_mut().for_each(fipsee_guest::virtqueue::Virtqueue::publish);
+        self.machine.guest.queues.iter_mut().for_each(fipsee_testkit::guest::virtqueue::Virtqueue::publish);
     }
 
     fn wait(&mut self, done: &mut Vec<Done>) -> Result<Waited, String> {
-        if self.machine.guest.queues.iter().any(fipsee_guest::virtqueue::Virtqueue::is_broken) {
+        if self.machine.guest.queues.iter().any(fipsee_testkit::guest::virtqueue::Virtqueue::is_broken) {
             return Err("the daemon says that a virtqueue is broken".to_owned());
         }
         // In this order: what it answered before it was killed is taken.

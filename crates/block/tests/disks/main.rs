@@ -1,0 +1,12 @@
+//! Disks and the checks of requests. What starts other processes is apart, in `system`.
+
+mod disk_faults;
+mod disk_file;
+mod disk_memory;
+mod disk_model;
+mod disk_spec;
+mod disk_wrap;
+mod request_checks;
+mod resize_events;
+mod table_read_once;
+mod transfer_pieces;

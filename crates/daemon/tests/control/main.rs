@@ -1,0 +1,15 @@
+//! How the daemon is started, configured, reloaded and placed, which clients it takes, and how they wait.
+
+mod attach_refusals;
+mod choices;
+mod event_loop;
+mod example;
+mod hostile_control;
+mod moves;
+mod placement;
+mod refused_changes;
+mod reload;
+mod service_manager;
+mod start_refusals;
+mod users;
+mod waiting;

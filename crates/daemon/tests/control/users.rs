@@ -1,0 +1,123 @@
+//! Users: their groups, and the limits of all clients of one user.
+
+use fipsee_block::client::{Blocking, Disk, Error, Queue};
+use fipsee_ring::control::RefusalCode;
+use fipsee_testkit::{CorrectClient, Daemon, Scratch, as_user, assert_says, eventually, is_root, refusal_of, skip};
+use serde_json::json;
+
+fn attach_as(daemon: &Daemon, id: u32, groups: &[u32]) -> Result<(Disk, Vec<Queue>), Error> {
+    let socket = daemon.socket();
+    as_user(id, groups, move || Disk::attach(&socket, &Daemon::options("a")))
+}
+
+fn start(settings: &str) -> Daemon {
+    let dir = Scratch::new();
+    let text = format!("{settings}\n[[disk]]\nname = \"a\"\nspec = \"memory:4M\"\nallow_everyone = true\n");
+    std::fs::write(dir.path("f.toml"), text).expect("a file");
+    Daemon::start_in(dir, &[], &["--config", "{dir}/f.toml"])
+}
+
+#[test]
+fn supplementary_group_on_the_list_opens_a_disk_and_any_other_does_not() {
+    if !is_root() {
+        return skip("attach with other groups", "only root can give itself groups");
+    }
+    let daemon = Daemon::start(&["--disk", "a=memory:1M", "--allow-gid", "4002", "--allow-gid", "4003"]);
+    let many: Vec<u32> = (5000..5200).collect();
+    let many_and_one = [&many[..], &[4003]].concat();
+    for groups in [&[4002][..], &[17, 4003], &many_and_one] {
+        attach_as(&daemon, 4000, groups).unwrap_or_else(|error| panic!("{groups:?}: {error}"));
+    }
+    for groups in [&[][..], &[17, 18], &many] {
+        let text = refusal_of(attach_as(&daemon, 4000, groups), RefusalCode::NotAllowed);
+        assert_says(&text, &["disk 'a' is not for user 4000 (group 4000)", "allow_uids or allow_gids"]);
+    }
+    // A user with the number of a group is not in it.
+    refusal_of(attach_as(&daemon, 4004, &[]), RefusalCode::NotAllowed);
+}
+
+#[test]
+fn hypervisor_is_known_by_its_supplementary_groups() {
+    if !is_root() {
+        return skip("connect with other groups", "only root can give itself groups");
+    }
+    let arguments = ["--disk", "a=memory:1M", "--allow-gid", "4002", "--vhost-user", "a={dir}/vm"];
+    let daemon = Daemon::start(&arguments);
+    let connect = |groups: &[u32]| {
+        let path = daemon.dir.path("vm");
+        as_user(4000, groups, move || std::os::unix::net::UnixStream::connect(path).expect("everyone may connect"))
+    };
+    let refused = connect(&[4001]);
+    eventually("the hypervisor is refused", || daemon.log().contains("a hypervisor is refused"));
+    drop(refused);
+    let _welcome = connect(&[4001, 4002]);
+    eventually("the hypervisor is admitted", || daemon.log().contains("a hypervisor attached"));
+    assert_eq!(daemon.log().matches("a hypervisor is refused").count(), 1);
+}
+
+#[test]
+fn user_with_all_the_places_that_one_may_have_leaves_the_others_theirs() {
+    if !is_root() {
+        return skip("attach as other users", "only root can become another user");
+    }
+    for (settings, share) in [("max_clients = 8\nmax_clients_per_user = 3", 3), ("max_clients = 4", 3), ("max_clients = 1", 1)] {
+        let daemon = start(settings);
+        let mut held: Vec<_> = (0..share).map(|_| attach_as(&daemon, 4000, &[]).expect("within the share")).collect();
+        if settings != "max_clients = 1" {
+            let text = refusal_of(attach_as(&daemon, 4000, &[]), RefusalCode::Limit);
+            assert_says(&text, &[&format!("user 4000 has {share} clients here"), "raise max_clients_per_user"]);
+            drop(attach_as(&daemon, 4001, &[]).expect("another user's place"));
+            eventually("its place is free again", || daemon.attached_count("a") == share);
+            CorrectClient::new(&daemon, "a").check();
+        }
+        held.pop();
+        eventually("a place is free", || attach_as(&daemon, 4000, &[]).is_ok());
+    }
+}
+
+#[test]
+fn root_may_have_every_place() {
+    if !is_root() {
+        return skip("attach as root", "this is another user");
+    }
+    let daemon = start("max_clients = 4\nmax_clients_per_user = 1");
+    let mut correct_clients: Vec<_> = (0..4).map(|_| CorrectClient::new(&daemon, "a")).collect();
+    correct_clients.iter_mut().for_each(CorrectClient::check);
+    let text = std::fs::read_to_string(daemon.dir.path("f.toml")).expect("the file");
+    std::fs::write(daemon.dir.path("f.toml"), text.replace("max_clients_per_user = 1", "")).expect("a file");
+    assert_eq!(daemon.admin(&json!({ "request": "reload" }))["changed"], json!(["max_clients_per_user"]));
+}
+
+#[test]
+fn user_with_all_the_descriptors_that_one_may_have_leaves_the_others_theirs() {
+    if !is_root() {
+        return skip("attach as other users", "only root can become another user");
+    }
+    let prefix = ["sh", "-c", "ulimit -n 256; exec \"$@\"", "sh"];
+    let dir = Scratch::new();
+    std::fs::write(dir.path("f.toml"), "[[disk]]\nname = \"a\"\nspec = \"memory:4M\"\nallow_everyone = true\n").expect("a file");
+    let daemon = Daemon::start_in(dir, &prefix, &["--config", "{dir}/f.toml"]);
+    let mut held = Vec::new();
+    let refused: Result<(), _> = 'full: loop {
+        let (disk, queues) = match attach_as(&daemon, 4000, &[]) {
+            Ok(attached) => attached,
+            Err(error) => break Err(error),
+        };
+        let mut memories = Vec::new();
+        for _ in 0..63 {
+            match disk.create_memory(4096) {
+                Ok(memory) => memories.push(memory),
+                Err(error) => break 'full Err(error),
+            }
+        }
+        held.push((disk, queues, memories));
+        assert!(held.len() < 60, "one user had everything");
+    };
+    let text = refusal_of(refused, RefusalCode::Limit);
+    assert_says(&text, &["user 4000 hold", "one user may hold", "register fewer memories"]);
+    let socket = daemon.socket();
+    let mut other =
+        as_user(4001, &[], move || Blocking::attach(&socket, &Daemon::options("a"))).expect("there is room for others");
+    other.write_at(&[7; 4096], 0).expect("written");
+    CorrectClient::new(&daemon, "a").check();
+}

@@ -1,0 +1,133 @@
+//! Memory that a peer hands over is taken only when no later act of the peer can make us crash.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+
+use fipsee_ring::PeerFault;
+use fipsee_ring::region::{Access, MAX_REGION_BYTES, Region, RegionError};
+use rustix::fs::{MemfdFlags, SealFlags};
+
+const PAGE: u64 = 4096;
+
+fn memory_file(length_bytes: u64, seals: SealFlags) -> OwnedFd {
+    let file = rustix::fs::memfd_create("peer", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memfd_create");
+    rustix::fs::ftruncate(&file, length_bytes).expect("ftruncate");
+    rustix::fs::fcntl_add_seals(&file, seals).expect("seals");
+    file
+}
+
+fn refusal(file: OwnedFd, length_bytes: u64, access: Access) -> PeerFault {
+    match Region::from_peer(file, length_bytes, access) {
+        Err(RegionError::Fault(fault)) => fault,
+        Err(RegionError::Io(error)) => panic!("the machine refused: {error}"),
+        Ok(region) => panic!("accepted {} bytes", region.length_bytes()),
+    }
+}
+
+fn reason(file: OwnedFd, access: Access) -> &'static str {
+    match refusal(file, PAGE, access) {
+        PeerFault::UnsafeMemory { why } => why,
+        other => panic!("another fault: {other}"),
+    }
+}
+
+#[test]
+fn sealed_memory_is_shared_both_ways() {
+    let ours = Region::create("ours", 3 * PAGE).expect("a region");
+    let handed_over = rustix::io::dup(&ours).expect("dup");
+    let theirs = Region::from_peer(handed_over, 2 * PAGE, Access::ReadWrite).expect("sealed memory is taken");
+    ours.write(2 * PAGE - 4, b"here").expect("inside");
+    let mut bytes = [0; 4];
+    theirs.read(2 * PAGE - 4, &mut bytes).expect("inside");
+    assert_eq!(&bytes, b"here");
+    theirs.write(0, b"back").expect("inside");
+    ours.read(0, &mut bytes).expect("inside");
+    assert_eq!(&bytes, b"back");
+    assert!(theirs.read(2 * PAGE - 3, &mut bytes).is_err(), "beyond what was asked for, though the file is longer");
+}
+
+#[test]
+fn regions_of_ours_cannot_shrink_or_grow() {
+    let region = Region::create("ours", 1).expect("a region");
+    assert_eq!(region.length_bytes(), PAGE, "whole pages");
+    for length_bytes in [0, PAGE - 1, 2 * PAGE] {
+        assert_eq!(rustix::fs::ftruncate(&region, length_bytes), Err(rustix::io::Errno::PERM), "resized to {length_bytes}");
+    }
+    assert!(rustix::fs::fcntl_add_seals(&region, SealFlags::WRITE).is_err(), "a peer could seal it against us");
+    for length_bytes in [0, u64::MAX] {
+        let error = Region::create("none", length_bytes).expect_err("no such region");
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{length_bytes} bytes");
+    }
+}
+
+#[test]
+fn memory_that_can_shrink_is_refused() {
+    for seals in [SealFlags::empty(), SealFlags::GROW, SealFlags::GROW | SealFlags::SEAL] {
+        let why = reason(memory_file(PAGE, seals), Access::Read);
+        assert!(why.contains("F_SEAL_SHRINK"), "{why}");
+    }
+}
+
+#[test]
+fn memory_sealed_against_writing_is_taken_for_reading_only() {
+    for seal in [SealFlags::WRITE, SealFlags::FUTURE_WRITE] {
+        let why = reason(memory_file(PAGE, SealFlags::SHRINK | seal), Access::ReadWrite);
+        assert!(why.contains("sealed against writing"), "{why}");
+        let region = Region::from_peer(memory_file(PAGE, SealFlags::SHRINK | seal), PAGE, Access::Read).expect("readable");
+        let fault = region.write(0, b"x").expect_err("mapped for reading");
+        assert!(fault.to_string().contains("reading only"), "{fault}");
+    }
+}
+
+#[test]
+fn files_that_are_not_memory_are_refused() {
+    let plain = File::open(std::env::current_exe().expect("we run")).expect("our own program");
+    let null = File::open("/dev/zero").expect("/dev/zero");
+    let (pipe, _other_end) = std::io::pipe().expect("a pipe");
+    for file in [plain.into(), null.into(), pipe.into()] {
+        let why = reason(file, Access::Read);
+        assert!(why.contains("not a memory file"), "{why}");
+    }
+}
+
+#[test]
+fn memory_of_the_wrong_length_is_refused() {
+    for (file_bytes, length_bytes) in [
+        (PAGE, 0),
+        (0, PAGE),
+        (PAGE, PAGE + 1),
+        (PAGE, 2 * PAGE),
+        (PAGE, u64::MAX),
+        (PAGE, MAX_REGION_BYTES + 1),
+        (MAX_REGION_BYTES + PAGE, MAX_REGION_BYTES + PAGE),
+    ] {
+        let fault = refusal(memory_file(file_bytes, SealFlags::SHRINK), length_bytes, Access::ReadWrite);
+        assert!(matches!(fault, PeerFault::OutOfRegion { length_bytes: named, .. } if named == length_bytes), "{fault}");
+    }
+}
+
+#[test]
+fn memory_on_hugetlbfs_is_refused() {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+    let file = match rustix::fs::memfd_create("huge", flags) {
+        Ok(file) => file,
+        Err(error) => return crate::common::skip("memory on hugetlbfs", &format!("this kernel makes no such memory file: {error}")),
+    };
+    rustix::fs::ftruncate(&file, 2 << 20).expect("ftruncate");
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).expect("seals");
+    let why = reason(file, Access::Read);
+    assert!(why.contains("hugetlbfs"), "{why}");
+}
+
+#[test]
+fn places_outside_a_region_are_refused() {
+    let region = Region::create("ours", PAGE).expect("a region");
+    for (offset_bytes, length_bytes) in [(0, PAGE), (PAGE, 0), (PAGE - 1, 1)] {
+        assert!(region.pointer("it", offset_bytes, length_bytes).is_ok(), "{offset_bytes} + {length_bytes}");
+    }
+    for (offset_bytes, length_bytes) in
+        [(0, PAGE + 1), (PAGE, 1), (PAGE + 1, 0), (u64::MAX, 1), (1, u64::MAX), (u64::MAX, u64::MAX), (1 << 63, 1 << 63)]
+    {
+        assert!(region.pointer("it", offset_bytes, length_bytes).is_err(), "{offset_bytes} + {length_bytes}");
+    }
+}

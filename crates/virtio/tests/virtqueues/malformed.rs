@@ -1,0 +1,204 @@
+//! Anything that a correct driver never does stops the queue, with a message, and nothing else.
+
+use crate::common::driver::DATA;
+use crate::common::ram::{BASE, END};
+use crate::common::{Memory as _, Driver, Fixture, HeldDisk, IN, OK, Options, Ram, Random, memory_disk, readable, rings, writable};
+
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+
+/// Raw descriptors of the ring's table: address, length, flags, next.
+fn put(driver: &Driver, table: u64, descriptors: &[(u64, u32, u16, u16)]) {
+    for (index, (address, length_bytes, flags, next)) in (0..).zip(descriptors) {
+        driver.put_descriptor(table, index, readable(*address, *length_bytes), *flags, *next);
+    }
+}
+
+struct Case {
+    what: &'static str,
+    /// Part of the text.
+    says: &'static str,
+    /// The ring's table; chain 0 is offered.
+    table: Vec<(u64, u32, u16, u16)>,
+    /// An indirect table at `TABLE`.
+    indirect: Vec<(u64, u32, u16, u16)>,
+}
+
+const HEADER: u64 = DATA;
+const STATUS: u64 = DATA + 64;
+const TABLE: u64 = DATA + 4096;
+
+fn case(what: &'static str, says: &'static str, table: &[(u64, u32, u16, u16)], indirect: &[(u64, u32, u16, u16)]) -> Case {
+    Case { what, says, table: table.to_vec(), indirect: indirect.to_vec() }
+}
+
+fn cases() -> Vec<Case> {
+    let header = (HEADER, 16, NEXT, 1);
+    let status = (STATUS, 1, WRITE, 0);
+    let table = |length_bytes| (TABLE, length_bytes, INDIRECT, 0);
+    vec![
+        case("next outside the table", "number 16", &[(HEADER, 16, NEXT, 16), status], &[]),
+        case("next far outside", "number 65535", &[(HEADER, 16, NEXT, 65535), status], &[]),
+        case("a loop onto itself", "loop", &[(HEADER, 16, NEXT, 0)], &[]),
+        case("a loop of two", "loop", &[header, (DATA, 8, NEXT, 0)], &[]),
+        case("to read after to write", "after memory to write", &[header, (STATUS, 1, WRITE | NEXT, 2), (DATA, 8, 0, 0)], &[]),
+        case("no status", "no status byte", &[header, (DATA, 512, 0, 0)], &[]),
+        case("an empty status", "no status byte", &[header, (STATUS, 0, WRITE, 0)], &[]),
+        case("a status outside memory", "status byte", &[header, (END, 1, WRITE, 0)], &[]),
+        case("a status at the end of the address space", "status byte", &[header, (u64::MAX, 1, WRITE, 0)], &[]),
+        case("a status behind it", "status byte", &[header, (u64::MAX - 1, 16, WRITE, 0)], &[]),
+        case("no header", "header", &[status], &[]),
+        case("a short header", "header", &[(HEADER, 15, NEXT, 1), status], &[]),
+        case("a header outside memory", "header", &[(END, 16, NEXT, 1), status], &[]),
+        case("a header before memory", "header", &[(BASE - 8, 16, NEXT, 1), status], &[]),
+        case("a header that leaves memory", "header", &[(END - 8, 16, NEXT, 1), status], &[]),
+        case("half a header outside", "header", &[(HEADER, 8, NEXT, 1), (END, 8, NEXT, 2), status], &[]),
+        case("nothing at all", "header", &[(0, 0, 0, 0)], &[]),
+        case("an empty table", "0 bytes", &[table(0)], &[]),
+        case("half an entry", "24 bytes", &[table(24)], &[(HEADER, 16, NEXT, 1), status]),
+        case("a huge table", "bytes, which is not", &[table(1025 * 16)], &[]),
+        case("the longest table", "bytes, which is not", &[table(u32::MAX)], &[]),
+        case("a table outside memory", "outside guest memory", &[(END, 32, INDIRECT, 0)], &[]),
+        case("a table that leaves memory", "outside guest memory", &[(END - 16, 32, INDIRECT, 0)], &[]),
+        case("a table around the address space", "outside guest memory", &[(u64::MAX - 15, 32, INDIRECT, 0)], &[]),
+        case("a table with a next", "has a next one", &[(TABLE, 32, INDIRECT | NEXT, 1), status], &[header, status]),
+        case("a nested table", "holds an indirect", &[table(32)], &[(HEADER, 16, NEXT, 1), (TABLE, 32, INDIRECT, 0)]),
+        case("a loop in a table", "loop", &[table(32)], &[(HEADER, 16, NEXT, 1), (HEADER, 16, NEXT, 0)]),
+        case("next outside an indirect table", "number 2", &[table(32)], &[(HEADER, 16, NEXT, 2), status]),
+        case("the last entry of a table goes on", "number 2", &[table(32)], &[header, (STATUS, 1, WRITE | NEXT, 2)]),
+        case("a table without status", "no status byte", &[table(16)], &[(HEADER, 16, 0, 0)]),
+    ]
+}
+
+#[test]
+fn a_malformed_chain_stops_the_queue_and_what_was_done_before_is_published() {
+    for Case { what, says, table, indirect } in cases() {
+        let mut rig = Fixture::new(memory_disk(), &Options::default());
+        rig.driver.ram.write(HEADER, &Driver::header_bytes(IN, 0));
+        // A good request from the end of the table, before and after the bad one.
+        let good = 10;
+        rig.driver.put_descriptor(rig.driver.descriptors, good, readable(HEADER, 16), NEXT, good + 1);
+        rig.driver.put_descriptor(rig.driver.descriptors, good + 1, writable(DATA + 8192, 513), 0, 0);
+        put(&rig.driver, rig.driver.descriptors, &table);
+        put(&rig.driver, TABLE, &indirect);
+        for head in [good, 0, good] {
+            rig.driver.stage(head);
+        }
+        rig.driver.publish();
+        rig.visit();
+        assert!(rig.fault().contains(says), "{what}: {}", rig.fault());
+        assert_eq!(rig.driver.used_index(), 1, "{what}: the good one before is answered");
+        assert_eq!(rig.driver.ram.read(DATA + 8192 + 512, 1), [OK], "{what}");
+        assert_eq!(rings(&rig.error), 1, "{what}: the hypervisor is notified");
+        assert!(!rig.server.has_work() && !rig.server.arm_and_work_remains(), "{what}: nothing remains to do");
+        assert_eq!(rig.visit(), 0, "{what}");
+        assert_eq!(rig.driver.used_index(), 1, "{what}: nothing else is taken");
+    }
+}
+
+#[test]
+fn an_impossible_available_ring_stops_the_queue() {
+    let mut rig = Fixture::new(memory_disk(), &Options::default());
+    rig.driver.stage(16);
+    rig.driver.publish();
+    rig.visit();
+    assert!(rig.fault().contains("names descriptor 16, and the queue has 16"), "{}", rig.fault());
+
+    let mut rig = Fixture::new(memory_disk(), &Options::default());
+    rig.driver.ram.store(rig.driver.available + 2, 17);
+    assert!(rig.server.has_work());
+    rig.visit();
+    assert!(rig.fault().contains("by 17 entries"), "{}", rig.fault());
+
+    // Backwards is a jump forwards.
+    let mut rig = Fixture::new(memory_disk(), &Options { start: 5, ..Options::default() });
+    rig.driver.ram.store(rig.driver.available + 2, 4);
+    rig.visit();
+    assert!(rig.fault().contains("by 65535 entries"), "{}", rig.fault());
+    assert_eq!(rings(&rig.error), 1);
+}
+
+#[test]
+fn indirect_descriptors_need_their_feature() {
+    let mut rig = Fixture::new(memory_disk(), &Options { features: 0, ..Options::default() });
+    let head = rig.driver.indirect_request(IN, 0, &[writable(DATA, 512)]);
+    rig.driver.offer(head);
+    rig.visit();
+    assert!(rig.fault().contains("not negotiated"), "{}", rig.fault());
+}
+
+#[test]
+fn a_chain_that_is_in_flight_cannot_be_made_available_again() {
+    let mut rig = Fixture::new(HeldDisk::new(), &Options::default());
+    let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
+    rig.driver.offer(head);
+    rig.visit();
+    rig.driver.offer(head);
+    rig.visit();
+    assert!(rig.fault().contains("made available again"), "{}", rig.fault());
+    // The disk finishes; the faulty guest is not notified.
+    assert_eq!(rig.server.in_flight(), 1);
+    let (ticket, status) = rig.disk.release(&mut rig.engine).expect("held");
+    rig.server.finish(ticket, status);
+    rig.server.flush();
+    assert_eq!((rig.server.in_flight(), rig.driver.used_index()), (0, 0));
+}
+
+#[test]
+fn rings_outside_memory_or_misaligned_are_refused() {
+    type Change = fn(&mut Driver);
+    let cases: [(&str, Change, &str); 9] = [
+        ("a table outside memory", |driver| driver.descriptors = END, "descriptor table"),
+        ("a table that leaves memory", |driver| driver.descriptors = END - END % 16 - 16, "descriptor table"),
+        ("an odd table", |driver| driver.descriptors += 8, "aligned to 16"),
+        ("an available ring outside memory", |driver| driver.available = 0, "available ring"),
+        ("an odd available ring", |driver| driver.available += 1, "aligned to 2"),
+        ("a used ring outside memory", |driver| driver.used = u64::MAX - 3, "used ring"),
+        ("an odd used ring", |driver| driver.used += 2, "aligned to 4"),
+        ("a size that is no power of two", |driver| driver.size = 24, "24 descriptors"),
+        ("no size", |driver| driver.size = 0, "0 descriptors"),
+    ];
+    for (what, change, says) in cases {
+        let mut driver = Driver::new(Ram::new(), 16, true, 0);
+        change(&mut driver);
+        let size = driver.size;
+        let refused = Fixture::serve(memory_disk(), &Options { size, ..Options::default() }, driver, |_| {});
+        let text = refused.err().unwrap_or_else(|| panic!("{what} is served"));
+        assert!(text.contains(says), "{what}: {text}");
+    }
+}
+
+#[test]
+fn rings_and_chains_of_random_bytes_end_in_faults_or_completions() {
+    let mut stopped = 0;
+    for seed in 0..2000 {
+        let mut random = Random(seed);
+        let mut rig = Fixture::new(memory_disk(), &Options::default());
+        let places = [DATA, DATA + 4096, TABLE, BASE, rig.driver.used, END - 8, 0, u64::MAX - 4];
+        for table in [rig.driver.descriptors, TABLE] {
+            for index in 0..16 {
+                let place = places[usize::try_from(random.below(8)).expect("small")];
+                let address = place.wrapping_add(random.below(64));
+                let length = [0, 1, 16, 32, 48, 512, 513, 528][usize::try_from(random.below(8)).expect("small")];
+                let flags = u16::try_from(random.below(8)).expect("small");
+                let next = u16::try_from(random.below(18)).expect("small");
+                rig.driver.put_descriptor(table, index, readable(address, length), flags, next);
+            }
+        }
+        let kind = [0, 1, 4, 8, 11, 13, 0x4649_5030, 99][usize::try_from(random.below(8)).expect("small")];
+        rig.driver.ram.write(DATA, &Driver::header_bytes(kind, random.below(10000)));
+        for _ in 0..random.below(16) + 1 {
+            rig.driver.stage(u16::try_from(random.below(17)).expect("small"));
+        }
+        rig.driver.publish();
+        let offered = rig.driver.next_available;
+        rig.run();
+        match rig.server.queue.fault() {
+            Some(_) => stopped += 1,
+            // The used ring may have been written over as data.
+            None => assert!(!rig.server.has_work(), "seed {seed}: {offered} offered"),
+        }
+    }
+    assert!((500..2000).contains(&stopped), "both ends are seen: {stopped} stopped");
+}

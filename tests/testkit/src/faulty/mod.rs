@@ -1,0 +1,9 @@
+//! Faulty peers: clients ([`faults`]), virtual machines ([`guests`]) and a daemon, with one fault ([`daemon`]) or any ([`script`]).
+//! [`baselines`] do as much without a fault.
+
+pub mod baselines;
+pub mod daemon;
+pub mod fault;
+pub mod faults;
+pub mod guests;
+pub mod script;

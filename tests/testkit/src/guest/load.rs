@@ -1,0 +1,163 @@
+//! A guest that verifies under load, on a thread of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use fipsee_block::wire::Operation;
+
+use crate::{Daemon, eventually, stamp};
+use super::device::{Guest, IN, OK, OUT, Options, Sent};
+use super::machine::{Upgraded, start_guest};
+use super::ring::{Incoming, segment};
+
+const BLOCK_BYTES: u32 = 4096;
+
+/// The path of its requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Virtqueue,
+    /// The in-band upgrade.
+    Ring,
+}
+
+/// A guest that keeps its queue full, and reads back everything that it wrote.
+pub struct GuestLoad {
+    disk: String,
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+    thread: JoinHandle<u64>,
+}
+
+/// One outstanding request: it writes to a block of its own and reads it back, in turns.
+struct Lane {
+    buffer: u64,
+    sector: u64,
+    version: u64,
+    is_reading: bool,
+    is_outstanding: bool,
+}
+
+impl Lane {
+    /// Prepare the next request. True: it is a read.
+    fn prepare(&mut self, guest: &Guest, number: u64) -> bool {
+        self.is_outstanding = true;
+        let content = if self.is_reading {
+            vec![0xee; BLOCK_BYTES as usize]
+        } else {
+            self.version += 1;
+            stamp(BLOCK_BYTES as usize, number, self.version)
+        };
+        guest.ram.write(self.buffer, &content);
+        self.is_reading
+    }
+
+    fn check(&mut self, guest: &Guest, number: u64) {
+        assert!(std::mem::take(&mut self.is_outstanding), "block {number} is answered twice");
+        if self.is_reading {
+            // A lost write, or one repeated after the next, would leave an older version.
+            let found = guest.ram.read(self.buffer, BLOCK_BYTES as usize);
+            assert!(found == stamp(BLOCK_BYTES as usize, number, self.version), "block {number} is not as it was written");
+        }
+        self.is_reading = !self.is_reading;
+    }
+}
+
+impl GuestLoad {
+    /// Start a guest, and keep `depth` requests outstanding.
+    pub fn start(daemon: &Daemon, disk: &str, options: &Options, way: Way, depth: u16) -> Self {
+        let mut guest = start_guest(daemon, disk, options);
+        let (stop, done) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let (stopped, count) = (Arc::clone(&stop), Arc::clone(&done));
+        let thread = std::thread::spawn(move || {
+            let lane = |number: u16| {
+                let buffer = guest.ram.allocate(BLOCK_BYTES.into(), BLOCK_BYTES.into());
+                Lane { buffer, sector: 8 * u64::from(number), version: 0, is_reading: false, is_outstanding: false }
+            };
+            let mut lanes: Vec<Lane> = (0..depth).map(lane).collect();
+            match way {
+                Way::Virtqueue => over_virtqueue(&mut guest, &mut lanes, &stopped, &count),
+                Way::Ring => over_ring(&mut guest, &mut lanes, &stopped, &count),
+            }
+            count.load(Ordering::Relaxed)
+        });
+        Self { disk: disk.to_owned(), stop, done, thread }
+    }
+
+    /// Wait until some hundred more requests are finished.
+    #[track_caller]
+    pub fn await_progress(&self) {
+        let before = self.done.load(Ordering::Relaxed);
+        eventually(&format!("the guest of '{}' makes progress", self.disk), || {
+            assert!(!self.thread.is_finished(), "the guest of '{}' ended early; see above", self.disk);
+            self.done.load(Ordering::Relaxed) >= before + 300
+        });
+    }
+
+    /// Let the outstanding requests finish; the number of requests done, all without an error.
+    pub fn finish(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("no request failed, and everything written was read")
+    }
+}
+
+/// Now and then, with requests outstanding. Where several guests and workers keep every CPU busy, the scheduler of Linux 6.18 has kept the
+/// kernel's threads, which end requests of file disks, from running for two minutes (docs/guide/troubleshooting.md).
+fn leave_cpus_idle(done: u64) {
+    if done.is_multiple_of(64) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn over_virtqueue(guest: &mut Guest, lanes: &mut [Lane], stop: &AtomicBool, done: &AtomicU64) {
+    let submit = |guest: &mut Guest, lane: &mut Lane, number: usize| -> Sent {
+        let is_read = lane.prepare(guest, number as u64);
+        let kind = if is_read { IN } else { OUT };
+        guest.submit(0, kind, lane.sector, &[(lane.buffer, BLOCK_BYTES, is_read)])
+    };
+    let mut sent: Vec<Option<(usize, Sent)>> = vec![None; usize::from(guest.queues[0].size)];
+    for (number, lane) in lanes.iter_mut().enumerate() {
+        let one = submit(guest, lane, number);
+        sent[usize::from(one.head)] = Some((number, one));
+    }
+    while lanes.iter().any(|lane| lane.is_outstanding) {
+        let Some((head, _)) = guest.queues[0].take() else {
+            assert!(guest.queues[0].sleep(), "no completion, or no doorbell for it");
+            continue;
+        };
+        let (number, one) = sent[usize::from(head)].take().expect("sent and not answered");
+        assert_eq!(guest.status(one), OK);
+        lanes[number].check(guest, number as u64);
+        let before = done.fetch_add(1, Ordering::Relaxed);
+        if !stop.load(Ordering::Relaxed) {
+            let one = submit(guest, &mut lanes[number], number);
+            sent[usize::from(one.head)] = Some((number, one));
+            leave_cpus_idle(before);
+        }
+    }
+}
+
+fn over_ring(guest: &mut Guest, lanes: &mut [Lane], stop: &AtomicBool, done: &AtomicU64) {
+    let mut up = Upgraded::attach(guest, &[0], u32::try_from(lanes.len()).expect("few"));
+    let submit = |guest: &Guest, up: &mut Upgraded, lane: &mut Lane, tag: u16| {
+        let operation = if lane.prepare(guest, tag.into()) { Operation::Read } else { Operation::Write };
+        let segment = segment(lane.buffer, BLOCK_BYTES.into());
+        up.rings[0].submit_one(operation, tag, lane.sector, segment, &guest.queues[0]);
+    };
+    for (lane, tag) in lanes.iter_mut().zip(0..) {
+        submit(guest, &mut up, lane, tag);
+    }
+    while lanes.iter().any(|lane| lane.is_outstanding) {
+        for one in up.rings[0].wait(up.attachment, guest) {
+            let Incoming::Answer(tag, 0) = one else { panic!("{one:?}") };
+            let lane = &mut lanes[usize::from(tag)];
+            lane.check(guest, tag.into());
+            let before = done.fetch_add(1, Ordering::Relaxed);
+            if !stop.load(Ordering::Relaxed) {
+                submit(guest, &mut up, lane, tag);
+                leave_cpus_idle(before);
+            }
+        }
+    }
+}

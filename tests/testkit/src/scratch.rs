@@ -1,0 +1,57 @@
+//! Folders of tests.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A directory that is removed with its content, unless it was there before.
+#[derive(Debug)]
+pub struct Scratch(pub PathBuf, bool);
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Scratch {
+    pub fn new() -> Self {
+        Self::within(&std::env::temp_dir())
+    }
+
+    pub fn within(parent: &Path) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("fipsee-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = parent.join(name);
+        std::fs::create_dir_all(&path).expect("a directory for the test's files");
+        Self(path, true)
+    }
+
+    /// A directory of the caller's, which is kept.
+    pub fn existing(path: &Path) -> Self {
+        Self(path.to_owned(), false)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// A file with this content.
+    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, content).expect("a file is written");
+        path
+    }
+
+    /// `text` with this directory in place of `{dir}`.
+    pub fn fill(&self, text: &str) -> String {
+        text.replace("{dir}", self.0.to_str().expect("an ordinary path"))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if self.1 {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Takeovers with a test in place of a daemon, or between the two.
+
+pub mod between;
+
+use std::io::{IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
+use serde_json::Value;
+
+use crate::{Daemon, TIMEOUT};
+
+/// The pauses that new daemons logged, in microseconds.
+pub fn pauses_us(log: &str) -> Vec<u64> {
+    let lines = log.lines().filter(|line| line.contains("took over from another daemon"));
+    let of_line = |line: &str| line.split("paused_us=").nth(1)?.split_whitespace().next()?.parse().ok();
+    lines.filter_map(of_line).collect()
+}
+
+/// The peer of the old daemon in place of a new daemon: a test that may send anything.
+pub struct FakeNew {
+    line: OwnedFd,
+    _stream: UnixStream,
+}
+
+impl FakeNew {
+    /// Ask for a takeover as a new daemon does.
+    pub fn connect(daemon: &Daemon) -> Self {
+        let stream = UnixStream::connect(fipsee_daemon::admin::admin_path(&daemon.socket())).expect("an admin socket");
+        (&stream).write_all(b"{\"request\":\"takeover\",\"version\":6,\"wait_ms\":1000}\n").expect("it reads");
+        let (answer, line) = receive_with_descriptors(stream.as_fd(), RecvFlags::empty()).expect("it answers");
+        let line = line.into_iter().next().unwrap_or_else(|| panic!("no line: {}", String::from_utf8_lossy(&answer)));
+        Self { line, _stream: stream }
+    }
+
+    /// The next packet; `None`: the end.
+    pub fn receive(&self) -> Option<(Value, Vec<OwnedFd>)> {
+        let mut fds = [PollFd::new(&self.line, PollFlags::IN)];
+        let timeout = Timespec::try_from(TIMEOUT).expect("small");
+        assert!(rustix::event::poll(&mut fds, Some(&timeout)).expect("poll") > 0, "nothing within {TIMEOUT:?}");
+        let (bytes, descriptors) = receive_with_descriptors(self.line.as_fd(), RecvFlags::empty())?;
+        Some((serde_json::from_slice(&bytes).expect("JSON"), descriptors))
+    }
+
+    pub fn try_send(&self, bytes: &[u8]) -> bool {
+        rustix::net::send(&self.line, bytes, SendFlags::NOSIGNAL).is_ok()
+    }
+
+    pub fn send(&self, bytes: &[u8]) {
+        assert!(self.try_send(bytes), "the old daemon has hung up");
+    }
+
+    /// The old daemon's last packet before it hangs up.
+    pub fn last_word(&self) -> Option<String> {
+        let mut last = None;
+        while let Some((packet, _)) = self.receive() {
+            last = packet["packet"].as_str().map(str::to_owned);
+        }
+        last
+    }
+}
+
+/// One message with its descriptors; `None` at the end.
+pub fn receive_with_descriptors(socket: BorrowedFd<'_>, flags: RecvFlags) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut bytes = vec![0; 64 << 10];
+    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    let received = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags).ok()?;
+    let rights = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+        _ => None,
+    });
+    let descriptors = rights.flatten().collect();
+    bytes.truncate(received.bytes);
+    (received.bytes > 0).then_some((bytes, descriptors))
+}
