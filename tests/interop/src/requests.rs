@@ -104,7 +104,8 @@ impl Memory {
 /// What parsing needs and can be reused.
 #[derive(Debug)]
 pub struct Scratch {
-    spans: Vec<Span>,
+    /// The memory of the last request that was taken.
+    pub spans: Vec<Span>,
     c: CParsed,
 }
 
