@@ -21,8 +21,7 @@ fn upgrade_request(queues: u32) -> UpgradeRequest {
 
 /// Offer an upgrade request and have it taken; returns its head and the request that the device received.
 fn ask(rig: &mut Fixture<MemoryDisk>, sector: u64, data: &[Part]) -> (u16, Vec<(UpgradeToken, UpgradeRequest)>) {
-    let head = rig.driver.request(REQUEST_TYPE, sector, data);
-    rig.driver.offer(head);
+    let head = rig.offer(REQUEST_TYPE, sector, data);
     rig.run();
     (head, rig.upgrade_requests.take())
 }

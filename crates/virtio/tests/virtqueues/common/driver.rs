@@ -22,6 +22,12 @@ const AREA_BYTES: u64 = 0x1_0000 / 4;
 /// From here on, memory is the test's.
 pub(crate) const DATA: u64 = BASE + (4 << 20);
 
+/// The last byte that a device may write.
+fn status_place(segments: &[Segment]) -> u64 {
+    let last = segments.iter().rev().find(|segment| segment.is_writable && segment.length_bytes > 0);
+    last.map_or(0, |segment| segment.address + u64::from(segment.length_bytes) - 1)
+}
+
 /// A driver.
 pub(crate) struct Driver {
     pub(crate) ram: Ram,
@@ -122,6 +128,13 @@ impl Driver {
     pub(crate) fn indirect_request(&mut self, kind: u32, sector: u64, data: &[Part]) -> u16 {
         let (area, parts) = self.parts(kind, sector, data);
         self.chain_with_table(&[], area + 64, &parts)
+    }
+
+    /// A request in the available ring.
+    pub(crate) fn stage_request(&mut self, kind: u32, sector: u64, data: &[Part]) -> u16 {
+        let head = self.request(kind, sector, data);
+        self.stage(head);
+        head
     }
 
     /// Put a chain into the available ring, and let the device see it.
