@@ -192,14 +192,6 @@ impl Peer {
         )
     }
 
-    /// Kill the peer at once.
-    ///
-    /// # Panics
-    /// When it cannot be killed.
-    pub fn kill(&mut self) {
-        self.child.kill().expect("the child is ours");
-    }
-
     /// Wait until the peer ends by itself.
     ///
     /// # Panics
