@@ -62,7 +62,9 @@ impl Record {
         match from.read_until(b'\n', &mut line) {
             Ok(0) => Ok(None),
             Ok(count) if !line.ends_with(b"\n") => Err(format!("the writer's last record has {count} bytes")),
-            Ok(_) => serde_json::from_slice(&line).map(Some).map_err(|error| format!("the writer says what is no record: {error}")),
+            Ok(_) => {
+                serde_json::from_slice(&line).map(Some).map_err(|error| format!("the writer says what is no record: {error}"))
+            }
             Err(error) => Err(format!("the writer's records cannot be read: {error}")),
         }
     }

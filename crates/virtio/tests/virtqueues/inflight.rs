@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use crate::common::driver::DATA;
-use crate::common::{Memory as _, Driver, Fixture, HeldDisk, IN, OK, OUT, Options, Ram, Random, readable, rings, writable};
+use crate::common::{Driver, Fixture, HeldDisk, IN, Memory as _, OK, OUT, Options, Ram, Random, readable, rings, writable};
 use fipsee_virtio::core::inflight::InflightArea;
 use rustix::io::{pread, pwrite};
 
@@ -183,7 +183,7 @@ fn a_batch_that_was_not_published_is_done_again() {
 
 #[test]
 fn an_area_of_rings_that_are_no_more_is_forgotten() {
-    let (kept, mut rig) = in_flight(3);
+    let (kept, rig) = in_flight(3);
     drop(rig);
     // The guest was reset: the rings start afresh.
     let mut rig = kept.first();

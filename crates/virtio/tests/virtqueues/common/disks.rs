@@ -17,7 +17,8 @@ pub(crate) fn memory_disk() -> MemoryDisk {
 /// In a file that has no name any more.
 pub(crate) fn file_disk() -> FileDisk {
     let scratch = Scratch::new();
-    FileDisk::open(&FileOptions { path: scratch.path("disk"), size_bytes: Some(DISK_BYTES), ..FileOptions::default() }).expect("a disk")
+    FileDisk::open(&FileOptions { path: scratch.path("disk"), size_bytes: Some(DISK_BYTES), ..FileOptions::default() })
+        .expect("a disk")
 }
 
 /// A disk that holds every request until the test releases it, and records them all.

@@ -22,12 +22,6 @@ const AREA_BYTES: u64 = 0x1_0000 / 4;
 /// From here on, memory is the test's.
 pub(crate) const DATA: u64 = BASE + (4 << 20);
 
-/// The last byte that a device may write.
-fn status_place(segments: &[Segment]) -> u64 {
-    let last = segments.iter().rev().find(|segment| segment.is_writable && segment.length_bytes > 0);
-    last.map_or(0, |segment| segment.address + u64::from(segment.length_bytes) - 1)
-}
-
 /// A driver.
 pub(crate) struct Driver {
     pub(crate) ram: Ram,
