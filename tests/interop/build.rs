@@ -37,7 +37,7 @@ fn main() {
 /// Without CFLAGS of the environment: what a fuzzer puts into the library would need its run-time in the program, too.
 fn build_peer(compiler: &mut Command, include: &Path, sources: &Path, program: &Path) {
     compiler.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"]).arg(include);
-    compiler.arg("-o").arg(program).arg(sources.join("peer.c")).arg(sources.join("messages.c"));
+    compiler.arg("-o").arg(program).arg(sources.join("peer.c"));
     let status = compiler.status().unwrap_or_else(|error| panic!("cannot run the C compiler: {error}; install gcc"));
     assert!(status.success(), "the C compiler refused peer.c: {status}");
 }

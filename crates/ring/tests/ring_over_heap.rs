@@ -140,7 +140,7 @@ fn full_ring_takes_nothing_until_the_reader_releases() {
     assert!(!reader.receive(&mut message), "nothing more was published");
 }
 
-/// checks: R-2.3-8
+/// checks: R-2.3-8, R-6-16
 #[test]
 fn release_counter_may_wrap_but_not_exceed_what_was_published() {
     let ring = HeapRing::new(4);

@@ -1,5 +1,6 @@
 //! One campaign: a daemon, a writer, kills, and a comparison after each.
 
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -101,7 +102,8 @@ impl Bench {
     }
 
     /// Receive a writer's records to its end.
-    fn listen(&self, mut output: ChildStdout) {
+    fn listen(&self, output: ChildStdout) {
+        let mut output = BufReader::new(output);
         loop {
             let received = Record::read(&mut output);
             let mut state = self.lock();

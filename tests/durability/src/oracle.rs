@@ -85,7 +85,6 @@ fn index(number: u64) -> usize {
 
 impl Oracle {
     /// Of a disk of so many sectors of zeroes.
-    #[must_use]
     pub fn new(point: DurabilityPoint, sector_count: u64) -> Self {
         Self {
             point,
@@ -103,7 +102,6 @@ impl Oracle {
     }
 
     /// Requests without an answer.
-    #[must_use]
     pub fn in_flight(&self) -> usize {
         self.outstanding.len()
     }

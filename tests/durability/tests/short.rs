@@ -34,62 +34,28 @@ fn nothing_is_lost(way: Way, storage: Storage, victim: Victim) {
     }
 }
 
-#[test]
-fn library_and_file_disk_when_the_daemon_is_killed() {
-    nothing_is_lost(Way::Library, Storage::File, Victim::Daemon);
+macro_rules! campaigns {
+    ($($name:ident: $way:ident, $storage:ident, $victim:ident;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                nothing_is_lost(Way::$way, Storage::$storage, Victim::$victim);
+            }
+        )*
+    };
 }
 
-#[test]
-fn library_and_file_disk_when_the_client_is_killed() {
-    nothing_is_lost(Way::Library, Storage::File, Victim::Client);
-}
-
-#[test]
-fn library_and_late_disk_when_the_daemon_is_killed() {
-    nothing_is_lost(Way::Library, Storage::Late, Victim::Daemon);
-}
-
-#[test]
-fn library_when_the_power_fails() {
-    nothing_is_lost(Way::Library, Storage::PowerCut, Victim::Both);
-}
-
-#[test]
-fn library_when_the_power_fails_and_writes_are_torn() {
-    nothing_is_lost(Way::Library, Storage::Torn, Victim::Both);
-}
-
-#[test]
-fn library_when_the_disk_alone_loses_power_and_writes_are_torn() {
-    nothing_is_lost(Way::Library, Storage::Torn, Victim::Daemon);
-}
-
-#[test]
-fn guest_and_file_disk_when_the_daemon_is_killed() {
-    nothing_is_lost(Way::VhostUser, Storage::File, Victim::Daemon);
-}
-
-#[test]
-fn guest_and_file_disk_when_the_guest_is_killed() {
-    nothing_is_lost(Way::VhostUser, Storage::File, Victim::Client);
-}
-
-#[test]
-fn guest_and_late_disk_when_the_daemon_is_killed() {
-    nothing_is_lost(Way::VhostUser, Storage::Late, Victim::Daemon);
-}
-
-#[test]
-fn guest_when_the_power_fails() {
-    nothing_is_lost(Way::VhostUser, Storage::PowerCut, Victim::Both);
-}
-
-#[test]
-fn guest_when_the_power_fails_and_writes_are_torn() {
-    nothing_is_lost(Way::VhostUser, Storage::Torn, Victim::Both);
-}
-
-#[test]
-fn guest_when_the_disk_alone_loses_power_and_writes_are_torn() {
-    nothing_is_lost(Way::VhostUser, Storage::Torn, Victim::Daemon);
+campaigns! {
+    library_and_file_disk_when_the_daemon_is_killed: Library, File, Daemon;
+    library_and_file_disk_when_the_client_is_killed: Library, File, Client;
+    library_and_late_disk_when_the_daemon_is_killed: Library, Late, Daemon;
+    library_when_the_power_fails: Library, PowerCut, Both;
+    library_when_the_power_fails_and_writes_are_torn: Library, Torn, Both;
+    library_when_the_disk_alone_loses_power_and_writes_are_torn: Library, Torn, Daemon;
+    guest_and_file_disk_when_the_daemon_is_killed: VhostUser, File, Daemon;
+    guest_and_file_disk_when_the_guest_is_killed: VhostUser, File, Client;
+    guest_and_late_disk_when_the_daemon_is_killed: VhostUser, Late, Daemon;
+    guest_when_the_power_fails: VhostUser, PowerCut, Both;
+    guest_when_the_power_fails_and_writes_are_torn: VhostUser, Torn, Both;
+    guest_when_the_disk_alone_loses_power_and_writes_are_torn: VhostUser, Torn, Daemon;
 }

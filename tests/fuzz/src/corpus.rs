@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 /// The folder of the corpus of `target`.
-#[must_use]
 pub fn path(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(format!("{target}.hex"))
 }
@@ -24,7 +23,6 @@ pub fn unpack(text: &str) -> Result<Vec<Vec<u8>>, String> {
 }
 
 /// Inputs as a text, shortest first.
-#[must_use]
 pub fn pack(mut inputs: Vec<Vec<u8>>) -> String {
     inputs.sort_by_key(|input| (input.len(), input.clone()));
     inputs.dedup();

@@ -49,15 +49,11 @@ pub const TARGETS: &[Target] = &[
 ];
 
 /// The target of that name.
-#[must_use]
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
 /// Run one input.
-///
-/// # Panics
-/// When a parser does what it must not.
 pub fn one(target: &Target, bytes: &[u8]) {
     (target.one)(bytes);
 }

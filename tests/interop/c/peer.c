@@ -20,7 +20,6 @@
 #include "stores.h"
 
 #include "fipsee_ring.h"
-#include "interop.h"
 
 /* A lost wake-up leaves us asleep; then the alarm ends us, and the test sees that. */
 #define ALARM_SECONDS 240
@@ -196,49 +195,6 @@ static void serve(struct peer *peer)
 	}
 }
 
-static void receive(struct peer *peer, union fipsee_message *message)
-{
-	wait_for_message(peer);
-	if (!fipsee_reader_receive(&peer->reader, message))
-		fail(2, "a message went away", 0);
-	fipsee_reader_release_some(&peer->reader);
-}
-
-/* `count` times: a word that names the kind; then either a message, answered by its fields in three messages of fifteen
- * words (describe), or those three, answered by the message (build). */
-static void translate(struct peer *peer, int build)
-{
-	struct fipsee_writer out;
-	union fipsee_message message;
-	uint32_t sequence, part, kind, fields[INTEROP_FIELDS];
-
-	if (fipsee_writer_init(&out, peer->out_ring, peer->out_start) != FIPSEE_RING_OK)
-		fail(2, "geometry refused", 0);
-	for (sequence = 0; sequence < peer->count; sequence++) {
-		receive(peer, &message);
-		memcpy(&kind, message.slot.payload, sizeof(kind));
-		for (part = 0; build && part < 3; part++) {
-			receive(peer, &message);
-			memcpy(&fields[15 * part], message.slot.payload, FIPSEE_PAYLOAD_BYTES);
-		}
-		if (build && !interop_build(kind, fields, &message))
-			fail(1, "unknown kind", sequence);
-		if (build) {
-			fipsee_writer_publish(&out, &message);
-			ring_if_asleep(peer, &out);
-			continue;
-		}
-		receive(peer, &message);
-		if (!interop_describe(kind, &message, fields))
-			fail(1, "unknown kind", sequence);
-		for (part = 0; part < 3; part++) {
-			memcpy(message.slot.payload, &fields[15 * part], FIPSEE_PAYLOAD_BYTES);
-			fipsee_writer_publish(&out, &message);
-		}
-		ring_if_asleep(peer, &out);
-	}
-}
-
 static uint32_t number(const char *text)
 {
 	return (uint32_t)strtoul(text, NULL, 10);
@@ -287,10 +243,6 @@ int main(int argc, char **argv)
 		call(&peer);
 	else if (strcmp(argv[1], "serve") == 0)
 		serve(&peer);
-	else if (strcmp(argv[1], "describe") == 0)
-		translate(&peer, 0);
-	else if (strcmp(argv[1], "build") == 0)
-		translate(&peer, 1);
 	else
 		fail(2, "unknown role", 0);
 	return 0;

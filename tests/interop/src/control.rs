@@ -4,28 +4,13 @@ use fipsee_ring::control::{Control, Refusal, RefusalCode, Wanted};
 
 use crate::ffi::CControl;
 
-/// The number of a refusal code, as in the protocol's table.
-#[must_use]
-pub const fn refusal_number(code: RefusalCode) -> u32 {
-    match code {
-        RefusalCode::Version => 1,
-        RefusalCode::Malformed => 2,
-        RefusalCode::UnknownName => 3,
-        RefusalCode::NotAllowed => 4,
-        RefusalCode::Busy => 5,
-        RefusalCode::Limit => 6,
-        RefusalCode::BadMemory => 7,
-        RefusalCode::ShuttingDown => 8,
-        RefusalCode::Other(number) => number,
-        _ => u32::MAX,
-    }
+/// The number of a refusal code, as in a message.
+pub fn refusal_number(code: RefusalCode) -> u32 {
+    let bytes = Control::Refused(Refusal { code, text: String::new() }).encode();
+    u32::from_le_bytes(*bytes[12..].first_chunk().expect("REFUSED is longer"))
 }
 
 /// `control` in the form that C gives and takes.
-///
-/// # Panics
-/// When its text is longer than the protocol allows.
-#[must_use]
 pub fn neutral(control: &Control) -> CControl {
     let mut out = CControl::EMPTY;
     let (fields, text): (Vec<u64>, &[u8]) = match control {

@@ -23,19 +23,14 @@ pub struct CControl {
     pub text: [u8; MAX_REFUSAL_BYTES],
 }
 
-/// The limits of a disk.
+/// The limits of a disk, as `RequestLimits`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CRequestLimits {
-    /// Size in sectors.
     pub sector_count: u64,
-    /// Sectors of a logical block minus one.
     pub block_mask: u64,
-    /// Most sectors of a transfer.
     pub max_transfer_sectors: u64,
-    /// Most sectors of a range.
     pub max_range_sectors: u64,
-    /// `CAPABILITY_*`.
     pub capabilities: u32,
 }
 
@@ -43,11 +38,8 @@ pub struct CRequestLimits {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CView {
-    /// First byte.
     pub base: *const u8,
-    /// Length.
     pub length_sectors: u64,
-    /// `ACCESS_*`.
     pub access: u16,
 }
 
@@ -55,9 +47,7 @@ pub struct CView {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CSpan {
-    /// Where.
     pub address: u64,
-    /// How long.
     pub length_bytes: u64,
 }
 
@@ -65,23 +55,14 @@ pub struct CSpan {
 #[repr(C)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CParsed {
-    /// First sector.
     pub sector: u64,
-    /// Sectors.
     pub length_sectors: u64,
-    /// The aux field.
     pub aux: u32,
-    /// Spans used.
     pub span_count: u32,
-    /// The tag.
     pub tag: u16,
-    /// The operation's number.
     pub operation: u8,
-    /// FUA.
     pub fua: u8,
-    /// UNMAP.
     pub unmap: u8,
-    /// The memory.
     pub spans: [CSpan; 256],
 }
 
@@ -118,12 +99,10 @@ unsafe extern "C" {
 }
 
 impl CControl {
-    /// Nothing yet.
     pub const EMPTY: Self = Self { values: [0; 8], text_bytes: 0, text: [0; MAX_REFUSAL_BYTES] };
 }
 
 impl CParsed {
-    /// Nothing yet.
     pub const EMPTY: Self = Self {
         sector: 0,
         length_sectors: 0,
@@ -138,10 +117,6 @@ impl CParsed {
 }
 
 /// Everything the C headers fix, by name.
-///
-/// # Panics
-/// When a name is not UTF-8.
-#[must_use]
 pub fn layout() -> Vec<(String, u64)> {
     let entry = |index| {
         // SAFETY: any index is allowed.
@@ -160,10 +135,6 @@ pub fn layout() -> Vec<(String, u64)> {
 }
 
 /// Every example of the protocol's golden bytes, built in C.
-///
-/// # Panics
-/// When a name is not UTF-8.
-#[must_use]
 pub fn golden() -> Vec<(String, Vec<u8>)> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(()); // The C side publishes into a static ring.
     let _guard = ONE_AT_A_TIME.lock();
@@ -183,7 +154,6 @@ pub fn golden() -> Vec<(String, Vec<u8>)> {
 }
 
 /// What C understands of a control message.
-#[must_use]
 pub fn control_decode(bytes: &[u8]) -> Option<CControl> {
     let mut out = CControl::EMPTY;
     // SAFETY: the bytes are as many as said; `out` is ours.
@@ -192,7 +162,6 @@ pub fn control_decode(bytes: &[u8]) -> Option<CControl> {
 }
 
 /// The bytes C makes of a control message.
-#[must_use]
 pub fn control_encode(control: &CControl) -> Vec<u8> {
     let mut bytes = vec![0_u8; 512];
     // SAFETY: the buffer has the length of the longest message.
@@ -203,10 +172,6 @@ pub fn control_encode(control: &CControl) -> Vec<u8> {
 
 /// The accesses that each operation of the C ring makes, in order, a letter each (`c/trace.c`); then those of single messages and
 /// runs of them.
-///
-/// # Panics
-/// When C's trace is no text.
-#[must_use]
 pub fn trace(choices: Choices) -> [String; 2] {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(()); // The C side keeps its trace in a static.
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -219,7 +184,6 @@ pub fn trace(choices: Choices) -> [String; 2] {
 }
 
 /// Does C take this for a disk's description?
-#[must_use]
 pub fn block_info_is_valid(bytes: &[u8; 64]) -> bool {
     // SAFETY: a message has the size and at least the alignment of a block info.
     unsafe { interop_block_info_is_valid(&Message::from_bytes(bytes)) == 1 }
@@ -227,7 +191,6 @@ pub fn block_info_is_valid(bytes: &[u8; 64]) -> bool {
 
 /// What C's reader of the completion ring makes of a message: is it an event, or `None` at a fault; and tags and statuses of the entries that
 /// it handed out. `unacknowledged`: bit `1 << kind` of each kind of event that is.
-#[must_use]
 pub fn completion_read(bytes: &[u8; 64], unacknowledged: u32) -> (Option<bool>, Vec<(u16, u16)>) {
     let (mut entries, mut count) = ([CompletionEntry { tag: 0, status: 0 }; MAX_PACKED], 0);
     // SAFETY: 64 bytes are read, and at most MAX_PACKED entries written.
@@ -237,10 +200,6 @@ pub fn completion_read(bytes: &[u8; 64], unacknowledged: u32) -> (Option<bool>, 
 }
 
 /// Does C take this for a sound region header with its table?
-///
-/// # Panics
-/// When `bytes` is shorter than header and longest table.
-#[must_use]
 pub fn region_is_valid(bytes: &[u8], region_bytes: u64) -> bool {
     assert!(bytes.len() >= 64 * 65, "header and longest table");
     // SAFETY: just checked.
@@ -251,9 +210,6 @@ pub fn region_is_valid(bytes: &[u8], region_bytes: u64) -> bool {
 ///
 /// # Safety
 /// Each view's memory is valid for its length.
-///
-/// # Panics
-/// When there are not 64 views.
 pub unsafe fn request_parse(message: &Message, limits: &CRequestLimits, views: &[CView], out: &mut CParsed) -> u16 {
     assert_eq!(views.len(), 64, "one view for each region id");
     // SAFETY: all four are valid and of the C types; the views' memory is the caller's promise.
@@ -261,10 +217,6 @@ pub unsafe fn request_parse(message: &Message, limits: &CRequestLimits, views: &
 }
 
 /// The fields C finds in a message of `kind`.
-///
-/// # Panics
-/// When C knows no such kind.
-#[must_use]
 pub fn describe(kind: u32, message: &Message) -> [u32; FIELDS] {
     let mut fields = [0; FIELDS];
     // SAFETY: the array has the length that C writes.
@@ -274,10 +226,6 @@ pub fn describe(kind: u32, message: &Message) -> [u32; FIELDS] {
 }
 
 /// The message C builds from fields.
-///
-/// # Panics
-/// When C knows no such kind.
-#[must_use]
 pub fn build(kind: u32, fields: &[u32; FIELDS]) -> Message {
     let mut message = Message::ZERO;
     // SAFETY: the array has the length that C reads; a message is 64 bytes.
@@ -294,7 +242,6 @@ static ONE_PACE: Mutex<()> = Mutex::new(());
 
 impl CSearch {
     /// A search that has seen nothing; `methods`: of other methods than prefetching, too.
-    #[must_use]
     pub fn start(methods: bool) -> Self {
         let guard = ONE_PACE.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the guard keeps other threads out of C's static.
@@ -311,7 +258,6 @@ impl CSearch {
 }
 
 /// What a caller in C asks of the answerer, advised `choices`, after so many windows of exchanges that each take as long.
-#[must_use]
 pub fn pace_asks(choices: Choices, period_ticks: u32, windows: u32) -> (u32, Choices) {
     let _guard = ONE_PACE.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: alone in here.
@@ -326,7 +272,6 @@ pub struct CGather(#[expect(dead_code, reason = "held, not read")] std::sync::Mu
 
 impl CGather {
     /// Of a ring of so many slots whose reader follows `choices`.
-    #[must_use]
     pub fn start(choices: Choices, slot_count: u32) -> Self {
         static ONE_GATHER: Mutex<()> = Mutex::new(());
         let guard = ONE_GATHER.lock().unwrap_or_else(PoisonError::into_inner);

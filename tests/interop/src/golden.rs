@@ -199,10 +199,6 @@ fn cold_words() -> Vec<u8> {
 }
 
 /// Every example, sorted by name.
-///
-/// # Panics
-/// When the machine has no memory for a region.
-#[must_use]
 pub fn examples() -> Examples {
     let mut examples: Examples = Vec::new();
     for (name, bytes) in control().into_iter().chain(region()) {

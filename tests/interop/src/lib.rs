@@ -2,6 +2,7 @@
 //!
 //! C and Rust meet here only. The C side is written against `include/` and `docs/protocol.md`, so a difference between
 //! the two is a mistake in one of them.
+#![allow(missing_docs, reason = "helpers of tests, whose names say what they do")]
 
 pub mod control;
 pub mod ffi;

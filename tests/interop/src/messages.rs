@@ -21,11 +21,8 @@ pub const EVENT: u32 = 4;
 /// One message in both forms.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Which of the four forms.
     pub kind: u32,
-    /// The fields it is made of.
     pub fields: [u32; FIELDS],
-    /// What Rust makes of them.
     pub message: Message,
 }
 
@@ -101,7 +98,6 @@ fn others(random: &mut Random, cases: &mut Vec<Case>) {
 }
 
 /// A message of `entries`, packed as a server packs them.
-#[must_use]
 pub fn completions(entries: &[(u16, Status)]) -> Message {
     let head = CompletionHead { count: u8::try_from(entries.len()).unwrap_or(u8::MAX), kind: KIND_COMPLETIONS, reserved: 0 };
     let entries = std::array::from_fn(|index| {
@@ -133,7 +129,6 @@ fn answers(random: &mut Random, cases: &mut Vec<Case>) {
 }
 
 /// Every kind, with values from `random`.
-#[must_use]
 pub fn every_kind(random: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();
     transfers(random, &mut cases);

@@ -25,21 +25,14 @@ const LOOKS_PER_LIVENESS_CHECK: u32 = 4096;
 pub struct Setup {
     /// What the C program does.
     pub role: &'static str,
-    /// Slots of both rings.
     pub slots: u32,
-    /// Start of the ring to C: index, stamp.
+    /// Start of each ring: index, stamp.
     pub to_c: (u32, u32),
-    /// Start of the ring from C.
     pub from_c: (u32, u32),
-    /// Messages.
     pub count: u32,
-    /// How both sides wait.
     pub wait: WaitMode,
-    /// Messages of a batch.
     pub burst: u32,
-    /// How Rust stores.
     pub store: StoreVariant,
-    /// The choices of both sides.
     pub choices: Choices,
     /// The C program with address and undefined-behaviour sanitizers.
     pub sanitized: bool,
@@ -47,7 +40,6 @@ pub struct Setup {
 
 impl Setup {
     /// The choices of the Rust side. Its stores are set separately.
-    #[must_use]
     pub fn tuning(&self) -> Tuning {
         Tuning::default().with_choices(self.choices)
     }
@@ -60,9 +52,7 @@ pub struct PeerGone(pub ExitStatus);
 /// A running C peer.
 #[derive(Debug)]
 pub struct Peer {
-    /// The memory shared with it.
     pub region: Arc<Region>,
-    /// What C sends.
     pub reader: Reader<MappedRing>,
     setup: Setup,
     our_doorbell: OwnedFd,
@@ -72,11 +62,6 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Start the C program.
-    ///
-    /// # Panics
-    /// When the machine does not give memory, descriptors or a process.
-    #[must_use]
     pub fn start(setup: Setup) -> Self {
         let ring_bytes = u64::from(setup.slots) * 64;
         let region = Region::create("interop", SLOTS_OFFSET_BYTES + 2 * ring_bytes).expect("memory for the rings");
@@ -111,16 +96,11 @@ impl Peer {
     }
 
     /// The memory and start of the ring to C, for one of the writers.
-    ///
-    /// # Panics
-    /// Never: the ring was fitted when the peer started.
-    #[must_use]
     pub fn to_c(&self) -> (MappedRing, Cursor) {
         let ring = MappedRing::new(&self.region, SLOTS_OFFSET_BYTES, self.setup.slots, 0).expect("the ring fits");
         (ring.with_store(self.setup.store), Cursor::at(self.setup.to_c.0, self.setup.to_c.1))
     }
 
-    /// Wake the C side.
     pub fn ring(&self) {
         self.their_doorbell.ring();
     }
@@ -142,9 +122,6 @@ impl Peer {
     ///
     /// # Errors
     /// The peer ended and left no message.
-    ///
-    /// # Panics
-    /// When the system refuses to wait.
     pub fn wait_for_message(&mut self) -> Result<(), PeerGone> {
         let mut backoff = Backoff::new(self.setup.wait, Duration::from_micros(20));
         let mut looks = 0_u32;
@@ -192,18 +169,7 @@ impl Peer {
         )
     }
 
-    /// Kill the peer at once.
-    ///
-    /// # Panics
-    /// When it cannot be killed.
-    pub fn kill(&mut self) {
-        self.child.kill().expect("the child is ours");
-    }
-
     /// Wait until the peer ends by itself.
-    ///
-    /// # Panics
-    /// When the system refuses to wait.
     pub fn end(&mut self) -> ExitStatus {
         self.child.wait().expect("the child is ours")
     }
@@ -218,7 +184,6 @@ impl Drop for Peer {
 }
 
 /// The payload of message `sequence`; `c/peer.c` computes the same.
-#[must_use]
 pub fn pattern(sequence: u32, salt: u32) -> Message {
     let mut payload = [0; 60];
     for (index, bytes) in (0_u32..).zip(payload.as_chunks_mut::<4>().0) {
@@ -231,7 +196,6 @@ pub fn pattern(sequence: u32, salt: u32) -> Message {
 }
 
 /// Is `message` number `sequence`? The stamp is the ring's.
-#[must_use]
 pub fn is_pattern(message: &Message, sequence: u32, salt: u32) -> bool {
     message.to_bytes()[..60] == pattern(sequence, salt).to_bytes()[..60]
 }

@@ -6,12 +6,10 @@ pub struct Random(u64);
 
 impl Random {
     /// The sequence of `seed`.
-    #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed | 1)
     }
 
-    /// The next number.
     pub const fn number(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -19,21 +17,15 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `limit`.
     pub const fn below(&mut self, limit: u64) -> u64 {
         (self.number() >> 16) % limit
     }
 
-    /// An index below `limit`.
-    ///
-    /// # Panics
-    /// Never on machines where `usize` holds `limit`.
     pub fn index(&mut self, limit: usize) -> usize {
         let limit = u64::try_from(limit).expect("a length fits 64 bits");
         usize::try_from(self.below(limit)).expect("it is below a usize")
     }
 
-    /// One of `choices`.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.index(choices.len())]
     }
@@ -43,19 +35,16 @@ impl Random {
         self.number().to_le_bytes()
     }
 
-    /// A number of 16 bits.
     pub const fn half(&mut self) -> u16 {
         let [a, b, ..] = self.bytes();
         u16::from_le_bytes([a, b])
     }
 
-    /// A number of 32 bits.
     pub const fn word(&mut self) -> u32 {
         let [_, _, a, b, c, d, ..] = self.bytes();
         u32::from_le_bytes([a, b, c, d])
     }
 
-    /// Fill `bytes`.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             let random = self.bytes();

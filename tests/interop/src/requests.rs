@@ -14,18 +14,14 @@ use crate::ffi::{self, CParsed, CRequestLimits, CView};
 /// Memory handed over under several ids with different rights, as both sides see it.
 #[derive(Debug)]
 pub struct Memory {
-    /// As Rust sees it.
     pub table: RegionTable,
-    /// As C sees it.
     pub views: Vec<CView>,
-    /// The memory.
     pub region: Arc<Region>,
 }
 
 // SAFETY: the views lead into the region, which is mapped as long and which any thread may access.
 unsafe impl Send for Memory {}
 
-/// Length of the memory.
 pub const MEMORY_BYTES: u64 = 1 << 20;
 
 impl Default for Memory {
@@ -36,10 +32,6 @@ impl Default for Memory {
 
 impl Memory {
     /// The ids 0, 1, 5 and 63.
-    ///
-    /// # Panics
-    /// When the machine has no memory.
-    #[must_use]
     pub fn new() -> Self {
         let region = Arc::new(Region::create("interop-requests", MEMORY_BYTES).expect("memory"));
         let mut table = RegionTable::default();
@@ -59,9 +51,6 @@ impl Memory {
     ///
     /// # Errors
     /// The status that both give.
-    ///
-    /// # Panics
-    /// When they do not agree, or found memory that is none.
     pub fn parse_in_both(&self, message: &Message, info: &BlockInfo, scratch: &mut Scratch) -> Result<Request, Status> {
         let (spans, c) = (&mut scratch.spans, &mut scratch.c);
         let limits = RequestLimits::new(info, false);
@@ -104,7 +93,8 @@ impl Memory {
 /// What parsing needs and can be reused.
 #[derive(Debug)]
 pub struct Scratch {
-    spans: Vec<Span>,
+    /// The memory of the last request that was taken.
+    pub spans: Vec<Span>,
     c: CParsed,
 }
 

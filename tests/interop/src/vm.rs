@@ -24,7 +24,6 @@ fn upgrade_request(operation: Operation) -> UpgradeRequest {
 }
 
 /// Upgrade requests and replies as the document prints them.
-#[must_use]
 pub fn examples() -> Examples {
     let choices = Choices::NONE.with_ownership(Ownership::NotAsked).with_touch(Touch::Runs).word();
     let upgrade_requests = [

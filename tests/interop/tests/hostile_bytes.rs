@@ -96,6 +96,9 @@ fn both_decode_the_same_control_messages_to_the_same_fields() {
         let rust = Control::decode(&bytes);
         let c = ffi::control_decode(&bytes);
         assert_eq!(c, rust.as_ref().ok().map(neutral), "{rust:?}: {bytes:02x?}");
+        // Of HELLO and REFUSED the version is read, whatever it is.
+        let may_differ = matches!(rust, Err(_) | Ok(Control::Hello { .. } | Control::Refused(_)));
+        assert!(may_differ || rust.as_ref().is_ok_and(|message| message.encode() == bytes), "{rust:?}: {bytes:02x?}");
         if rust.is_ok() { understood += 1 } else { refused += 1 }
     }
     assert!(understood > INPUTS / 10 && refused > INPUTS / 10, "{understood} understood, {refused} refused: inputs too plain");

@@ -1,11 +1,10 @@
 //! The ring in C and the ring in Rust, in two processes, both ways.
 
 use fipsee_interop::ffi;
-use fipsee_interop::peer::{Peer, PeerGone, Setup, is_pattern, pattern};
+use fipsee_interop::peer::{Peer, Setup, is_pattern, pattern};
 use fipsee_ring::Message;
 use fipsee_ring::cpu::{self, StoreVariant};
-use fipsee_ring::ring::{CallWriter, StreamError, StreamWriter, Writer};
-use fipsee_ring::tuning::Tuning;
+use fipsee_ring::ring::{CallWriter, StreamWriter, Writer};
 use fipsee_ring::tuning::{Choices, Ownership, Touch};
 use fipsee_ring::wait::WaitMode;
 
@@ -307,26 +306,4 @@ fn a_c_writer_refuses_a_wrong_release_counter() {
     // One more than was ever published: the ring holds 64.
     peer.region.write(128, &65_u32.to_le_bytes()).expect("within the region");
     assert_eq!(peer.end().code(), Some(3), "C accepted the fault");
-}
-
-/// checks: R-2.3-8, R-6-16
-#[test]
-fn a_rust_writer_refuses_a_wrong_release_counter() {
-    let setup = long("stream-read", 64, WaitMode::Sleep, 8);
-    let mut peer = Peer::start(setup);
-    peer.kill();
-    peer.end();
-    let (memory, cursor) = peer.to_c();
-    let mut stream = StreamWriter::new(memory, cursor, &Tuning::default());
-    while stream.try_publish(&Message::ZERO).is_ok() {}
-    peer.region.write(0, &65_u32.to_le_bytes()).expect("within the region");
-    assert!(matches!(stream.try_publish(&Message::ZERO), Err(StreamError::Fault(_))));
-}
-
-#[test]
-fn a_rust_reader_that_sleeps_notices_the_death_of_the_c_peer() {
-    let mut peer = Peer::start(long("serve", 4, WaitMode::Sleep, 1));
-    peer.kill();
-    let PeerGone(status) = peer.wait_for_message().expect_err("nothing was called");
-    assert!(!status.success());
 }

@@ -44,7 +44,7 @@ impl Random {
 pub type Value = u32;
 
 /// What was found in a sector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Found {
     /// Zeroes, or a whole sector of a write that belongs there.
     Value(Value),

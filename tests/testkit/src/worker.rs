@@ -1,6 +1,6 @@
 //! File disks, and a thread that has disks carry out requests, as the daemon's workers do, one request at a time.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
 use fipsee_block::disk::{Disk, Engine, FileDisk, FileOptions, Submitted, Ticket};
@@ -9,6 +9,8 @@ use fipsee_block::wire::{Operation, SECTOR_BYTES, Status};
 use fipsee_ring::memory::Span;
 use fipsee_ring::region::Region;
 use fipsee_serve::Engine as _;
+
+use crate::Scratch;
 
 /// A request without flags.
 pub fn request(operation: Operation, sector: u64, length_sectors: u64) -> Request {
@@ -55,6 +57,14 @@ impl Worker {
         }
     }
 
+    /// Begin a request that ends later: [`wait`](Self::wait) for it.
+    #[track_caller]
+    pub fn begin(&mut self, disk: &impl Disk, request: &Request, spans: &[Span], ticket: Ticket) {
+        // SAFETY: the spans name memory of ours, which outlives the engine that has the request.
+        let submitted = unsafe { disk.submit(request, spans, ticket, &mut self.engine) };
+        assert_eq!(submitted, Submitted::Pending);
+    }
+
     /// Poll until `count` requests were reported.
     pub fn wait(&mut self, count: usize, mut report: impl FnMut(Ticket, Status)) {
         let mut seen = 0;
@@ -94,6 +104,20 @@ pub fn options(path: &Path) -> FileOptions {
 
 pub fn create(path: &Path, size_bytes: u64) -> FileDisk {
     FileDisk::open(&FileOptions { size_bytes: Some(size_bytes), ..options(path) }).expect("a new file disk")
+}
+
+/// A new disk, its file, and the folder of that.
+pub fn disk_in_folder(size_bytes: u64) -> (Scratch, PathBuf, FileDisk) {
+    let scratch = Scratch::new();
+    let path = scratch.path("disk");
+    let disk = create(&path, size_bytes);
+    (scratch, path, disk)
+}
+
+/// A file of a disk that nothing serves.
+pub fn file_in_folder(size_bytes: u64) -> (Scratch, PathBuf) {
+    let (scratch, path, _) = disk_in_folder(size_bytes);
+    (scratch, path)
 }
 
 pub fn refusal(options: &FileOptions) -> String {

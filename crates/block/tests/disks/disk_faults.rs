@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fipsee_block::disk::faults::Fault;
-use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, Faults, Submitted, Ticket};
+use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, Faults, Ticket};
 use fipsee_block::wire::{Operation, SECTOR_BYTES, Status};
 use fipsee_ring::clock;
 use fipsee_serve::Engine as _;
@@ -63,6 +63,8 @@ fn truncated_file_is_recorded_as_that_and_its_path_is_known() {
         assert_eq!(worker.read(&disk, 64, 4096), Err(Status::IoError));
         assert_eq!(drained(&faults), [(Fault::Failed(None), "read", Some(64), 1)], "{direct}");
         assert_eq!(faults.counts().map(|(_, count)| count).sum::<u64>(), 2);
+        std::fs::File::options().write(true).open(&path).expect("open").set_len(10000).expect("within a sector");
+        assert_eq!(worker.read(&disk, 0, 65536), Err(Status::IoError), "{direct}");
     }
 }
 
@@ -81,9 +83,7 @@ fn requests_in_flight_for_too_long_are_recorded_once_and_when_they_end() {
         let ticket = |tag| Ticket { queue: 2, tag, started_ticks: clock::ticks() };
         for tag in [1, 2] {
             let read = request(Operation::Read, 7 + u64::from(tag), 1);
-            // SAFETY: the span's memory outlives the requests, which are waited for.
-            let submitted = unsafe { disk.submit(&read, &[span], ticket(tag), &mut worker.engine) };
-            assert_eq!(submitted, Submitted::Pending);
+            worker.begin(&disk, &read, &[span], ticket(tag));
         }
         worker.engine.flush();
         assert!(worker.engine.time_to_look().is_some_and(|pause| pause < DELAY));
@@ -112,9 +112,7 @@ fn polling_finds_stalled_requests_without_being_asked_to_look() {
     // Under load this thread may not run while a request is in flight; in one of several attempts it does.
     for _ in 0..100 {
         let ticket = Ticket { queue: 0, tag: 0, started_ticks: clock::ticks() };
-        // SAFETY: the span's memory outlives the request, which is waited for.
-        let submitted = unsafe { disk.submit(&request(Operation::Read, 0, 1), &[span], ticket, &mut worker.engine) };
-        assert_eq!(submitted, Submitted::Pending);
+        worker.begin(&disk, &request(Operation::Read, 0, 1), &[span], ticket);
         while worker.engine.poll(usize::MAX, &mut |_, status| assert_eq!(status, Status::Ok)) == 0 {}
         reports = drained(&faults);
         if !reports.is_empty() {

@@ -4,12 +4,16 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fipsee_block::disk::{DirectMode, Disk, Engine, FileDisk, FileOptions, Submitted, Ticket};
+use fipsee_block::disk::{Disk, Engine, FileDisk, FileOptions, Ticket};
 use fipsee_block::wire::{CAPABILITY_DISCARD, CAPABILITY_WRITE, Operation, Status};
 use fipsee_serve::Engine as _;
-use fipsee_testkit::worker::{create, options, refusal};
+use fipsee_testkit::worker::{create, disk_in_folder, file_in_folder, options, refusal};
 use fipsee_testkit::{Scratch, Worker, assert_says, request, skip};
 use rustix::event::epoll;
+
+fn ticket(tag: u16) -> Ticket {
+    Ticket { queue: 0, tag, started_ticks: 0 }
+}
 
 #[test]
 fn missing_file_needs_a_size() {
@@ -29,9 +33,7 @@ fn missing_file_needs_a_size() {
 
 #[test]
 fn file_of_another_size_is_refused_with_both_sizes() {
-    let scratch = Scratch::new();
-    let path = scratch.path("disk");
-    drop(create(&path, 8192));
+    let (_scratch, path) = file_in_folder(8192);
     let with_size = |size_bytes| FileOptions { size_bytes: Some(size_bytes), ..options(&path) };
     assert_says(&refusal(&with_size(16384)), &["has 8192 bytes", "less than size=16384", "truncate -s 16384", "resize"]);
     assert_says(&refusal(&with_size(4096)), &["has 8192 bytes", "more than size=4096", "size=8192"]);
@@ -54,9 +56,7 @@ fn path_that_is_not_a_disk_is_refused() {
 
 #[test]
 fn file_without_permission_is_refused_with_its_mode_and_owner() {
-    let scratch = Scratch::new();
-    let path = scratch.path("disk");
-    drop(create(&path, 8192));
+    let (_scratch, path) = file_in_folder(8192);
     assert_eq!(std::fs::metadata(&path).expect("stat").mode() & 0o777, 0o600, "disks are private");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o440)).expect("chmod");
     let text = std::thread::spawn(move || {
@@ -74,9 +74,7 @@ fn file_without_permission_is_refused_with_its_mode_and_owner() {
 
 #[test]
 fn file_is_served_by_one_writer_or_many_readers() {
-    let scratch = Scratch::new();
-    let path = scratch.path("disk");
-    let writer = create(&path, 8192);
+    let (_scratch, path, writer) = disk_in_folder(8192);
     let read_only = FileOptions { read_only: true, ..options(&path) };
     assert_says(&refusal(&options(&path)), &["is in use", "by this very process", "flock"]);
     assert_says(&refusal(&read_only), &["is in use"]);
@@ -89,9 +87,7 @@ fn file_is_served_by_one_writer_or_many_readers() {
 
 #[test]
 fn read_only_disk_refuses_writes_and_resizing() {
-    let scratch = Scratch::new();
-    let path = scratch.path("disk");
-    drop(create(&path, 8192));
+    let (_scratch, path) = file_in_folder(8192);
     let disk = FileDisk::open(&FileOptions { read_only: true, ..options(&path) }).expect("a reader");
     assert!(!disk.info().can(CAPABILITY_WRITE));
     let mut worker = Worker::new();
@@ -105,9 +101,7 @@ fn read_only_disk_refuses_writes_and_resizing() {
 
 #[test]
 fn resize_moves_the_end_of_file_and_disk() {
-    let scratch = Scratch::new();
-    let path = scratch.path("disk");
-    let disk = create(&path, 8192);
+    let (_scratch, path, disk) = disk_in_folder(8192);
     let identity = disk.info().identity;
     let mut worker = Worker::new();
     assert_eq!(worker.write(&disk, 0, &[7; 8192]), Status::Ok);
@@ -128,25 +122,8 @@ fn resize_moves_the_end_of_file_and_disk() {
 }
 
 #[test]
-fn file_truncated_by_another_process_reads_as_io_error() {
-    let scratch = Scratch::new();
-    let path = scratch.path("disk");
-    for direct in [DirectMode::Auto, DirectMode::Off] {
-        let _ = std::fs::remove_file(&path);
-        let disk = FileDisk::open(&FileOptions { size_bytes: Some(65536), direct, ..options(&path) }).expect("a disk");
-        let mut worker = Worker::new();
-        std::fs::File::options().write(true).open(&path).expect("open").set_len(10000).expect("cut");
-        assert_eq!(worker.read(&disk, 0, 8192), Ok(vec![0; 8192]));
-        assert_eq!(worker.read(&disk, 0, 65536), Err(Status::IoError), "{direct:?}");
-        assert_eq!(worker.read(&disk, 64, 4096), Err(Status::IoError), "{direct:?}");
-    }
-}
-
-#[test]
 fn discard_and_unmapping_zeroes_release_space() {
-    let scratch = Scratch::new();
-    let path = scratch.path("disk");
-    let disk = create(&path, 4 << 20);
+    let (_scratch, path, disk) = disk_in_folder(4 << 20);
     if !disk.info().can(CAPABILITY_DISCARD) {
         return skip("discard", "the temporary directory's file system has no holes");
     }
@@ -170,8 +147,7 @@ fn discard_and_unmapping_zeroes_release_space() {
 
 #[test]
 fn more_requests_than_the_queue_holds_all_finish() {
-    let scratch = Scratch::new();
-    let disk = create(&scratch.path("disk"), 1 << 20);
+    let (_scratch, _, disk) = disk_in_folder(1 << 20);
     let mut worker = Worker::new();
     worker.engine = Engine::new(2).expect("engine");
     for tag in 0..256_u16 {
@@ -179,9 +155,7 @@ fn more_requests_than_the_queue_holds_all_finish() {
         let mut write = request(Operation::Write, u64::from(tag) * 8, 8);
         write.tag = tag;
         let span = worker.span(u64::from(tag) * 4096, 4096);
-        // SAFETY: the memory outlives the requests, all of which are waited for.
-        let submitted = unsafe { disk.submit(&write, &[span], Ticket { queue: 0, tag, started_ticks: 0 }, &mut worker.engine) };
-        assert_eq!(submitted, Submitted::Pending);
+        worker.begin(&disk, &write, &[span], ticket(tag));
     }
     assert_eq!(worker.engine.in_flight(), 256);
     assert!(worker.engine.has_unsent());
@@ -199,17 +173,13 @@ fn more_requests_than_the_queue_holds_all_finish() {
 
 #[test]
 fn engine_dropped_with_writes_in_flight_waits_for_them() {
-    let scratch = Scratch::new();
-    let path = scratch.path("disk");
-    let disk = create(&path, 16 << 20);
+    let (_scratch, path, disk) = disk_in_folder(16 << 20);
     let mut worker = Worker::new();
     worker.memory.write(0, &vec![5; 16 << 20]).expect("fits");
     for tag in 0..16_u16 {
         let span = worker.span(u64::from(tag) << 20, 1 << 20);
         let write = request(Operation::Write, u64::from(tag) << 11, 2048);
-        // SAFETY: the memory outlives the engine, which is dropped first.
-        let submitted = unsafe { disk.submit(&write, &[span], Ticket { queue: 0, tag, started_ticks: 0 }, &mut worker.engine) };
-        assert_eq!(submitted, Submitted::Pending);
+        worker.begin(&disk, &write, &[span], ticket(tag));
     }
     worker.engine.flush();
     // The disk goes first: requests in flight keep its files open.
@@ -220,8 +190,7 @@ fn engine_dropped_with_writes_in_flight_waits_for_them() {
 
 #[test]
 fn sleeper_on_the_engines_descriptor_wakes_for_a_completion() {
-    let scratch = Scratch::new();
-    let disk = create(&scratch.path("disk"), 1 << 20);
+    let (_scratch, _, disk) = disk_in_folder(1 << 20);
     let mut worker = Worker::new();
     worker.engine.start().expect("io_uring");
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
@@ -230,10 +199,7 @@ fn sleeper_on_the_engines_descriptor_wakes_for_a_completion() {
     for round in 0..200_u64 {
         let operation = [Operation::Write, Operation::Read, Operation::Flush][usize::try_from(round % 3).expect("small")];
         let (spans, length) = if operation == Operation::Flush { (vec![], 0) } else { (vec![worker.span(0, 65536)], 128) };
-        let ticket = Ticket { queue: 0, tag: 3, started_ticks: 0 };
-        // SAFETY: the memory outlives the request, which is waited for.
-        let submitted = unsafe { disk.submit(&request(operation, 0, length), &spans, ticket, &mut worker.engine) };
-        assert_eq!(submitted, Submitted::Pending);
+        worker.begin(&disk, &request(operation, 0, length), &spans, ticket(3));
         worker.engine.flush();
         while worker.engine.poll(usize::MAX, &mut |_, status| assert_eq!(status, Status::Ok)) == 0 {
             assert!(!worker.engine.has_unsent());
@@ -249,9 +215,7 @@ fn sleeper_on_the_engines_descriptor_wakes_for_a_completion() {
 
 #[test]
 fn one_request_may_have_256_spans_and_16_mib() {
-    let scratch = Scratch::new();
-    let path = scratch.path("disk");
-    let disk = create(&path, 17 << 20);
+    let (_scratch, path, disk) = disk_in_folder(17 << 20);
     let mut worker = Worker::new();
     let spans: Vec<_> = (0..256).map(|index| worker.span(index * 65536, 65536)).collect();
     worker.memory.write(0, &vec![3; 16 << 20]).expect("fits");
@@ -267,8 +231,7 @@ fn one_request_may_have_256_spans_and_16_mib() {
 #[test]
 fn neighbouring_sectors_written_at_once_both_stay() {
     const PAGES: u16 = 64;
-    let scratch = Scratch::new();
-    let disk = create(&scratch.path("disk"), u64::from(PAGES) * 4096);
+    let (_scratch, _, disk) = disk_in_folder(u64::from(PAGES) * 4096);
     let mut worker = Worker::new();
     worker.engine = Engine::new(256).expect("engine");
     assert_eq!(worker.write(&disk, 0, &vec![0; usize::from(PAGES) * 4096]), Status::Ok);
@@ -279,10 +242,7 @@ fn neighbouring_sectors_written_at_once_both_stay() {
             let (page, second) = (u64::from(tag / 2), u64::from(tag % 2));
             let span = worker.span(second, 512);
             let write = request(Operation::Write, page * 8 + second, 1);
-            // SAFETY: the memory outlives the requests, all of which are waited for.
-            let submitted =
-                unsafe { disk.submit(&write, &[span], Ticket { queue: 0, tag, started_ticks: 0 }, &mut worker.engine) };
-            assert_eq!(submitted, Submitted::Pending);
+            worker.begin(&disk, &write, &[span], ticket(tag));
         }
         worker.wait(usize::from(PAGES) * 2, |_, status| assert_eq!(status, Status::Ok));
         assert_eq!(worker.do_range(&disk, Operation::Flush, 0, 0), Status::Ok);
@@ -296,9 +256,7 @@ fn neighbouring_sectors_written_at_once_both_stay() {
 #[test]
 fn another_reader_of_the_file_causes_no_error() {
     const PAGES: u16 = 64;
-    let scratch = Scratch::new();
-    let path = scratch.path("disk");
-    let disk = create(&path, u64::from(PAGES) * 4096);
+    let (_scratch, path, disk) = disk_in_folder(u64::from(PAGES) * 4096);
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -318,10 +276,7 @@ fn another_reader_of_the_file_causes_no_error() {
                 let span = worker.span(0, length);
                 let mut write = request(Operation::Write, sector, length / 512);
                 write.fua = tag % 16 == 1;
-                let ticket = Ticket { queue: 0, tag, started_ticks: 0 };
-                // SAFETY: the memory outlives the requests, all of which are waited for.
-                let submitted = unsafe { disk.submit(&write, &[span], ticket, &mut worker.engine) };
-                assert_eq!(submitted, Submitted::Pending);
+                worker.begin(&disk, &write, &[span], ticket(tag));
             }
             worker.wait(usize::from(PAGES), |_, status| assert_eq!(status, Status::Ok));
             assert_eq!(worker.do_range(&disk, Operation::Flush, 0, 0), Status::Ok, "round {round}");
@@ -337,8 +292,7 @@ fn another_reader_of_the_file_causes_no_error() {
 #[test]
 fn requests_from_odd_memory_beyond_the_engines_buffers_all_finish() {
     const LENGTH: u64 = 256 << 10;
-    let scratch = Scratch::new();
-    let disk = create(&scratch.path("disk"), LENGTH * 200);
+    let (_scratch, _, disk) = disk_in_folder(LENGTH * 200);
     if disk.direct_unit_bytes().is_none() {
         return skip("buffers of direct I/O", "the temporary directory's file system has none");
     }
@@ -348,10 +302,8 @@ fn requests_from_odd_memory_beyond_the_engines_buffers_all_finish() {
     worker.memory.write(4, &pattern).expect("fits");
     for tag in 0..200_u16 {
         let write = request(Operation::Write, u64::from(tag) * LENGTH / 512, LENGTH / 512);
-        let (span, ticket) = (worker.span(4, LENGTH), Ticket { queue: 0, tag, started_ticks: 0 });
-        // SAFETY: the memory outlives the requests, all of which are waited for.
-        let submitted = unsafe { disk.submit(&write, &[span], ticket, &mut worker.engine) };
-        assert_eq!(submitted, Submitted::Pending);
+        let span = worker.span(4, LENGTH);
+        worker.begin(&disk, &write, &[span], ticket(tag));
     }
     worker.wait(200, |_, status| assert_eq!(status, Status::Ok));
     for tag in 0..200 {

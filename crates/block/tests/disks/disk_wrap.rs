@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, Submitted, Ticket};
+use fipsee_block::disk::{AnyDisk, DiskSpec, Ticket};
 use fipsee_block::wire::{Operation, SECTOR_BYTES, Status};
 use fipsee_serve::Engine as _;
 use fipsee_testkit::{Random, Scratch, Worker, request};
@@ -39,9 +39,8 @@ fn delayed_request_is_done_at_the_end_of_its_delay_and_blocks_no_other() {
     worker.memory.write(0, &sector(0, 1)).expect("fits");
     let ticket = Ticket { queue: 3, tag: 9, started_ticks: 5 };
     let started = Instant::now();
-    // SAFETY: the span's memory outlives the wait below.
-    let submitted = unsafe { slow.submit(&request(Operation::Write, 0, 1), &[span], ticket, &mut worker.engine) };
-    assert_eq!((submitted, worker.engine.in_flight()), (Submitted::Pending, 1));
+    worker.begin(&slow, &request(Operation::Write, 0, 1), &[span], ticket);
+    assert_eq!(worker.engine.in_flight(), 1);
     // Other requests continue: one without delay ends first. The slow one's data is read when it starts, not before.
     assert_eq!(worker.do_range(&open("b=memory:1M"), Operation::WriteZeroes, 0, 1), Status::Ok);
     assert_eq!(worker.engine.poll(usize::MAX, &mut |_, _| {}), 0);
@@ -58,9 +57,7 @@ fn engine_sleeps_until_a_delay_ends() {
     let mut worker = Worker::new();
     let slow = open("a=delay:20ms:null:1M");
     let ticket = Ticket { queue: 3, tag: 9, started_ticks: 5 };
-    // SAFETY: a flush has no spans.
-    let submitted = unsafe { slow.submit(&request(Operation::Flush, 0, 0), &[], ticket, &mut worker.engine) };
-    assert_eq!(submitted, Submitted::Pending);
+    worker.begin(&slow, &request(Operation::Flush, 0, 0), &[], ticket);
     worker.engine.flush();
     assert!(!worker.engine.has_unsent());
     let mut fds = [rustix::event::PollFd::from_borrowed_fd(worker.engine.as_fd().expect("a ring"), rustix::event::PollFlags::IN)];

@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use fipsee_block::disk::faults::Fault;
-use fipsee_block::disk::{DirectMode, Disk, Engine, FileDisk, FileOptions, Submitted, Ticket};
+use fipsee_block::disk::{DirectMode, Disk, Engine, FileDisk, FileOptions, Ticket};
 use fipsee_block::wire::{CAPABILITY_DISCARD, CAPABILITY_WRITE, Operation, Status};
-use fipsee_testkit::worker::{create, options, refusal};
+use fipsee_testkit::worker::{create, file_in_folder, options, refusal};
 use fipsee_testkit::{Scratch, Worker, alone, assert_says, request, skip};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -19,9 +19,7 @@ use rustix::thread::UnshareFlags;
 #[test]
 fn lock_of_a_process_that_is_gone_is_waited_for() {
     let _alone = alone();
-    let scratch = Scratch::new();
-    let path = scratch.path("disk");
-    drop(create(&path, 8192));
+    let (_scratch, path) = file_in_folder(8192);
     let file = std::fs::File::options().read(true).write(true).open(&path).expect("open");
     match Command::new("flock").arg("0").stdin(file.try_clone().expect("a descriptor")).status() {
         Ok(status) => assert!(status.success(), "flock: {status}"),
@@ -76,9 +74,7 @@ fn qemu_opens(path: &Path, does: &[i64], excludes: &[i64]) -> Option<std::fs::Fi
 #[test]
 fn image_that_qemu_has_open_is_refused_and_ours_is_refused_to_qemu() {
     let _alone = alone();
-    let scratch = Scratch::new();
-    let path = scratch.path("disk");
-    drop(create(&path, 8192));
+    let (_scratch, path) = file_in_folder(8192);
     let read_only = FileOptions { read_only: true, ..options(&path) };
     // As QEMU does for an image that it writes, and for one that it only reads.
     let writes = || qemu_opens(&path, &[0, 1, 3], &[1, 3]);
@@ -105,9 +101,7 @@ fn image_that_qemu_has_open_is_refused_and_ours_is_refused_to_qemu() {
 #[test]
 fn range_locked_by_another_process_is_a_refusal_that_names_it() {
     let _alone = alone();
-    let scratch = Scratch::new();
-    let path = scratch.path("disk");
-    drop(create(&path, 8192));
+    let (_scratch, path) = file_in_folder(8192);
     let file = std::fs::File::options().read(true).write(true).open(&path).expect("open");
     lock_range(&file, libc::F_WRLCK, 4096, 10).expect("locked");
     // The lock is the open file's, and so that of the child once we have closed it.
@@ -123,9 +117,7 @@ fn range_locked_by_another_process_is_a_refusal_that_names_it() {
 #[test]
 fn lock_holder_in_another_process_is_named() {
     let _alone = alone();
-    let scratch = Scratch::new();
-    let path = scratch.path("disk");
-    drop(create(&path, 8192));
+    let (_scratch, path) = file_in_folder(8192);
     let holder = Command::new("flock")
         .arg(&path)
         .args(["sh", "-c", "echo locked; read line"])
@@ -205,9 +197,7 @@ fn check_small_blocks(device: &Path) {
                 let span = worker.span(0, 512);
                 let ticket = Ticket { queue: 0, tag, started_ticks: 0 };
                 let write = request(Operation::Write, sector, 1);
-                // SAFETY: the memory outlives the requests, all of which are waited for.
-                let submitted = unsafe { disk.submit(&write, &[span], ticket, &mut worker.engine) };
-                assert_eq!(submitted, Submitted::Pending);
+                worker.begin(&disk, &write, &[span], ticket);
             }
             worker.wait(usize::try_from(UNITS * 4).expect("small"), |_, status| assert_eq!(status, Status::Ok));
             for sector in (SMALL_START..SMALL_START + UNITS * 8).filter(|sector| sector % 2 == own) {

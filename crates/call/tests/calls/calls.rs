@@ -8,12 +8,11 @@ use fipsee_call::{CallError, Client, ConnectOptions, Error, Served, Server, Serv
 use fipsee_ring::tuning::{Choices, Ownership, Touch};
 use fipsee_testkit::TIMEOUT;
 
-use crate::service::{Arithmetic, Operation, Request, Running, Socket, add, answer, ok};
+use crate::service::{Arithmetic, Operation, Request, Running, Socket, add, answer, ok, publish_calls, serving};
 
 #[test]
 fn a_call_returns_its_reply() {
-    let running = Running::default();
-    let mut client = Client::<Arithmetic>::connect(&running.socket.0).expect("connected");
+    let (running, mut client) = Running::default_with_client();
     for a in 0..1000 {
         assert_eq!(client.call(&add(a, 7)).expect("a reply"), ok(a + 7));
     }
@@ -32,7 +31,7 @@ fn a_server_advises_its_clients_of_its_choices() {
     assert_eq!((applied.ownership(), applied.touch()), (odd.ownership(), odd.touch()));
     assert_eq!((applied.burst_prefetch(), applied.is_measured()), (Some(false), true));
     drop(client);
-    let mut client = Client::<Arithmetic>::connect(&running.socket.0).expect("connected");
+    let mut client = running.client();
     assert_eq!(client.call(&add(1, 7)).expect("a reply"), ok(8));
     drop(client);
     running.stop();
@@ -102,8 +101,7 @@ fn replies_come_in_the_order_of_their_calls_and_no_more_than_the_depth_are_outst
 
 #[test]
 fn a_call_beside_started_calls_is_refused_and_costs_nothing() {
-    let running = Running::default();
-    let mut client = Client::<Arithmetic>::connect(&running.socket.0).expect("connected");
+    let (_running, mut client) = Running::default_with_client();
     client.start(&add(1, 1)).expect("room");
     assert!(matches!(client.call(&add(5, 5)), Err(Error::Service(CallError::RepliesDue { outstanding: 1 }))));
     let mut replies = Vec::new();
@@ -150,7 +148,7 @@ fn each_outstanding_call_has_payloads_of_its_own() {
 #[test]
 fn bytes_beyond_a_payload_are_an_error_on_both_sides() {
     let running = Running::with_payloads();
-    let mut client = Client::<Arithmetic>::connect(&running.socket.0).expect("connected");
+    let mut client = running.client();
     let payload = client.request_payload().expect("free");
     for (offset, length) in [(1024, 1), (0, 1025), (1, 1024), (usize::MAX, 1)] {
         assert!(
@@ -221,9 +219,7 @@ fn more_clients_and_workers_than_processors_all_get_their_replies() {
 /// The worker's behaviour does not depend on the scheduler: everything is published before it begins.
 #[test]
 fn no_client_waits_for_more_than_a_turn_of_each_other() {
-    let socket = Socket::new();
-    let server = Server::<Arithmetic>::bind(&socket.0).expect("a server");
-    let mut worker = server.worker().expect("a worker");
+    let (socket, _server, mut worker) = serving();
     let deep = ConnectOptions { depth: 256, ..Default::default() };
     let mut clients: Vec<_> = (0..3).map(|_| Client::<Arithmetic>::connect_with(&socket.0, &deep).expect("connected")).collect();
     for client in &mut clients {
@@ -234,10 +230,7 @@ fn no_client_waits_for_more_than_a_turn_of_each_other() {
         assert_eq!(client.wait(&mut |_, _| ()).expect("a reply"), 1);
     }
     for (client, count) in clients.iter_mut().zip([200, 200, 5]) {
-        for a in 0..count {
-            client.start(&add(a, 0)).expect("room");
-        }
-        client.submit();
+        publish_calls(client, count);
     }
     let mut order = Vec::new();
     while order.len() < 200 + 200 + 5 {
@@ -289,9 +282,7 @@ fn a_call_of_a_client_that_was_idle_for_long_keeps_the_worker_from_sleeping() {
 
 #[test]
 fn a_call_that_timed_out_is_still_answered() {
-    let socket = Socket::new();
-    let server = Server::<Arithmetic>::bind(&socket.0).expect("a server");
-    let mut worker = server.worker().expect("a worker");
+    let (socket, _server, mut worker) = serving();
     let mut client = Client::<Arithmetic>::connect(&socket.0).expect("connected");
     assert!(matches!(client.call_timeout(&add(1, 2), Duration::from_millis(20)), Err(Error::TimedOut(_))));
     assert!(matches!(client.call(&add(3, 4)), Err(Error::Service(CallError::RepliesDue { outstanding: 1 }))));
@@ -311,10 +302,7 @@ fn a_stopped_server_answers_what_was_published_and_lets_its_clients_go() {
     let stopper = server.stopper();
     let mut worker = server.worker().expect("a worker");
     let mut client = Client::<Arithmetic>::connect(&socket.0).expect("connected");
-    for a in 0..64 {
-        client.start(&add(a, 0)).expect("room");
-    }
-    client.submit();
+    publish_calls(&mut client, 64);
     let thread = std::thread::spawn(move || {
         go.recv().expect("the signal to go");
         worker.serve(answer);
@@ -336,8 +324,7 @@ fn a_stopped_server_answers_what_was_published_and_lets_its_clients_go() {
 #[test]
 fn event_loops_sleep_on_the_descriptor() {
     use rustix::event::{PollFd, PollFlags};
-    let running = Running::default();
-    let mut client = Client::<Arithmetic>::connect(&running.socket.0).expect("connected");
+    let (_running, mut client) = Running::default_with_client();
     let mut taken = 0_u64;
     for round in 0..2000 {
         client.start(&add(round, 0)).expect("room");

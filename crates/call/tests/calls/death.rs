@@ -6,7 +6,7 @@ use std::time::Duration;
 use fipsee_call::{Client, ConnectOptions, Error, Server, ServerOptions, WaitMode};
 use fipsee_testkit::{Guard, TIMEOUT, await_word, child, eventually};
 
-use crate::service::{Arithmetic, Operation, Request, Running, Socket, add, answer, ok};
+use crate::service::{Arithmetic, Operation, Request, Running, Socket, add, answer, ok, publish_calls};
 
 /// The parent may go on.
 fn say_ready() {
@@ -83,17 +83,14 @@ fn after_a_server_was_killed_another_takes_its_socket_and_clients_connect_again(
     let socket = Socket::new();
     let mut first = start("server", &socket.0);
     let mut client = Client::<Arithmetic>::connect(&socket.0).expect("connected");
-    for a in 0..64 {
-        client.start(&add(a, 1)).expect("room");
-    }
-    client.submit();
+    publish_calls(&mut client, 64);
     first.0.kill().expect("killed");
     first.0.wait().expect("its status");
     let mut taken = 0;
     let error = loop {
         match client.wait(&mut |reply, _| {
-            taken += 1;
             assert_eq!(reply, ok(taken), "what was answered before the server died still counts");
+            taken += 1;
         }) {
             Ok(0) => break Error::Disconnected,
             Ok(_) => {}
@@ -109,7 +106,7 @@ fn after_a_server_was_killed_another_takes_its_socket_and_clients_connect_again(
 #[test]
 fn killed_clients_leave_nothing_behind_and_do_not_disturb_the_others() {
     let running = Running::start(ServerOptions { max_clients: 3, ..Default::default() }, 1);
-    let mut client = Client::<Arithmetic>::connect(&running.socket.0).expect("connected");
+    let mut client = running.client();
     for round in 0..10 {
         let mut victim = start("client", &running.socket.0);
         assert_eq!(client.call(&add(round, 1)).expect("a reply"), ok(round + 1));
@@ -125,8 +122,7 @@ fn killed_clients_leave_nothing_behind_and_do_not_disturb_the_others() {
 
 #[test]
 fn a_panicking_handler_ends_its_clients_with_a_reason() {
-    let running = Running::default();
-    let mut client = Client::<Arithmetic>::connect(&running.socket.0).expect("connected");
+    let (_running, mut client) = Running::default_with_client();
     let error = client.call(&Request { operation: Operation::Panic, length_bytes: 0, a: 0, b: 0 }).expect_err("no reply");
     assert!(error.to_string().contains("is gone; connect again"), "{error}");
 }
@@ -134,7 +130,7 @@ fn a_panicking_handler_ends_its_clients_with_a_reason() {
 #[test]
 fn a_server_that_is_dropped_hangs_up_on_all_clients() {
     let mut running = Running::default();
-    let mut client = Client::<Arithmetic>::connect(&running.socket.0).expect("connected");
+    let mut client = running.client();
     assert_eq!(client.call(&add(1, 1)).expect("a reply"), ok(2));
     running.abort();
     eventually("the hang-up is noticed", || matches!(client.call(&add(1, 1)), Err(Error::Disconnected)));

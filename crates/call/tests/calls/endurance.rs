@@ -38,10 +38,10 @@ fn a_million_calls_and_five_hundred_clients_leave_memory_and_descriptors_as_they
 
 pub(crate) fn a_million_calls() {
     let running = Running::with_payloads();
-    let mut client = Client::<Arithmetic>::connect(&running.socket.0).expect("connected");
+    let mut client = running.client();
     let come_and_go = || {
         for _ in 0..500 {
-            let mut client = Client::<Arithmetic>::connect(&running.socket.0).expect("connected");
+            let mut client = running.client();
             assert_eq!(client.call(&add(1, 2)).expect("a reply"), ok(3));
         }
     };

@@ -12,7 +12,7 @@ use fipsee_ring::region::Region;
 use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_testkit::{TIMEOUT, eventually};
 
-use crate::service::{Arithmetic, Operation, Request, Running, Socket, add, answer, ok};
+use crate::service::{Arithmetic, Operation, Request, Running, Socket, add, answer, ok, publish_calls, serving};
 
 fn wanted() -> Wanted {
     let name = Arithmetic::NAME.to_owned();
@@ -30,6 +30,11 @@ fn last_words(control: &Seqpacket) -> (RefusalCode, String) {
         Control::Refused(Refusal { code, text }) => (code, text),
         other => panic!("{other:?} is no refusal"),
     }
+}
+
+#[track_caller]
+fn assert_refusal((code, text): &(RefusalCode, String), expected: RefusalCode, words: &str) {
+    assert!(*code == expected && text.contains(words), "{code:?} {text}");
 }
 
 fn is_closed(control: &Seqpacket) -> bool {
@@ -76,35 +81,25 @@ fn what_a_client_may_not_attach_to_is_refused_with_the_reason() {
 fn only_users_that_may_call_are_let_in() {
     let options = ServerOptions { allow: Some(Box::new(|user| user.uid == u32::MAX - 1)), ..Default::default() };
     let running = Running::start(options, 1);
-    let (code, text) = refusal(&running, wanted());
-    assert!(code == RefusalCode::NotAllowed && text.contains("may not call"), "{code:?} {text}");
+    assert_refusal(&refusal(&running, wanted()), RefusalCode::NotAllowed, "may not call");
 }
 
 #[test]
 fn one_client_more_than_the_limit_is_refused_until_one_leaves() {
     let running = Running::start(ServerOptions { max_clients: 2, ..Default::default() }, 1);
     let (first, _second) = (attach(&running), attach(&running));
-    let (code, text) = refusal(&running, wanted());
-    assert!(code == RefusalCode::Limit && text.contains("limit of 2 clients"), "{code:?} {text}");
+    assert_refusal(&refusal(&running, wanted()), RefusalCode::Limit, "limit of 2 clients");
     drop(first);
     eventually("the place is free again", || handshake::attach::<Infallible>(&running.socket.0, 0, &PROFILE, wanted()).is_ok());
 }
 
 #[test]
 fn control_messages_that_are_wrong_end_the_connection() {
-    let running = Running::default();
-    let mut client = Client::<Arithmetic>::connect(&running.socket.0).expect("connected");
+    let (running, mut client) = Running::default_with_client();
     let hello = Control::Hello { version_min: 1, version_max: 1, features: 0 }.encode();
     let mut unknown = hello.clone();
     unknown[4] = 99;
-    let attach_first = Control::Attach(Wanted {
-        service: SERVICE_CALLS,
-        queue_count: 1,
-        depth: 1,
-        flags: 0,
-        pool_bytes: 0,
-        name: Arithmetic::NAME.to_owned(),
-    });
+    let attach_first = Control::Attach(wanted());
     for bytes in [&hello[..1], &hello[..23], &unknown, &[0xff; 512], &[0; 600], &attach_first.encode(), &Control::Detach.encode()]
     {
         let control = Seqpacket::connect(&running.socket.0).expect("connected");
@@ -127,8 +122,7 @@ fn memory_of_the_client_is_not_taken_and_the_channel_goes_on() {
     let memory = Region::create("test-memory", 4096).expect("memory");
     let register = Control::Register { region: 1, access: 3, length_bytes: 4096 };
     attached.control.send(&register.encode(), &[memory.as_fd()]).expect("sent");
-    let (code, text) = last_words(&attached.control);
-    assert!(code == RefusalCode::BadMemory && text.contains("takes no memory"), "{code:?} {text}");
+    assert_refusal(&last_words(&attached.control), RefusalCode::BadMemory, "takes no memory");
     publish(&mut attached, &[0, 0, 0, 0]);
     let queue = &mut attached.queues[0];
     let mut reply = Message::ZERO;
@@ -167,13 +161,11 @@ fn publish(attached: &mut AttachedChannel, start: &[u8]) {
 /// checks: R-8.3-3
 #[test]
 fn bytes_that_are_no_request_close_the_channel_with_a_reason() {
-    let running = Running::default();
-    let mut client = Client::<Arithmetic>::connect(&running.socket.0).expect("connected");
+    let (running, mut client) = Running::default_with_client();
     for operation in [[5, 0, 0, 0], [0, 0, 0, 1], [0xff; 4]] {
         let mut faulty = attach(&running);
         publish(&mut faulty, &operation);
-        let (code, text) = last_words(&faulty.control);
-        assert!(code == RefusalCode::Malformed && text.contains("no request of this service"), "{code:?} {text}");
+        assert_refusal(&last_words(&faulty.control), RefusalCode::Malformed, "no request of this service");
         assert!(is_closed(&faulty.control));
         assert!(!faulty.queues[0].completions.has_message(), "and is not answered");
         assert_eq!(client.call(&add(1, 1)).expect("a reply"), ok(2));
@@ -220,7 +212,7 @@ fn the_library_reports_why_its_channel_was_closed() {
 #[test]
 fn a_client_that_publishes_more_than_its_depth_and_takes_no_reply_harms_itself_only() {
     let running = Running::with_payloads();
-    let mut client = Client::<Arithmetic>::connect(&running.socket.0).expect("connected");
+    let mut client = running.client();
     let mut flooder = attach(&running);
     for round in 0..2000 {
         for _ in 0..32 {
@@ -233,14 +225,9 @@ fn a_client_that_publishes_more_than_its_depth_and_takes_no_reply_harms_itself_o
 
 #[test]
 fn a_client_that_leaves_while_its_calls_are_published_is_forgotten() {
-    let socket = Socket::new();
-    let server = Server::<Arithmetic>::bind(&socket.0).expect("a server");
-    let mut worker = server.worker().expect("a worker");
+    let (socket, _server, mut worker) = serving();
     let mut client = Client::<Arithmetic>::connect(&socket.0).expect("connected");
-    for a in 0..64 {
-        client.start(&add(a, 1)).expect("room");
-    }
-    client.submit();
+    publish_calls(&mut client, 64);
     assert_eq!(worker.serve_one(TIMEOUT, answer), Served::Call);
     drop(client);
     eventually("its calls are dropped", || worker.serve_one(Duration::from_millis(20), answer) == Served::TimedOut);
@@ -274,7 +261,6 @@ fn a_socket_that_is_served_or_no_socket_is_not_taken() {
 fn a_client_that_sends_nothing_is_dropped() {
     let running = Running::default();
     let control = Seqpacket::connect(&running.socket.0).expect("connected");
-    let (code, text) = last_words(&control);
-    assert!(code == RefusalCode::Malformed && text.contains("nothing was said"), "{text}");
+    assert_refusal(&last_words(&control), RefusalCode::Malformed, "nothing was said");
     assert!(is_closed(&control));
 }

@@ -40,6 +40,10 @@ fn grant(queue_count: u16, pool_bytes: u64) -> Grant {
     Grant::new(RegionLayout::plan(&PROFILE, queue_count, 4, pool_bytes, 1), |_| {}).expect("memory")
 }
 
+fn send_attached(control: &Seqpacket, grant: &Grant, info: &[u8; 64]) {
+    control.send(&grant.attached(*info).encode(), &grant.descriptors()).expect("sent");
+}
+
 /// How connecting to such a server fails.
 fn failure(act: impl FnOnce(Seqpacket) + Send + 'static) -> Error {
     let (socket, thread) = faulty_server(act);
@@ -53,8 +57,7 @@ fn failure(act: impl FnOnce(Seqpacket) + Send + 'static) -> Error {
 fn other_sizes_than_ours_are_reported_as_such_not_as_a_fault() {
     let failure_with = |info: ServiceInfo| {
         failure(move |control| {
-            let grant = grant(1, 4096);
-            control.send(&grant.attached(info.to_bytes()).encode(), &grant.descriptors()).expect("sent");
+            send_attached(&control, &grant(1, 4096), &info.to_bytes());
         })
     };
     let error = failure_with(ServiceInfo { request_bytes: 32, ..INFO });
@@ -78,10 +81,9 @@ fn other_sizes_than_ours_are_reported_as_such_not_as_a_fault() {
 #[test]
 fn reserved_bytes_of_the_service_information_must_be_0() {
     let error = failure(|control| {
-        let grant = grant(1, 4096);
         let mut info = INFO.to_bytes();
         info[63] = 1;
-        control.send(&grant.attached(info).encode(), &grant.descriptors()).expect("sent");
+        send_attached(&control, &grant(1, 4096), &info);
     });
     assert!(error.to_string().contains("reserved field at byte 60"), "{error}");
 }
@@ -89,8 +91,7 @@ fn reserved_bytes_of_the_service_information_must_be_0() {
 #[test]
 fn more_than_one_queue_and_missing_descriptors_are_faults() {
     let error = failure(|control| {
-        let grant = grant(2, 4096);
-        control.send(&grant.attached(INFO.to_bytes()).encode(), &grant.descriptors()).expect("sent");
+        send_attached(&control, &grant(2, 4096), &INFO.to_bytes());
     });
     assert!(error.to_string().contains("2 queues"), "{error}");
     let error = failure(|control| {
@@ -117,7 +118,7 @@ fn truncated_answers_and_silence_are_errors() {
 fn answering(replies: Vec<Message>) -> (Socket, JoinHandle<()>) {
     faulty_server(move |control| {
         let mut grant = grant(1, 4096);
-        control.send(&grant.attached(INFO.to_bytes()).encode(), &grant.descriptors()).expect("sent");
+        send_attached(&control, &grant, &INFO.to_bytes());
         let mut queue = grant.queues.pop().expect("one queue");
         let mut request = Message::ZERO;
         eventually("a call comes", || queue.requests.receive(&mut request));

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 
-use fipsee_call::{Call, Server, ServerOptions, Service, Stopper};
+use fipsee_call::{Call, Client, Server, ServerOptions, Service, Stopper, Worker};
 use fipsee_testkit::Scratch;
 use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
@@ -87,6 +87,20 @@ impl Socket {
     }
 }
 
+/// A server of [`Arithmetic`] whose worker is the test's.
+pub fn serving() -> (Socket, Server<Arithmetic>, Worker<Arithmetic>) {
+    let socket = Socket::new();
+    let server = Server::<Arithmetic>::bind(&socket.0).expect("a server");
+    let worker = server.worker().expect("a worker");
+    (socket, server, worker)
+}
+
+/// Publish calls that add 0 to each number below `count`.
+pub fn publish_calls(client: &mut Client<Arithmetic>, count: u64) {
+    (0..count).for_each(|a| client.start(&add(a, 0)).expect("room"));
+    client.submit();
+}
+
 /// A server of [`Arithmetic`] on threads of its own.
 pub struct Running {
     pub socket: Socket,
@@ -113,6 +127,16 @@ impl Running {
     pub fn with_payloads() -> Self {
         let options = ServerOptions { request_payload_bytes: 1000, reply_payload_bytes: 4096, ..Default::default() };
         Self::start(options, 1)
+    }
+
+    pub fn client(&self) -> Client<Arithmetic> {
+        Client::connect(&self.socket.0).expect("connected")
+    }
+
+    pub fn default_with_client() -> (Self, Client<Arithmetic>) {
+        let running = Self::default();
+        let client = running.client();
+        (running, client)
     }
 
     /// Stop in order; fails when a worker panicked.

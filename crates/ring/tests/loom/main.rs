@@ -69,38 +69,36 @@ fn receive_watching(reader: &mut Reader<CellRing>) -> Message {
     message
 }
 
-/// Send `count` numbered messages through a stream, ringing after each if `doorbell` is given.
-fn stream_from(memory: CellRing, start: Cursor, count: u64, doorbell: Option<Doorbell>) {
-    stream_tuned_from(memory, start, count, doorbell, &Tuning::usual());
-}
-
-fn stream_tuned_from(memory: CellRing, start: Cursor, count: u64, doorbell: Option<Doorbell>, tuning: &Tuning) {
-    let mut writer = StreamWriter::new(memory, start, tuning);
-    for number in 1..=count {
-        while let Err(error) = writer.try_publish(&numbered(number)) {
-            assert_eq!(error, StreamError::Full, "a correct reader was called faulty");
-            thread::yield_now();
-        }
-        if let Some(doorbell) = &doorbell
-            && writer.reader_needs_doorbell()
-        {
-            doorbell.ring();
-        }
-    }
-}
-
-/// Four messages through two slots, to a reader that polls.
-fn reuse_slots(tuning: Tuning) {
+/// `count` numbered messages through two slots, each taken by `take`; with `wakes`, the writer rings after each if that is asked for.
+fn stream(start: Cursor, count: u64, tuning: Tuning, wakes: bool, take: fn(&mut Reader<CellRing>, &Doorbell, u64)) {
     model(move || {
-        let ring = CellRing::new(2);
-        let peer = ring.clone();
-        let writer = thread::spawn(move || stream_tuned_from(peer, Cursor::at_start(0), 4, None, &tuning));
-        let mut reader = Reader::new(ring, Cursor::at_start(0), &tuning);
-        for number in 1..=4 {
-            assert_eq!(receive_polling(&mut reader), numbered(number));
-            reader.release_some();
+        let (ring, doorbell) = (CellRing::new(2), Doorbell::new());
+        let (peer, peer_doorbell) = (ring.clone(), doorbell.clone());
+        let writer = thread::spawn(move || {
+            let mut writer = StreamWriter::new(peer, start, &tuning);
+            for number in 1..=count {
+                while let Err(error) = writer.try_publish(&numbered(number)) {
+                    assert_eq!(error, StreamError::Full, "a correct reader was called faulty");
+                    thread::yield_now();
+                }
+                if wakes && writer.reader_needs_doorbell() {
+                    peer_doorbell.ring();
+                }
+            }
+        });
+        let mut reader = Reader::new(ring, start, &tuning);
+        for number in 1..=count {
+            take(&mut reader, &doorbell, number);
         }
         writer.join().expect("the writer finishes");
+    });
+}
+
+/// To a reader that polls.
+fn reuse_slots(tuning: Tuning) {
+    stream(Cursor::at_start(0), 4, tuning, false, |reader, _, number| {
+        assert_eq!(receive_polling(reader), numbered(number));
+        reader.release_some();
     });
 }
 
@@ -120,17 +118,42 @@ fn touched_slots_are_reused_without_loss() {
 
 #[test]
 fn watched_line_wakes_for_every_message() {
-    model(|| {
-        let ring = CellRing::new(2);
-        let peer = ring.clone();
-        let writer = thread::spawn(move || stream_from(peer, Cursor::at_start(0), 3, None));
-        let mut reader = Reader::new(ring, Cursor::at_start(0), &Tuning::default());
-        for number in 1..=3 {
-            assert_eq!(receive_watching(&mut reader), numbered(number));
-            reader.release_all();
-        }
-        writer.join().expect("the writer finishes");
+    stream(Cursor::at_start(0), 3, Tuning::usual(), false, |reader, _, number| {
+        assert_eq!(receive_watching(reader), numbered(number));
+        reader.release_all();
     });
+}
+
+/// checks: R-2.1-2
+#[test]
+fn stamp_wraps_past_its_largest_value() {
+    stream(Cursor::at(1, u32::MAX), 4, Tuning::usual(), false, |reader, _, number| {
+        assert_eq!(receive_polling(reader), numbered(number));
+        reader.release_some();
+        assert!(number < 4 || reader.cursor() == Cursor::at(1, 2), "laps count 2^32 - 1, 1, 2");
+    });
+}
+
+/// To a reader that sleeps when it can.
+fn wake_for_every_message(tuning: Tuning) {
+    stream(Cursor::at_start(0), 3, tuning, true, |reader, doorbell, number| {
+        assert_eq!(receive_sleeping(reader, doorbell), numbered(number));
+        reader.release_some();
+    });
+}
+
+/// checks: R-2.4-1, R-2.4-3
+#[test]
+fn sleeping_reader_is_woken_for_every_message() {
+    wake_for_every_message(Tuning::usual());
+}
+
+/// S with the fence on a slot ahead instead of on the stack.
+///
+/// checks: R-2.4-3
+#[test]
+fn sleeping_reader_is_woken_by_a_writer_whose_fence_is_on_a_slot() {
+    wake_for_every_message(busiest());
 }
 
 /// checks: R-2.2-1
@@ -160,40 +183,24 @@ fn stream_burst_is_seen_whole_and_in_order() {
     });
 }
 
-/// checks: R-2.1-2
-#[test]
-fn stamp_wraps_past_its_largest_value() {
-    model(|| {
-        let ring = CellRing::new(2);
-        let start = Cursor::at(1, u32::MAX);
-        let peer = ring.clone();
-        let writer = thread::spawn(move || stream_from(peer, start, 4, None));
-        let mut reader = Reader::new(ring, start, &Tuning::default());
-        for number in 1..=4 {
-            assert_eq!(receive_polling(&mut reader), numbered(number));
-            reader.release_some();
-        }
-        assert_eq!(reader.cursor(), Cursor::at(1, 2), "laps count 2^32 - 1, 1, 2");
-        writer.join().expect("the writer finishes");
-    });
-}
-
-/// checks: R-2.3-2
-#[test]
-fn answers_return_the_slots_of_their_calls() {
-    model(|| {
+/// Three calls in two slots: the third is published while the server still takes the second.
+fn answer_calls(tuning: Tuning, fences: bool) {
+    model(move || {
         let (calls, answers) = (CellRing::new(2), CellRing::new(2));
         let (peer_calls, peer_answers) = (calls.clone(), answers.clone());
         let server = thread::spawn(move || {
-            let mut calls = Reader::new(peer_calls, Cursor::at_start(0), &Tuning::default());
-            let mut answers = Writer::new(peer_answers, Cursor::at_start(1), &Tuning::default());
+            let mut calls = Reader::new(peer_calls, Cursor::at_start(0), &tuning);
+            let mut answers = Writer::new(peer_answers, Cursor::at_start(1), &tuning);
             for _ in 0..3 {
                 let call = receive_polling(&mut calls);
                 answers.publish(&numbered(10 * call.word(0)));
+                if fences {
+                    answers.fence();
+                }
             }
         });
-        let mut calls = CallWriter::new(calls, Cursor::at_start(0), 2, &Tuning::default());
-        let mut answers = Reader::new(answers, Cursor::at_start(1), &Tuning::default());
+        let mut calls = CallWriter::new(calls, Cursor::at_start(0), 2, &tuning);
+        let mut answers = Reader::new(answers, Cursor::at_start(1), &tuning);
         calls.publish_all(&[numbered(1), numbered(2)]).expect("two fit");
         assert_eq!(calls.publish_all(&[numbered(3)]), Err(Full));
         for number in 1..=3 {
@@ -207,64 +214,17 @@ fn answers_return_the_slots_of_their_calls() {
     });
 }
 
+/// checks: R-2.3-2
+#[test]
+fn answers_return_the_slots_of_their_calls() {
+    answer_calls(Tuning::usual(), false);
+}
+
 /// An answer gives back a slot that was touched before. The locked operation of the writer, which may meet the touch, changes no
 /// stamp.
 #[test]
 fn answers_return_the_touched_slots_of_their_calls() {
-    model(|| {
-        let (calls, answers) = (CellRing::new(2), CellRing::new(2));
-        let (peer_calls, peer_answers) = (calls.clone(), answers.clone());
-        let server = thread::spawn(move || {
-            let mut calls = Reader::new(peer_calls, Cursor::at_start(0), &busiest());
-            let mut answers = Writer::new(peer_answers, Cursor::at_start(1), &busiest());
-            for _ in 0..3 {
-                let call = receive_polling(&mut calls);
-                answers.publish(&numbered(10 * call.word(0)));
-                answers.fence();
-            }
-        });
-        // Two in two slots: the third is published while the server still takes the second.
-        let mut calls = CallWriter::new(calls, Cursor::at_start(0), 2, &busiest());
-        let mut answers = Reader::new(answers, Cursor::at_start(1), &busiest());
-        calls.publish_all(&[numbered(1), numbered(2)]).expect("two fit");
-        for number in 1..=3 {
-            assert_eq!(receive_polling(&mut answers), numbered(10 * number));
-            calls.answered();
-            if number == 1 {
-                calls.publish(&numbered(3)).expect("the answer freed a slot");
-            }
-        }
-        server.join().expect("the server finishes");
-    });
-}
-
-/// Three messages through two slots to a reader that sleeps when it can.
-fn wake_for_every_message(tuning: Tuning) {
-    model(move || {
-        let (ring, doorbell) = (CellRing::new(2), Doorbell::new());
-        let (peer, peer_doorbell) = (ring.clone(), doorbell.clone());
-        let writer = thread::spawn(move || stream_tuned_from(peer, Cursor::at_start(0), 3, Some(peer_doorbell), &tuning));
-        let mut reader = Reader::new(ring, Cursor::at_start(0), &tuning);
-        for number in 1..=3 {
-            assert_eq!(receive_sleeping(&mut reader, &doorbell), numbered(number));
-            reader.release_some();
-        }
-        writer.join().expect("the writer finishes");
-    });
-}
-
-/// checks: R-2.4-1, R-2.4-3
-#[test]
-fn sleeping_reader_is_woken_for_every_message() {
-    wake_for_every_message(Tuning::usual());
-}
-
-/// S with the fence on a slot ahead instead of on the stack.
-///
-/// checks: R-2.4-3
-#[test]
-fn sleeping_reader_is_woken_by_a_writer_whose_fence_is_on_a_slot() {
-    wake_for_every_message(busiest());
+    answer_calls(busiest(), true);
 }
 
 #[test]
@@ -368,34 +328,9 @@ fn answer_and_hang_up(answers: CellRing, gone: &AtomicU32, count: u64, doorbell:
     doorbell.ring();
 }
 
-/// The end of a channel, at any moment of a client that polls: what was published before a hang-up is taken after it.
-#[test]
-fn what_was_published_before_a_hang_up_is_taken_after_it() {
-    model(|| {
-        let (answers, gone, doorbell) = (CellRing::new(2), Arc::new(AtomicU32::new(0)), Doorbell::new());
-        let (peer, peer_gone) = (answers.clone(), Arc::clone(&gone));
-        let daemon = thread::spawn(move || answer_and_hang_up(peer, &peer_gone, 2, &doorbell));
-        let mut reader = Reader::new(answers, Cursor::at_start(0), &Tuning::default());
-        let (mut message, mut taken) = (Message::ZERO, 0);
-        loop {
-            if reader.receive(&mut message) {
-                taken += 1;
-                assert_eq!(message, numbered(taken));
-            } else if reader.is_over(|| gone.load(Ordering::Acquire) != 0) {
-                break;
-            } else {
-                thread::yield_now();
-            }
-        }
-        assert_eq!(taken, 2, "an answer that was published is lost");
-        daemon.join().expect("the daemon ends");
-    });
-}
-
-/// The same, of one that sleeps: it is woken by the end, and takes everything before it reports the end.
-#[test]
-fn sleeping_client_wakes_when_the_channel_ends_and_loses_nothing() {
-    model(|| {
+/// The end of a channel, at any moment of a client that does `when_empty` between two looks.
+fn take_all_before_the_end(when_empty: fn(&mut Reader<CellRing>, &Doorbell)) {
+    model(move || {
         let (answers, gone, doorbell) = (CellRing::new(2), Arc::new(AtomicU32::new(0)), Doorbell::new());
         let (peer, peer_gone, peer_doorbell) = (answers.clone(), Arc::clone(&gone), doorbell.clone());
         let daemon = thread::spawn(move || answer_and_hang_up(peer, &peer_gone, 2, &peer_doorbell));
@@ -405,17 +340,29 @@ fn sleeping_client_wakes_when_the_channel_ends_and_loses_nothing() {
             if reader.receive(&mut message) {
                 taken += 1;
                 assert_eq!(message, numbered(taken));
-                continue;
-            }
-            if reader.is_over(|| gone.load(Ordering::Acquire) != 0) {
+            } else if reader.is_over(|| gone.load(Ordering::Acquire) != 0) {
                 break;
+            } else {
+                when_empty(&mut reader, &doorbell);
             }
-            if !reader.arm_and_work_remains() {
-                doorbell.wait();
-            }
-            reader.disarm();
         }
         assert_eq!(taken, 2, "an answer that was published is lost");
         daemon.join().expect("the daemon ends");
+    });
+}
+
+#[test]
+fn what_was_published_before_a_hang_up_is_taken_after_it() {
+    take_all_before_the_end(|_, _| thread::yield_now());
+}
+
+/// It is woken by the end, and takes everything before it reports the end.
+#[test]
+fn sleeping_client_wakes_when_the_channel_ends_and_loses_nothing() {
+    take_all_before_the_end(|reader, doorbell| {
+        if !reader.arm_and_work_remains() {
+            doorbell.wait();
+        }
+        reader.disarm();
     });
 }

@@ -57,10 +57,8 @@ fn every_refusal_code_survives_encoding() {
 fn every_changed_byte_is_refused_or_means_something_else() {
     for message in every_kind() {
         let bytes = message.encode();
-        // Under Miri one bit of each byte must do.
-        let changes: &[u8] = if cfg!(miri) { &[1] } else { &[1, 2, 4, 8, 16, 32, 64, 128, 0xff, 0x7f] };
         for position in 0..bytes.len() {
-            for change in changes {
+            for change in [1, 2, 4, 8, 16, 32, 64, 128, 0xff, 0x7f] {
                 let mut changed = bytes.clone();
                 changed[position] ^= change;
                 let Ok(decoded) = Control::decode(&changed) else { continue };
@@ -92,30 +90,6 @@ fn every_shortened_or_lengthened_message_is_refused() {
         let length = u32::try_from(long.len()).expect("short");
         long[8..12].copy_from_slice(&length.to_le_bytes());
         assert!(Control::decode(&long).is_err(), "{message:?} with four bytes more, and says so");
-    }
-}
-
-#[test]
-fn random_bytes_never_panic_and_never_pass_unchanged() {
-    let mut state = 0x5eed_u64;
-    let mut random = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    let kinds: Vec<Vec<u8>> = every_kind().iter().map(Control::encode).collect();
-    for round in 0..if cfg!(miri) { 50 } else { 200_000 } {
-        let mut bytes = kinds[round % kinds.len()].clone();
-        let [position, value, second, other, ..] = random();
-        let length = bytes.len();
-        bytes[usize::from(position) % length] = value;
-        bytes[usize::from(second) % length] = other;
-        if let Ok(decoded) = Control::decode(&bytes)
-            && !may_name_another_version(&decoded)
-        {
-            assert_eq!(decoded.encode(), bytes);
-        }
     }
 }
 

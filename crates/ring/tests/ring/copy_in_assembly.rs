@@ -205,50 +205,50 @@ fn check_lines(lines: &[String]) -> Result<Found, String> {
     check(&parse(&numbered.collect::<String>()))
 }
 
+/// The stamp, stored again.
+const TOUCH: &str = "mov    DWORD PTR [rcx+rax*1+0x3c],r9d";
+
+/// The verdict on a correct copy with `lines` in place of what begins at `at`, as many of it as `replaced`.
+fn check_with(at: usize, replaced: usize, lines: &[&str]) -> Result<Found, String> {
+    let mut all = correct();
+    all.splice(at..at + replaced, lines.iter().map(|line| (*line).to_owned()));
+    check_lines(&all)
+}
+
 #[test]
 fn checker_accepts_a_correct_copy() {
     assert_eq!(check_lines(&correct()), Ok(Found { portable: [true, false], ..Found::default() }));
-    let mut touching = correct();
-    touching.insert(touching.len() - 1, "mov    DWORD PTR [rcx+rax*1+0x3c],r9d".to_owned());
-    assert_eq!(check_lines(&touching), Ok(Found { portable: [false, true], ..Found::default() }));
+    assert_eq!(check_with(correct().len() - 1, 0, &[TOUCH]), Ok(Found { portable: [false, true], ..Found::default() }));
 }
 
 #[test]
 fn checker_rejects_a_touch_at_the_wrong_place_or_time() {
-    let touch = "mov    DWORD PTR [rcx+rax*1+0x3c],r9d";
-    let at = |position: usize, text: &str| {
-        let mut lines = correct();
-        lines.insert(position, text.to_owned());
-        check_lines(&lines)
-    };
     let end = correct().len() - 1;
-    assert!(at(2, touch).is_err(), "before the copy");
-    assert!(at(end - 2, touch).is_err(), "amid the copy");
-    assert!(at(end, "mov    DWORD PTR [r8+0x38],r9d").is_err(), "elsewhere");
-    assert!(at(end, "mov    QWORD PTR [r8+0x38],r9").is_err(), "wider");
-    let mut twice = correct();
-    twice.splice(end..end, [touch.to_owned(), touch.to_owned()]);
-    assert!(check_lines(&twice).is_err(), "twice");
-    let mut look = correct();
-    look.splice(end..end, [touch.to_owned(), "mov    r9,QWORD PTR [r8+0x8]".to_owned()]);
-    assert!(check_lines(&look).is_err(), "and a look after it");
+    for (what, at, lines) in [
+        ("before the copy", 2, &[TOUCH][..]),
+        ("amid the copy", end - 2, &[TOUCH]),
+        ("elsewhere", end, &["mov    DWORD PTR [r8+0x38],r9d"]),
+        ("wider", end, &["mov    QWORD PTR [r8+0x38],r9"]),
+        ("twice", end, &[TOUCH, TOUCH]),
+        ("and a look after it", end, &[TOUCH, "mov    r9,QWORD PTR [r8+0x8]"]),
+    ] {
+        assert!(check_with(at, 0, lines).is_err(), "{what}");
+    }
 }
 
 #[test]
 fn checker_rejects_every_way_to_look_twice() {
-    let load_after_copy = ["mov    r9,QWORD PTR [r8+0x8]", "cmp    DWORD PTR [r8+0x10],0x1", "vmovdqa64 zmm16,ZMMWORD PTR [r8]"];
-    for bad in load_after_copy.into_iter().chain(["mov    DWORD PTR [r8+0x3c],0x0", "movzx  eax,BYTE PTR [rcx+0x1]"]) {
-        let mut lines = correct();
-        lines.insert(lines.len() - 1, bad.to_owned());
-        assert!(check_lines(&lines).is_err(), "accepted: {bad}");
+    let (end, stamp) = (correct().len() - 1, correct()[0].clone());
+    for (what, at, replaced, lines) in [
+        ("a load", end, 0, &["mov    r9,QWORD PTR [r8+0x8]"][..]),
+        ("a comparison", end, 0, &["cmp    DWORD PTR [r8+0x10],0x1"]),
+        ("a wide load", end, 0, &["vmovdqa64 zmm16,ZMMWORD PTR [r8]"]),
+        ("a store", end, 0, &["mov    DWORD PTR [r8+0x3c],0x0"]),
+        ("a load of a byte", end, 0, &["movzx  eax,BYTE PTR [rcx+0x1]"]),
+        ("a copy with a hole", 2, 1, &["mov    r9d,DWORD PTR [r8]"]),
+        ("a copy before the stamp", 0, 3, &["mov    r9,QWORD PTR [r8+0x0]", "mov    rdx,rsi", &stamp]),
+        ("a store through an unknown pointer", 1, 1, &["mov    rdx,QWORD PTR [rdi]"]),
+    ] {
+        assert!(check_with(at, replaced, lines).is_err(), "accepted: {what}");
     }
-    let mut split = correct();
-    split[2] = "mov    r9d,DWORD PTR [r8]".to_owned();
-    assert!(check_lines(&split).is_err(), "accepted a copy with a hole");
-    let mut early = correct();
-    early.swap(0, 2);
-    assert!(check_lines(&early).is_err(), "accepted a copy before the stamp");
-    let mut lost = correct();
-    lost[1] = "mov    rdx,QWORD PTR [rdi]".to_owned();
-    assert!(check_lines(&lost).is_err(), "accepted a store through an unknown pointer");
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use crate::common::driver::DATA;
 use crate::common::ram::{BASE, END, SECOND};
-use crate::common::{Driver, FLUSH, Fixture, GET_ID, HeldDisk, IN, IOERR, OK, OUT, Options, Ram, memory_disk, readable, writable};
+use crate::common::{
+    Driver, FLUSH, Fixture, GET_ID, HeldDisk, IN, IOERR, OK, OUT, Options, Ram, memory_disk, readable, writable,
+};
 use fipsee_block::disk::Disk;
 use fipsee_virtio::core::memory::DirtyLog;
 use rustix::fs::MemfdFlags;
@@ -87,22 +89,17 @@ fn every_request_logs_what_it_wrote_and_no_more() {
 fn requests_in_flight_when_logging_begins_are_logged() {
     let log = Log::new();
     let mut rig = Fixture::new(HeldDisk::new(), &Options::default());
-    let head = rig.driver.request(IN, 0, &[writable(DATA, 8192)]);
-    rig.driver.offer(head);
-    rig.visit();
+    let head = rig.begin(IN, 0, &[writable(DATA, 8192)]);
     rig.server.set_log(Some(Arc::clone(&log.log)), Some(USED_LOG));
     assert_eq!(log.take(), pages(&[USED]), "flags and event index were written");
-    let (ticket, status) = rig.disk.release(&mut rig.engine).expect("held");
-    rig.server.finish(ticket, status);
+    rig.release(0);
     // Before the completion is visible, all but the used ring is logged.
     assert_eq!(log.take(), pages(&[(DATA, 8192), (rig.driver.status_address(head), 1)]));
     rig.server.flush();
     assert_eq!(log.take(), pages(&[USED]));
     rig.server.set_log(None, None);
     rig.disk.at_once = true;
-    let head = rig.driver.request(IN, 0, &[writable(DATA, 8192)]);
-    rig.driver.offer(head);
-    rig.visit();
+    rig.begin(IN, 0, &[writable(DATA, 8192)]);
     assert_eq!(log.take(), BTreeSet::new(), "it is over");
 }
 

@@ -9,7 +9,7 @@ use rustix::fs::MemfdFlags;
 
 use crate::common::driver::DATA;
 use crate::common::ram::{BASE, END, LENGTH, SECOND, SECOND_LENGTH, USER_OFFSET, region};
-use crate::common::{Driver, Fixture, IN, OK, OUT, Options, Ram, memory_disk, readable, rings, writable};
+use crate::common::{Driver, Fixture, IN, Memory as _, OK, OUT, Options, Ram, memory_disk, readable, rings, writable};
 
 fn file(length_bytes: u64) -> OwnedFd {
     let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).expect("memfd");
@@ -80,8 +80,7 @@ fn truncated_memory_stops_its_queue_before_anything_false_is_published() {
         let mut rig = Fixture::new(memory_disk(), &Options::default());
         let data = if kind == IN { writable(address, 4096) } else { readable(address, 4096) };
         assert_eq!(rig.request(kind, 0, &[data]).0, OK, "{what}");
-        let head = rig.driver.request(kind, 0, &[data]);
-        rig.driver.offer(head);
+        rig.offer(kind, 0, &[data]);
         rustix::fs::ftruncate(&rig.driver.ram.regions[1].file, 0).expect("cut");
         rig.visit();
         assert!(rig.fault().contains("truncated"), "{what}: {}", rig.fault());
@@ -96,8 +95,7 @@ fn truncated_memory_stops_its_queue_before_anything_false_is_published() {
     assert!(!healthy.driver.ram.memory().is_broken());
     // Rings, header and status, too.
     let mut rig = Fixture::new(memory_disk(), &Options::default());
-    let head = rig.driver.request(IN, 0, &[writable(SECOND, 512)]);
-    rig.driver.offer(head);
+    rig.offer(IN, 0, &[writable(SECOND, 512)]);
     rustix::fs::ftruncate(&rig.driver.ram.regions[0].file, 0).expect("cut");
     rig.server.flush();
     assert_eq!(rig.visit(), 0, "the available ring is empty now");

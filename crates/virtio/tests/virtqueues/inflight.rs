@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use crate::common::driver::DATA;
-use crate::common::{Memory as _, Driver, Fixture, HeldDisk, IN, OK, OUT, Options, Ram, Random, readable, rings, writable};
+use crate::common::{Driver, Fixture, HeldDisk, IN, Memory as _, OK, OUT, Options, Ram, Random, readable, rings, writable};
 use fipsee_virtio::core::inflight::InflightArea;
 use rustix::io::{pread, pwrite};
 
@@ -60,14 +60,16 @@ impl Kept {
 }
 
 fn offer(rig: &mut Fixture<HeldDisk>, sector: u64) -> u16 {
-    let head = rig.driver.request(OUT, sector, &[readable(DATA, 512)]);
-    rig.driver.offer(head);
-    head
+    rig.offer(OUT, sector, &[readable(DATA, 512)])
 }
 
-fn release(rig: &mut Fixture<HeldDisk>) {
-    let (ticket, status) = rig.disk.release(&mut rig.engine).expect("one is held");
-    rig.server.finish(ticket, status);
+/// The area, and a device that holds writes of the first `count` sectors.
+fn in_flight(count: u64) -> (Kept, Fixture<HeldDisk>) {
+    let kept = Kept::new();
+    let mut rig = kept.first();
+    (0..count).for_each(|sector| _ = offer(&mut rig, sector));
+    rig.visit();
+    (kept, rig)
 }
 
 fn sectors(rig: &Fixture<HeldDisk>) -> Vec<u64> {
@@ -80,7 +82,7 @@ fn what_was_in_flight_is_resubmitted_in_order_before_what_is_new() {
     let mut rig = kept.first();
     let heads: Vec<u16> = (10..15).map(|sector| offer(&mut rig, sector)).collect();
     rig.visit();
-    release(&mut rig);
+    rig.release(0);
     rig.server.flush();
     // The driver uses the free head again: its number is smaller than those of older requests.
     assert_eq!(rig.driver.take_used(), Some((heads[0], 1)));
@@ -97,7 +99,7 @@ fn what_was_in_flight_is_resubmitted_in_order_before_what_is_new() {
     }
     assert_eq!(sectors(&rig), [11, 12, 13, 14, 20, 30]);
     while rig.disk.held() > 0 {
-        release(&mut rig);
+        rig.release(0);
         rig.server.flush();
     }
     for head in heads[1..].iter().chain([&again, &unseen]) {
@@ -119,7 +121,7 @@ fn a_queue_that_is_to_stop_submits_what_was_in_flight_again() {
     let mut rig = kept.crash(rig);
     assert!(rig.server.begin_deferred(&rig.disk, &mut rig.engine));
     assert_eq!((sectors(&rig), rig.server.in_flight()), (vec![7], 1));
-    release(&mut rig);
+    rig.release(0);
     rig.server.flush();
     assert!(!rig.server.begin_deferred(&rig.disk, &mut rig.engine));
     assert_eq!(rig.driver.take_used(), Some((head, 1)));
@@ -138,12 +140,7 @@ fn a_guest_is_interrupted_when_its_queue_is_served_again() {
 
 #[test]
 fn resubmitted_requests_stay_in_order_when_the_successor_goes_too() {
-    let kept = Kept::new();
-    let mut rig = kept.first();
-    for sector in 0..12 {
-        offer(&mut rig, sector);
-    }
-    rig.visit();
+    let (kept, mut rig) = in_flight(12);
     for _ in 0..5 {
         rig = kept.crash(rig);
         rig.visit();
@@ -159,8 +156,7 @@ fn a_batch_that_was_published_and_not_cleared_is_not_done_again() {
     rig.visit();
     // The youngest first: the remaining ones are not those after the used index in the available ring.
     for _ in 0..4 {
-        let (ticket, status) = rig.disk.release_at(2, &mut rig.engine).expect("held");
-        rig.server.finish(ticket, status);
+        rig.release(2);
     }
     rig.server.flush();
     assert_eq!((rig.driver.used_index(), kept.read_u16(14)), (4, 4));
@@ -177,13 +173,8 @@ fn a_batch_that_was_published_and_not_cleared_is_not_done_again() {
 
 #[test]
 fn a_batch_that_was_not_published_is_done_again() {
-    let kept = Kept::new();
-    let mut rig = kept.first();
-    for sector in 0..3 {
-        offer(&mut rig, sector);
-    }
-    rig.visit();
-    release(&mut rig);
+    let (kept, mut rig) = in_flight(3);
+    rig.release(0);
     // Finished, and gone before `flush`.
     let mut rig = kept.crash(rig);
     rig.visit();
@@ -192,12 +183,7 @@ fn a_batch_that_was_not_published_is_done_again() {
 
 #[test]
 fn an_area_of_rings_that_are_no_more_is_forgotten() {
-    let kept = Kept::new();
-    let mut rig = kept.first();
-    for sector in 0..3 {
-        offer(&mut rig, sector);
-    }
-    rig.visit();
+    let (kept, rig) = in_flight(3);
     drop(rig);
     // The guest was reset: the rings start afresh.
     let mut rig = kept.first();
@@ -206,7 +192,7 @@ fn an_area_of_rings_that_are_no_more_is_forgotten() {
     rig.visit();
     assert_eq!(sectors(&rig), [40]);
     // An orderly stop leaves nothing, wherever the indices were.
-    release(&mut rig);
+    rig.release(0);
     assert_eq!(rig.server.stop(), 1);
     let mut rig = kept.first();
     offer(&mut rig, 41);
@@ -252,6 +238,18 @@ fn areas_that_cannot_be_are_refused_or_forgotten() {
     }
 }
 
+/// What was written, of the requests that were answered; how many they are.
+fn take_answers(rig: &mut Fixture<HeldDisk>, open: &mut [Option<(u64, u8)>], written: &mut [u8]) -> u32 {
+    let mut count = 0;
+    while let Some((head, _)) = rig.driver.take_used() {
+        assert_eq!(rig.driver.status(head), OK);
+        let (sector, byte) = open[usize::from(head)].take().expect("answered once");
+        written[usize::try_from(sector).expect("small")] = byte;
+        count += 1;
+    }
+    count
+}
+
 #[test]
 fn through_any_number_of_crashes_every_request_is_answered_exactly_once_and_no_write_is_lost() {
     let kept = Kept::new();
@@ -270,16 +268,14 @@ fn through_any_number_of_crashes_every_request_is_answered_exactly_once_and_no_w
                     let byte = random.number().to_le_bytes()[0];
                     let place = rig.driver.own_area() + 4096;
                     rig.driver.ram.write(place, &[byte; 512]);
-                    let head = rig.driver.request(OUT, sector, &[readable(place, 512)]);
-                    rig.driver.offer(head);
+                    let head = rig.offer(OUT, sector, &[readable(place, 512)]);
                     open[usize::from(head)] = Some((sector, byte));
                 }
             }
             0..12 => drop(rig.visit()),
             12..18 if rig.disk.held() > 0 => {
                 let older = usize::try_from(random.below(rig.disk.held() as u64)).expect("small");
-                let (ticket, status) = rig.disk.release_at(older, &mut rig.engine).expect("held");
-                rig.server.finish(ticket, status);
+                rig.release(older);
             }
             18 if random.below(8) == 0 => {
                 crashes += 1;
@@ -287,30 +283,20 @@ fn through_any_number_of_crashes_every_request_is_answered_exactly_once_and_no_w
             }
             _ => rig.server.flush(),
         }
-        while let Some((head, _)) = rig.driver.take_used() {
-            assert_eq!(rig.driver.status(head), OK);
-            let (sector, byte) = open[usize::from(head)].take().expect("answered once");
-            written[usize::try_from(sector).expect("small")] = byte;
-            answered += 1;
-        }
+        answered += take_answers(&mut rig, &mut open, &mut written);
     }
     assert!(crashes > 100, "{crashes} crashes");
     while open.iter().any(Option::is_some) {
         rig.visit();
         while rig.disk.held() > 0 {
-            release(&mut rig);
+            rig.release(0);
         }
         rig.server.flush();
-        while let Some((head, _)) = rig.driver.take_used() {
-            let (sector, byte) = open[usize::from(head)].take().expect("answered once");
-            written[usize::try_from(sector).expect("small")] = byte;
-        }
+        take_answers(&mut rig, &mut open, &mut written);
     }
     for (sector, byte) in (0..).zip(&written) {
-        let head = rig.driver.request(IN, sector, &[writable(DATA, 512)]);
-        rig.driver.offer(head);
-        rig.visit();
-        release(&mut rig);
+        rig.begin(IN, sector, &[writable(DATA, 512)]);
+        rig.release(0);
         rig.server.flush();
         assert!(rig.driver.take_used().is_some());
         assert_eq!(rig.driver.ram.read(DATA, 512), vec![*byte; 512], "sector {sector}");

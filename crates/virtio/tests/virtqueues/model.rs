@@ -2,11 +2,11 @@
 
 use crate::common::disks::DISK_BYTES;
 use crate::common::driver::DATA;
-use crate::common::{Memory as _, 
-    DISCARD, Driver, F_EVENT_IDX, F_FLUSH, F_INDIRECT, FLUSH, Fixture, IN, IOERR, OK, OUT, Options, Random, Part,
-    WRITE_ZEROES, memory_disk, readable, writable,
+use crate::common::{
+    DISCARD, Driver, F_EVENT_IDX, F_FLUSH, F_INDIRECT, FLUSH, Fixture, IN, IOERR, Memory as _, OK, OUT, Options, Part, Random,
+    WRITE_ZEROES, file_disk, memory_disk, readable, writable,
 };
-use fipsee_block::disk::{Disk, FileDisk, FileOptions};
+use fipsee_block::disk::Disk;
 
 /// Sectors that are used: few, so that requests overlap.
 const SECTORS: u64 = 64;
@@ -130,10 +130,6 @@ fn random_shapes_of_requests_do_what_the_model_does() {
 #[test]
 fn random_shapes_of_requests_reach_a_file() {
     for seed in 0..10 {
-        let path = std::env::temp_dir().join(format!("fipsee-virtio-model-{}-{seed}", std::process::id()));
-        let options = FileOptions { path: path.clone(), size_bytes: Some(DISK_BYTES), ..FileOptions::default() };
-        let disk = FileDisk::open(&options).expect("a disk");
-        std::fs::remove_file(&path).expect("the file is there");
-        check(disk, seed, false);
+        check(file_disk(), seed, false);
     }
 }

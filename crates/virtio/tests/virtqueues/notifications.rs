@@ -1,7 +1,9 @@
 //! Kicks and interrupts: exactly when the other side asked, over the wrap of the indices, with and without the event index.
 
 use crate::common::driver::DATA;
-use crate::common::{Memory as _, F_EVENT_IDX, F_INDIRECT, Fixture, IN, OK, Options, Random, eventfd, memory_disk, rings, writable};
+use crate::common::{
+    F_EVENT_IDX, F_INDIRECT, Fixture, IN, Memory as _, OK, Options, Random, eventfd, memory_disk, rings, writable,
+};
 
 fn both() -> [Options; 2] {
     [
@@ -21,16 +23,14 @@ fn the_driver_kicks_only_when_the_device_is_about_to_sleep() {
             assert!(!rig.driver.must_kick());
         }
         assert!(!rig.server.arm_and_work_remains() && rig.server.is_armed());
-        let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
-        rig.driver.offer(head);
+        rig.offer(IN, 0, &[writable(DATA, 512)]);
         assert!(rig.driver.must_kick(), "the device sleeps");
         rig.server.doorbell_rang();
         assert!(!rig.server.is_armed());
         rig.run();
         assert!(rig.driver.take_used().is_some());
         // Work that came before arming is found by arming.
-        let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
-        rig.driver.offer(head);
+        rig.offer(IN, 0, &[writable(DATA, 512)]);
         assert!(rig.server.arm_and_work_remains());
         rig.run();
         assert!(!rig.server.is_armed(), "a visit that takes something is awake");
@@ -43,8 +43,7 @@ fn the_event_index_spares_kicks_over_the_whole_range_of_the_indices() {
     let mut rig = Fixture::new(memory_disk(), &Options { start: 65_000, ..Options::default() });
     let mut kicks = 0;
     for _ in 0..70_000 {
-        let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
-        rig.driver.offer(head);
+        rig.offer(IN, 0, &[writable(DATA, 512)]);
         kicks += u32::from(rig.driver.must_kick());
         rig.run();
         assert!(rig.driver.take_used().is_some());
@@ -59,14 +58,12 @@ fn interrupts_come_exactly_when_the_driver_asks() {
         let mut rig = Fixture::new(memory_disk(), &options);
         let mut random = Random(5);
         // The first one comes anyway: another server may have served the device before.
-        let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
-        assert_eq!(rig.round(head).0, OK);
+        assert_eq!(rig.request(IN, 0, &[writable(DATA, 512)]).0, OK);
         assert_eq!(rings(&rig.call), 1);
         for round in 0..20_000 {
             let batch = 1 + u16::try_from(random.below(5)).expect("small");
             for _ in 0..batch {
-                let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
-                rig.driver.stage(head);
+                rig.driver.stage_request(IN, 0, &[writable(DATA, 512)]);
             }
             let before = rig.driver.next_used;
             let wanted = if event_index {
@@ -96,13 +93,11 @@ fn another_call_descriptor_is_rung_at_once_and_from_then_on() {
     rig.server.queue.set_call(Some(other.try_clone().expect("a descriptor"))).expect("an eventfd");
     assert_eq!(rings(&other), 1, "an interrupt may have gone to the old one");
     rig.driver.ask_interrupt();
-    let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
-    assert_eq!(rig.round(head).0, OK);
+    assert_eq!(rig.request(IN, 0, &[writable(DATA, 512)]).0, OK);
     assert_eq!((rings(&other), rings(&rig.call)), (1, 0));
     rig.server.queue.set_call(None).expect("none");
     rig.driver.ask_interrupt();
-    let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
-    assert_eq!(rig.round(head).0, OK);
+    assert_eq!(rig.request(IN, 0, &[writable(DATA, 512)]).0, OK);
     assert_eq!(rings(&other), 0);
 }
 
@@ -112,16 +107,14 @@ fn a_full_and_blocking_call_descriptor_does_not_block_the_worker() {
     rustix::io::write(&rig.call, &(u64::MAX - 1).to_ne_bytes()).expect("fill it");
     // The file description is shared: the hypervisor can do this at any time.
     rustix::fs::fcntl_setfl(&rig.call, rustix::fs::OFlags::RDWR).expect("clear O_NONBLOCK");
-    let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
-    assert_eq!(rig.round(head).0, OK);
+    assert_eq!(rig.request(IN, 0, &[writable(DATA, 512)]).0, OK);
 }
 
 #[test]
 fn a_visit_takes_a_batch_and_publishes_it_at_once() {
     let mut rig = Fixture::new(memory_disk(), &Options { size: 128, ..Options::default() });
     for _ in 0..40 {
-        let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
-        rig.driver.stage(head);
+        rig.driver.stage_request(IN, 0, &[writable(DATA, 512)]);
     }
     rig.driver.publish();
     let taken = rig.visit();

@@ -3,11 +3,10 @@
 use crate::common::disks::DISK_BYTES;
 use crate::common::driver::DATA;
 use crate::common::ram::{BASE, END, SECOND};
-use crate::common::{Memory as _, 
-    DISCARD, Driver, FLUSH, Fixture, GET_ID, HeldDisk, IN, IOERR, OK, OUT, Options, Random, Part, UNSUPP, WRITE_ZEROES,
-    memory_disk, readable, writable,
+use crate::common::{
+    DISCARD, Driver, FLUSH, Fixture, GET_ID, HeldDisk, IN, IOERR, Memory as _, OK, OUT, Options, Part, Random, UNSUPP,
+    WRITE_ZEROES, memory_disk, readable, writable,
 };
-use fipsee_block::disk::{FileDisk, FileOptions};
 use fipsee_block::wire::Operation;
 
 const SECTORS: u64 = DISK_BYTES / 512;
@@ -27,28 +26,6 @@ fn what_was_written_is_read_through_direct_and_indirect_descriptors() {
     let counters = &rig.counters;
     assert_eq!((counters.reads.get(), counters.writes.get(), counters.errors.get()), (2, 1, 0));
     assert_eq!((counters.read_bytes.get(), counters.written_bytes.get()), (4096 + 1536, 4096));
-}
-
-#[test]
-fn a_file_disk_serves_segments_of_any_length() {
-    let path = std::env::temp_dir().join(format!("fipsee-virtio-{}", std::process::id()));
-    let options = FileOptions { path: path.clone(), size_bytes: Some(DISK_BYTES), ..FileOptions::default() };
-    let disk = FileDisk::open(&options).expect("a disk");
-    std::fs::remove_file(&path).expect("the file is there");
-    let mut rig = Fixture::new(disk, &Options::default());
-    let bytes = Random(2).bytes(8192);
-    rig.driver.ram.write(DATA, &bytes);
-    assert_eq!(rig.request(OUT, 0, &[readable(DATA, 8192)]), (OK, 1));
-    let pieces = [writable(DATA + 16384, 1), writable(DATA + 20000, 4095), writable(DATA + 28672, 4096)];
-    assert_eq!(rig.request(IN, 0, &pieces), (OK, 8193));
-    let ram = &rig.driver.ram;
-    let read = [ram.read(DATA + 16384, 1), ram.read(DATA + 20000, 4095), ram.read(DATA + 28672, 4096)].concat();
-    assert_eq!(read, bytes);
-    let pieces = [readable(DATA + 3, 510), readable(DATA + 1000, 2)];
-    assert_eq!(rig.request(OUT, 16, &pieces), (OK, 1));
-    assert_eq!(rig.request(IN, 16, &[writable(DATA + 40960, 512)]), (OK, 513));
-    assert_eq!(rig.driver.ram.read(DATA + 40960, 512), [&bytes[3..513], &bytes[1000..1002]].concat());
-    assert_eq!(rig.request(FLUSH, 0, &[]), (OK, 1));
 }
 
 #[test]
@@ -227,8 +204,7 @@ fn a_resized_disk_is_checked_against_its_new_size() {
 
 /// Release one held request of the disk and report it.
 fn release(rig: &mut Fixture<HeldDisk>) {
-    let (ticket, status) = rig.disk.release(&mut rig.engine).expect("one is held");
-    rig.server.finish(ticket, status);
+    rig.release(0);
     rig.server.flush();
 }
 
@@ -237,16 +213,12 @@ fn write_through_makes_every_write_durable_before_it_is_answered() {
     use std::sync::atomic::Ordering::Relaxed;
     let mut rig = Fixture::new(HeldDisk::new(), &Options::default());
     rig.writeback.store(false, Relaxed);
-    let head = rig.driver.request(OUT, 3, &[readable(DATA, 512)]);
-    rig.driver.offer(head);
-    rig.visit();
+    let head = rig.begin(OUT, 3, &[readable(DATA, 512)]);
     assert_eq!(rig.disk.seen(), [(Operation::Write, 3, true)], "by FUA where the disk has it");
     release(&mut rig);
     assert_eq!(rig.driver.take_used(), Some((head, 1)));
     rig.writeback.store(true, Relaxed);
-    let head = rig.driver.request(OUT, 4, &[readable(DATA, 512)]);
-    rig.driver.offer(head);
-    rig.visit();
+    let head = rig.begin(OUT, 4, &[readable(DATA, 512)]);
     assert_eq!(rig.disk.seen()[1], (Operation::Write, 4, false));
     release(&mut rig);
     assert_eq!(rig.driver.take_used(), Some((head, 1)));
@@ -255,9 +227,7 @@ fn write_through_makes_every_write_durable_before_it_is_answered() {
 #[test]
 fn a_driver_that_cannot_flush_relies_on_every_write() {
     let mut rig = Fixture::new(HeldDisk::new(), &Options { features: 0, ..Options::default() });
-    let head = rig.driver.request(OUT, 3, &[readable(DATA, 512)]);
-    rig.driver.offer(head);
-    rig.visit();
+    rig.begin(OUT, 3, &[readable(DATA, 512)]);
     assert_eq!(rig.disk.seen(), [(Operation::Write, 3, true)]);
 }
 
@@ -267,9 +237,7 @@ fn without_fua_a_flush_follows_the_write() {
         let mut disk = HeldDisk::new().without_fua();
         disk.at_once = at_once;
         let mut rig = Fixture::new(disk, &Options { features: 0, ..Options::default() });
-        let head = rig.driver.request(OUT, 3, &[readable(DATA, 512)]);
-        rig.driver.offer(head);
-        rig.visit();
+        let head = rig.begin(OUT, 3, &[readable(DATA, 512)]);
         assert_eq!(rig.disk.seen(), [(Operation::Write, 3, false)]);
         if !at_once {
             release(&mut rig);
@@ -292,9 +260,7 @@ fn without_fua_a_flush_follows_the_write() {
 fn a_request_of_several_ranges_is_answered_when_the_last_is_done() {
     let mut rig = Fixture::new(HeldDisk::new(), &Options::default());
     let ranges = [range(&rig.driver, 0, 1, 0), range(&rig.driver, 5, 1, 0), range(&rig.driver, 9, 1, 0)];
-    let head = rig.driver.request(DISCARD, 0, &ranges);
-    rig.driver.offer(head);
-    rig.visit();
+    let head = rig.begin(DISCARD, 0, &ranges);
     assert_eq!((rig.disk.held(), rig.server.in_flight()), (3, 3));
     for left in (0..3).rev() {
         assert_eq!(rig.driver.take_used(), None);

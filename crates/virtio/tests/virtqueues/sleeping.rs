@@ -49,8 +49,7 @@ fn sleep_and_wake(features: u64) {
         for _ in 0..ROUNDS {
             let batch = 1 + random.below(3);
             for _ in 0..batch {
-                let head = driver.request(IN, 0, &[writable(DATA, 512)]);
-                driver.stage(head);
+                driver.stage_request(IN, 0, &[writable(DATA, 512)]);
             }
             for _ in 0..random.below(200) {
                 std::hint::spin_loop();
@@ -132,8 +131,7 @@ fn arming_and_publishing_do_not_miss_each_other() {
             });
             let mut random = Random(features);
             for round in 1..=RACES {
-                let head = driver.request(IN, 0, &[writable(DATA, 512)]);
-                driver.stage(head);
+                driver.stage_request(IN, 0, &[writable(DATA, 512)]);
                 let pause = random.below(200);
                 ready.store(round, Ordering::Release);
                 // Without PAUSE, which is longer than the race.

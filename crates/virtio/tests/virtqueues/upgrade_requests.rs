@@ -2,7 +2,7 @@
 
 use crate::common::driver::DATA;
 use crate::common::ram::END;
-use crate::common::{Fixture, IN, IOERR, OK, Options, Ram, Part, UNSUPP, memory_disk, readable, writable};
+use crate::common::{Fixture, IN, IOERR, Memory as _, OK, Options, Part, Ram, UNSUPP, memory_disk, readable, writable};
 use fipsee_block::disk::MemoryDisk;
 use fipsee_virtio::blk::server::UpgradeToken;
 use fipsee_virtio::blk::upgrade::wire::{DONE, Entry, INVALID, Operation, PART_BYTES, REQUEST_TYPE, Reply, UpgradeRequest};
@@ -21,8 +21,7 @@ fn upgrade_request(queues: u32) -> UpgradeRequest {
 
 /// Offer an upgrade request and have it taken; returns its head and the request that the device received.
 fn ask(rig: &mut Fixture<MemoryDisk>, sector: u64, data: &[Part]) -> (u16, Vec<(UpgradeToken, UpgradeRequest)>) {
-    let head = rig.driver.request(REQUEST_TYPE, sector, data);
-    rig.driver.offer(head);
+    let head = rig.offer(REQUEST_TYPE, sector, data);
     rig.run();
     (head, rig.upgrade_requests.take())
 }

@@ -7,7 +7,7 @@ pub mod rings;
 pub mod vhost_user;
 
 /// What is asked of a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Action {
     /// Into the pieces.
     Read,

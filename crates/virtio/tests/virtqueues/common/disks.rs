@@ -2,15 +2,23 @@
 
 use std::sync::Mutex;
 
-use fipsee_block::disk::{Disk, Engine, MemoryDisk, MemoryOptions, Submitted, Ticket};
+use fipsee_block::disk::{Disk, Engine, FileDisk, FileOptions, MemoryDisk, MemoryOptions, Submitted, Ticket};
 use fipsee_block::request::Request;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_FUA, Operation, Status};
 use fipsee_ring::memory::Span;
+use fipsee_testkit::Scratch;
 
 pub(crate) const DISK_BYTES: u64 = 4 << 20;
 
 pub(crate) fn memory_disk() -> MemoryDisk {
     MemoryDisk::new(&MemoryOptions { size_bytes: DISK_BYTES, ..MemoryOptions::default() }).expect("a disk")
+}
+
+/// In a file that has no name any more.
+pub(crate) fn file_disk() -> FileDisk {
+    let scratch = Scratch::new();
+    FileDisk::open(&FileOptions { path: scratch.path("disk"), size_bytes: Some(DISK_BYTES), ..FileOptions::default() })
+        .expect("a disk")
 }
 
 /// A disk that holds every request until the test releases it, and records them all.
@@ -46,13 +54,8 @@ impl HeldDisk {
         self.held.lock().expect("one thread").len()
     }
 
-    /// Execute the oldest held request.
-    pub(crate) fn release(&self, engine: &mut Engine) -> Option<(Ticket, Status)> {
-        self.release_at(0, engine)
-    }
-
     /// Execute the held request after `older` older ones.
-    pub(crate) fn release_at(&self, older: usize, engine: &mut Engine) -> Option<(Ticket, Status)> {
+    pub(crate) fn release(&self, older: usize, engine: &mut Engine) -> Option<(Ticket, Status)> {
         let mut held = self.held.lock().expect("one thread");
         if held.len() <= older {
             return None;

@@ -124,6 +124,13 @@ impl Driver {
         self.chain_with_table(&[], area + 64, &parts)
     }
 
+    /// A request in the available ring.
+    pub(crate) fn stage_request(&mut self, kind: u32, sector: u64, data: &[Part]) -> u16 {
+        let head = self.request(kind, sector, data);
+        self.stage(head);
+        head
+    }
+
     /// Put a chain into the available ring, and let the device see it.
     pub(crate) fn offer(&mut self, head: u16) {
         self.stage(head);

@@ -11,17 +11,15 @@ use std::sync::{Arc, Mutex};
 use fipsee_block::disk::{Disk, Engine};
 use fipsee_block::stats::QueueCounters;
 use fipsee_serve::Engine as _;
-use fipsee_virtio::blk::config;
 use fipsee_virtio::blk::server::{Device, UpgradeToken, VirtqueueServer, VirtqueueSetup};
 use fipsee_virtio::blk::upgrade::wire::UpgradeRequest;
 use fipsee_virtio::core::DeviceQueueSetup;
-use fipsee_virtio::core::memory::GuestMemory;
 use rustix::event::EventfdFlags;
 
 pub(crate) use fipsee_testkit::Random;
 pub(crate) use fipsee_testkit::virtqueue::{Memory, Part};
 
-pub(crate) use self::disks::{HeldDisk, memory_disk};
+pub(crate) use self::disks::{HeldDisk, file_disk, memory_disk};
 pub(crate) use self::driver::{Driver, readable, writable};
 pub(crate) use self::ram::Ram;
 
@@ -175,6 +173,20 @@ impl<D: Disk> Fixture<D> {
         (self.driver.status(head), length)
     }
 
+    /// Make a request available.
+    pub(crate) fn offer(&mut self, kind: u32, sector: u64, data: &[Part]) -> u16 {
+        let head = self.driver.stage_request(kind, sector, data);
+        self.driver.publish();
+        head
+    }
+
+    /// Make a request available, and have the server take it.
+    pub(crate) fn begin(&mut self, kind: u32, sector: u64, data: &[Part]) -> u16 {
+        let head = self.offer(kind, sector, data);
+        self.visit();
+        head
+    }
+
     /// An ordinary request: header, data, status.
     pub(crate) fn request(&mut self, kind: u32, sector: u64, data: &[Part]) -> (u8, u32) {
         let head = self.driver.request(kind, sector, data);
@@ -183,5 +195,13 @@ impl<D: Disk> Fixture<D> {
 
     pub(crate) fn fault(&self) -> &str {
         self.server.queue.fault().unwrap_or("")
+    }
+}
+
+impl Fixture<HeldDisk> {
+    /// Have the disk execute the request that it holds after `older` others.
+    pub(crate) fn release(&mut self, older: usize) {
+        let (ticket, status) = self.disk.release(older, &mut self.engine).expect("one is held");
+        self.server.finish(ticket, status);
     }
 }
