@@ -6,12 +6,12 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use fipsee_block::client::{AttachOptions, Disk, Error};
-use fipsee_hostile::faults::FAULTS;
 use fipsee_measure::claim::{self, Claim};
 use fipsee_measure::cpus::Cpus;
 use fipsee_measure::machine::Run;
 use fipsee_measure::results::append;
 use fipsee_ring::wait::WaitMode;
+use fipsee_testkit::faulty::faults::FAULTS;
 use serde_json::json;
 
 use crate::Settings;

@@ -21,7 +21,7 @@ use std::process::{Command, Stdio};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::throwaway::{self, ThrowawayRoot};
-use crate::{DEADLINE, Scratch, shipped, text_of, serve};
+use crate::{DEADLINE, Scratch, serve, shipped, text_of};
 
 /// One fenced block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -29,7 +29,7 @@ fn bound_hangs() {
     ONCE.call_once(|| {
         std::thread::spawn(|| {
             loop {
-                std::thread::sleep(Duration::from_secs(1));
+                std::thread::sleep(Duration::from_secs(1)); // tidy: allow sleep, it looks for what hangs for minutes
                 let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
                 if running.iter().all(|(_, since)| since.elapsed() < LONGEST_LIFE) {
                     continue;
@@ -152,7 +152,7 @@ impl Daemon {
             if Instant::now() > deadline {
                 return Err(format!("no daemon within {TIMEOUT:?}: {}", self.log()));
             }
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1)); // tidy: allow sleep, nothing notifies when a socket is there
         }
         Ok(())
     }
@@ -257,7 +257,7 @@ impl Daemon {
                 return Err(said.unwrap_or_default().to_owned());
             }
             assert!(Instant::now() < deadline, "no takeover within {TIMEOUT:?}: {}", self.log());
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1)); // tidy: allow sleep, two processes are waited for at once
         }
         self.replace(new);
         Ok(())

@@ -73,7 +73,7 @@ pub fn holds_within(limit: Duration, mut condition: impl FnMut() -> bool) -> boo
         if Instant::now() >= deadline {
             return false;
         }
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1)); // tidy: allow sleep, the one poll of what does not notify
     }
     true
 }

@@ -37,9 +37,6 @@ const ATOMICS_FILE: &str = "crates/ring/src/sync.rs";
 /// How far above unsafe code its proof may end: a statement that begins some lines earlier carries it.
 const PROOF_REACH_LINES: usize = 12;
 
-/// Tests whose sleeps and asserted times have no reasons yet.
-const NOT_YET_TIMELESS: [&str; 3] = ["crates/daemon/tests/", "tests/hostile/tests/", "tests/guest/"];
-
 /// What a limit is called after which something hangs: minutes, not what is measured.
 const HANG_LIMITS: [&str; 3] = ["DEADLINE", "TIMEOUT", "LIMIT"];
 
@@ -90,11 +87,10 @@ pub(crate) fn check(file: &File) -> Vec<String> {
                 report(&format!("`{word}` below {folder}: {why}"));
             }
         }
-        let is_exempt = NOT_YET_TIMELESS.iter().any(|folder| file.path.starts_with(folder));
-        if has_word(code, "thread::sleep") && !is_exempt && !is_allowed(&lines, index, "sleep") {
+        if has_word(code, "thread::sleep") && !is_allowed(&lines, index, "sleep") {
             report("sleeping is no synchronisation: wait for the event, or say `tidy: allow sleep, <reason>`");
         }
-        if in_test && asserts_most_time(code) && !is_exempt && !is_allowed(&lines, index, "time") {
+        if in_test && asserts_most_time(code) && !is_allowed(&lines, index, "time") {
             report("a machine may be busy for any time: assert what happens, or say `tidy: allow time, <reason>`");
         }
         if names_machine_atomic(code) && file.path != ATOMICS_FILE && !is_allowed(&lines, index, "atomic") {

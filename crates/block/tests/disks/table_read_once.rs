@@ -1,5 +1,5 @@
 //! An indirect table that changes as soon as its first entry is checked: the earlier copy is used. Without a race, which
-//! `tests/hostile` wins only now and then.
+//! `crates/daemon/tests/hostile` wins only now and then.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -88,7 +88,8 @@ fn a_fault_on_the_control_socket_is_one_line_with_its_reason() {
         }
         let text = fault(&control, &bytes, files);
         assert_says(&text, &[says]);
-        let is_no_message = ["the magic", "the message kind", "the length", "the version"].iter().any(|what| says.starts_with(what));
+        let is_no_message =
+            ["the magic", "the message kind", "the length", "the version"].iter().any(|what| says.starts_with(what));
         if is_no_message {
             assert_says(&text, &["malformed control message", "not a Fip-see program or speaks another version"]);
         }

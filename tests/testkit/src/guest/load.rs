@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use fipsee_block::wire::Operation;
 
-use crate::{Daemon, eventually, stamp};
 use super::device::{Guest, IN, OK, OUT, Options, Sent};
 use super::machine::{Upgraded, start_guest};
 use super::ring::{Incoming, segment};
+use crate::{Daemon, eventually, stamp};
 
 const BLOCK_BYTES: u32 = 4096;
 
@@ -106,7 +106,7 @@ impl GuestLoad {
 /// kernel's threads, which end requests of file disks, from running for two minutes (docs/guide/troubleshooting.md).
 fn leave_cpus_idle(done: u64) {
     if done.is_multiple_of(64) {
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1)); // tidy: allow sleep, an idle CPU is what it makes
     }
 }
 
