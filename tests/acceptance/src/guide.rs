@@ -20,7 +20,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::throwaway::{self, ThrowawayRoot};
-use crate::{DEADLINE, Scratch, shipped, text_of, serve};
+use crate::{DEADLINE, Scratch, serve, shipped, text_of};
 
 /// One fenced block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal};
 
-use crate::{DEADLINE, Scratch, Guard, has_program, run, shipped, skip, text_of};
+use crate::{DEADLINE, Guard, Scratch, has_program, run, shipped, skip, text_of};
 
 /// What the packages depend on and their tests use, so that installing them later needs no network.
 const CONTENT: &str = "systemd,systemd-sysv,init-system-helpers,man-db,gcc,libc6-dev,pkg-config,python3,fio";

@@ -20,10 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/capi", &["crates/ring", "crates/block", "crates/call"]),
     ("crates/python", &["crates/ring", "crates/block"]),
     // The benchmarks use the load generator that users use.
-    (
-        "bench/suite",
-        &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "crates/cli", "tests/testkit"],
-    ),
+    ("bench/suite", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "crates/cli", "tests/testkit"]),
     // Rust and C understand the same bytes.
     (
         "tests/fuzz",

@@ -2,8 +2,8 @@
 
 use fipsee_testkit::faulty::fault::InjectedFault;
 
-use crate::table::{IOPS, IOPS_OF_OWN, P99, Results};
 use super::{ALONE, BASELINE, FAULTY, RELEASED, named, share};
+use crate::table::{IOPS, IOPS_OF_OWN, P99, Results};
 
 fn median(results: &Results, fault: &InjectedFault, of: &str, metric: &str) -> f64 {
     results.get(&named(fault, of), metric).map_or(f64::NAN, |series| series.median())

@@ -11,9 +11,9 @@ use fipsee_testkit::guest::device::{Guest, Options};
 use fipsee_testkit::guest::ring::{GuestRing, Incoming, plan, segment};
 use fipsee_virtio::blk::upgrade::wire::{self, DONE, UpgradeRequest};
 
+use super::{Measured, Site, Way};
 use crate::matrix::Cell;
 use crate::place;
-use super::{Measured, Site, Way};
 
 /// Rounds of submitting and reaping between two looks at the wall clock.
 const ROUNDS_PER_LOOK: u32 = 64;

@@ -35,7 +35,8 @@ fn measurement(machine: &Machine) -> Option<Kept> {
 /// Run [`default_is_what_is_expected`] in a process that finds its measurement in `folder`.
 fn run_with(folder: &Path, expected: Choices) -> std::process::Output {
     // Root's measurement has a fixed place: it is replaced for this process alone.
-    let script = "mount -t tmpfs none /run && mkdir /run/fipsee && (cp \"$0\"/fipsee/topology.json /run/fipsee || true) && exec \"$@\"";
+    let script =
+        "mount -t tmpfs none /run && mkdir /run/fipsee && (cp \"$0\"/fipsee/topology.json /run/fipsee || true) && exec \"$@\"";
     let unshare = ["unshare", "--mount", "sh", "-c", script, folder.to_str().expect("an ordinary path")];
     let prefix = if is_root() { &unshare[..] } else { &[] };
     let mut command = child::command_through(prefix, "default_is_what_is_expected");

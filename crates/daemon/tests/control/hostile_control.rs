@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fipsee_block::wire::{Operation, Segment, Status, request_one_segment};
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, Refusal, RefusalCode};
 use fipsee_ring::seqpacket::Seqpacket;
-use fipsee_testkit::raw::{BOTH, HELLO, RawClient, assert_closed, attach_message, connect, receive, receive_refusal, say, sealed_memory};
+use fipsee_testkit::raw::{
+    BOTH, HELLO, RawClient, assert_closed, attach_message, connect, receive, receive_refusal, say, sealed_memory,
+};
 use fipsee_testkit::{CorrectClient, Daemon, assert_says, eventually};
 use rustix::fs::SealFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};

@@ -1,6 +1,5 @@
 //! The CPUs of workers, how they are reported, and old programs beside new ones.
 
-
 use fipsee_block::client::{AttachOptions, Queue};
 use fipsee_block::wire::{FEATURE_SOLE_WRITER, FEATURES};
 use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU};

@@ -11,7 +11,9 @@ use fipsee_block::wire::{KIND_RESIZE, Operation, Status, request_ack_event};
 use fipsee_testkit::guest::device::{Guest, IN, OK, OUT, Options};
 use fipsee_testkit::guest::frontend::Request;
 use fipsee_testkit::guest::load::{GuestLoad, Way};
-use fipsee_testkit::guest::machine::{Upgraded, detach_request, query, socket_of, start_guest, start_with, transfer, workers_sleep};
+use fipsee_testkit::guest::machine::{
+    Upgraded, detach_request, query, socket_of, start_guest, start_with, transfer, workers_sleep,
+};
 use fipsee_testkit::guest::ring::Incoming;
 use fipsee_testkit::takeover::FakeNew;
 use fipsee_testkit::{Daemon, assert_says, eventually, stamp};

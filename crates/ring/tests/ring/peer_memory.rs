@@ -111,7 +111,9 @@ fn memory_on_hugetlbfs_is_refused() {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
     let file = match rustix::fs::memfd_create("huge", flags) {
         Ok(file) => file,
-        Err(error) => return crate::common::skip("memory on hugetlbfs", &format!("this kernel makes no such memory file: {error}")),
+        Err(error) => {
+            return crate::common::skip("memory on hugetlbfs", &format!("this kernel makes no such memory file: {error}"));
+        }
     };
     rustix::fs::ftruncate(&file, 2 << 20).expect("ftruncate");
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).expect("seals");

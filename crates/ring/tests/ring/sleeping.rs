@@ -5,7 +5,9 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Doorbell, Random, assert_is_numbered, one_at_a_time, numbered, receive_sleeping, ring_pair, sleep_on, yield_to_peer};
+use crate::common::{
+    Doorbell, Random, assert_is_numbered, numbered, one_at_a_time, receive_sleeping, ring_pair, sleep_on, yield_to_peer,
+};
 use fipsee_ring::Message;
 use fipsee_ring::cpu;
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};

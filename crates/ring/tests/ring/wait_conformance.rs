@@ -5,8 +5,8 @@
 //! a signal handler (`emulator`): that tests our use of them, not the CPU's.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 

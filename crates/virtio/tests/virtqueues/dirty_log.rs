@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use crate::common::driver::DATA;
 use crate::common::ram::{BASE, END, SECOND};
-use crate::common::{Driver, FLUSH, Fixture, GET_ID, HeldDisk, IN, IOERR, OK, OUT, Options, Ram, memory_disk, readable, writable};
+use crate::common::{
+    Driver, FLUSH, Fixture, GET_ID, HeldDisk, IN, IOERR, OK, OUT, Options, Ram, memory_disk, readable, writable,
+};
 use fipsee_block::disk::Disk;
 use fipsee_virtio::core::memory::DirtyLog;
 use rustix::fs::MemfdFlags;

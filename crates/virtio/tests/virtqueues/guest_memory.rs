@@ -9,7 +9,7 @@ use rustix::fs::MemfdFlags;
 
 use crate::common::driver::DATA;
 use crate::common::ram::{BASE, END, LENGTH, SECOND, SECOND_LENGTH, USER_OFFSET, region};
-use crate::common::{Driver, Fixture, IN, OK, OUT, Options, Ram, memory_disk, readable, rings, writable};
+use crate::common::{Driver, Fixture, IN, Memory as _, OK, OUT, Options, Ram, memory_disk, readable, rings, writable};
 
 fn file(length_bytes: u64) -> OwnedFd {
     let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).expect("memfd");

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use crate::common::driver::DATA;
-use crate::common::{Memory as _, Driver, Fixture, HeldDisk, IN, OK, OUT, Options, Ram, Random, readable, rings, writable};
+use crate::common::{Driver, Fixture, HeldDisk, IN, Memory as _, OK, OUT, Options, Ram, Random, readable, rings, writable};
 use fipsee_virtio::core::inflight::InflightArea;
 use rustix::io::{pread, pwrite};
 

@@ -2,8 +2,8 @@
 
 use crate::common::disks::DISK_BYTES;
 use crate::common::driver::DATA;
-use crate::common::{Memory as _, 
-    DISCARD, Driver, F_EVENT_IDX, F_FLUSH, F_INDIRECT, FLUSH, Fixture, IN, IOERR, OK, OUT, Options, Random, Part,
+use crate::common::{
+    DISCARD, Driver, F_EVENT_IDX, F_FLUSH, F_INDIRECT, FLUSH, Fixture, IN, IOERR, Memory as _, OK, OUT, Options, Part, Random,
     WRITE_ZEROES, memory_disk, readable, writable,
 };
 use fipsee_block::disk::{Disk, FileDisk, FileOptions};

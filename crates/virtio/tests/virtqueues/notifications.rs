@@ -1,7 +1,9 @@
 //! Kicks and interrupts: exactly when the other side asked, over the wrap of the indices, with and without the event index.
 
 use crate::common::driver::DATA;
-use crate::common::{Memory as _, F_EVENT_IDX, F_INDIRECT, Fixture, IN, OK, Options, Random, eventfd, memory_disk, rings, writable};
+use crate::common::{
+    F_EVENT_IDX, F_INDIRECT, Fixture, IN, Memory as _, OK, Options, Random, eventfd, memory_disk, rings, writable,
+};
 
 fn both() -> [Options; 2] {
     [

@@ -3,9 +3,9 @@
 use crate::common::disks::DISK_BYTES;
 use crate::common::driver::DATA;
 use crate::common::ram::{BASE, END, SECOND};
-use crate::common::{Memory as _, 
-    DISCARD, Driver, FLUSH, Fixture, GET_ID, HeldDisk, IN, IOERR, OK, OUT, Options, Random, Part, UNSUPP, WRITE_ZEROES,
-    memory_disk, readable, writable,
+use crate::common::{
+    DISCARD, Driver, FLUSH, Fixture, GET_ID, HeldDisk, IN, IOERR, Memory as _, OK, OUT, Options, Part, Random, UNSUPP,
+    WRITE_ZEROES, memory_disk, readable, writable,
 };
 use fipsee_block::disk::{FileDisk, FileOptions};
 use fipsee_block::wire::Operation;

@@ -2,7 +2,7 @@
 
 use crate::common::driver::DATA;
 use crate::common::ram::END;
-use crate::common::{Fixture, IN, IOERR, OK, Options, Ram, Part, UNSUPP, memory_disk, readable, writable};
+use crate::common::{Fixture, IN, IOERR, Memory as _, OK, Options, Part, Ram, UNSUPP, memory_disk, readable, writable};
 use fipsee_block::disk::MemoryDisk;
 use fipsee_virtio::blk::server::UpgradeToken;
 use fipsee_virtio::blk::upgrade::wire::{DONE, Entry, INVALID, Operation, PART_BYTES, REQUEST_TYPE, Reply, UpgradeRequest};

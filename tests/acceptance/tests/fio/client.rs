@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fipsee_acceptance::{has_program, run, shipped, serve};
+use fipsee_acceptance::{has_program, run, serve, shipped};
 
 use super::Fio;
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use fipsee_acceptance::{DEADLINE, Daemon, shipped, text_of, serve};
+use fipsee_acceptance::{DEADLINE, Daemon, serve, shipped, text_of};
 use serde_json::Value;
 
 use super::{Fio, not_hung};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use fipsee_acceptance::{text_of, serve};
+use fipsee_acceptance::{serve, text_of};
 
 use super::Fio;
 

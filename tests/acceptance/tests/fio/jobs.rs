@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Instant;
 
-use fipsee_acceptance::{DEADLINE, run, shipped, text_of, serve};
+use fipsee_acceptance::{DEADLINE, run, serve, shipped, text_of};
 
 use super::{Fio, not_hung, number};
 

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::Instant;
 
-use fipsee_acceptance::{DEADLINE, Daemon, shipped, text_of, serve};
+use fipsee_acceptance::{DEADLINE, Daemon, serve, shipped, text_of};
 
 use super::death::{kills, requests};
 use super::{Fio, number};

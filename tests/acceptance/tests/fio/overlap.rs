@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 
-use fipsee_acceptance::{Daemon, run, shipped, serve};
+use fipsee_acceptance::{Daemon, run, serve, shipped};
 
 use super::{Fio, death};
 

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 
 use fipsee_acceptance::c::{Library, Link, UNDEFINED, Under, root};
-use fipsee_acceptance::{DEADLINE, Daemon, Scratch, Guard, has_program, run, shipped, serve};
+use fipsee_acceptance::{DEADLINE, Daemon, Guard, Scratch, has_program, run, serve, shipped};
 
 const DISKS: [&str; 4] = ["a=memory:16M,max=64M", "f=file:{dir}/f.img,size=16M,block=4096", "r=memory:1M,ro", "n=null:1G"];
 

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use fipsee_acceptance::{run, shipped, serve};
+use fipsee_acceptance::{run, serve, shipped};
 
 #[test]
 fn shipped_programs_list_the_disks_that_are_served() {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fipsee_acceptance::{Scratch, run, shipped, serve};
+use fipsee_acceptance::{Scratch, run, serve, shipped};
 
 /// The interpreter in which `cargo xtask dist` installed the wheel, beside the prefix.
 fn python(what: &str) -> Option<PathBuf> {

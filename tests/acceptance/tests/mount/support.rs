@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::Instant;
 
-use fipsee_acceptance::{DEADLINE, Daemon, Guard, run, shipped, skip, text_of, serve};
+use fipsee_acceptance::{DEADLINE, Daemon, Guard, run, serve, shipped, skip, text_of};
 
 /// May this process mount, with FUSE? With a message when not.
 pub(crate) fn can_mount(what: &str) -> bool {

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use fipsee_testkit::guest::device::{Guest, Options};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::{Limits, Piece};
 use crate::content::SECTOR_BYTES;
 use crate::interrupt;
-use super::{Limits, Piece};
 
 /// How long a daemon may be away.
 const RETURN_WITHIN: Duration = Duration::from_secs(60);

@@ -16,9 +16,9 @@ use fipsee_ring::seqpacket::Seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::MemfdFlags;
 
-use crate::Random;
 use super::baselines::{ATTACHMENTS, BUSY, DOORBELLS, LOAD, LONG_ATTACHMENTS, MEMORY, REQUESTS as ASKING, TABLES, WRITER};
 use super::fault::{Inject, InjectedFault, Until, Way, while_rewriting};
+use crate::Random;
 
 /// Outstanding requests of a faulty client.
 pub(crate) const DEPTH: u32 = 16;

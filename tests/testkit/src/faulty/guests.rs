@@ -3,8 +3,8 @@
 
 mod rings;
 
-use std::io::Write;
 use std::io;
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -15,11 +15,11 @@ use fipsee_virtio::blk::upgrade::wire::{Operation, UpgradeRequest};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::MemfdFlags;
 
+use super::fault::{InjectedFault, Until, Way, beside, while_rewriting};
 use crate::guest::device::{Guest, IN, IO_ERROR, OK, Options, UNSUPPORTED, UNTOUCHED};
 use crate::guest::frontend::{Frontend, Request};
 use crate::guest::ram::{Ram, USER_OFFSET};
 use crate::{Random, TIMEOUT};
-use super::fault::{InjectedFault, Until, Way, beside, while_rewriting};
 
 macro_rules! faults {
     ($($name:literal, $gets:literal, $times:literal $inject:path,)+) => {

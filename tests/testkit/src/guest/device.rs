@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use fipsee_virtio::blk::upgrade::wire::{PART_BYTES, REQUEST_TYPE, Reply, UpgradeRequest};
 
-use crate::virtqueue::Part;
 use super::frontend::{Frontend, LOG_ALL, PROTOCOL_FEATURES, Request};
 use super::ram::{Piece, Ram, USER_OFFSET};
 use super::virtqueue::Virtqueue;
+use crate::virtqueue::Part;
 
 /// Types of virtio-blk requests.
 pub const IN: u32 = 0;

@@ -1,7 +1,7 @@
 //! The hypervisor's half of vhost-user: messages over a Unix socket, each acknowledged before the next.
 
-use std::io::{IoSlice, IoSliceMut};
 use std::io;
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -12,8 +12,8 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use crate::TIMEOUT;
 use super::ram::{Piece, USER_OFFSET};
+use crate::TIMEOUT;
 
 /// Requests of the protocol that we make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use fipsee_block::wire::Operation;
 
-use crate::{Daemon, eventually, stamp};
 use super::device::{Guest, IN, OK, OUT, Options, Sent};
 use super::machine::{Upgraded, start_guest};
 use super::ring::{Incoming, segment};
+use crate::{Daemon, eventually, stamp};
 
 const BLOCK_BYTES: u32 = 4096;
 

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use fipsee_block::wire::{Operation, Status};
 use fipsee_virtio::blk::upgrade::wire::{self, DONE, Entry, UpgradeRequest};
 
-use crate::{Daemon, process, wait_for};
 use super::device::{Guest, Options};
 use super::ring::{GuestRing, Incoming, plan, segment};
+use crate::{Daemon, process, wait_for};
 
 /// A daemon in which each disk has a vhost-user socket, `v-NAME` in its directory.
 pub fn start_with(arguments: &[&str]) -> Daemon {

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use super::ram::Ram;
 use crate::TIMEOUT;
 use crate::virtqueue::{Memory, Part, Rings};
-use super::ram::Ram;
 
 /// One virtqueue, for one thread.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use std::process::Child;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType};
 
-use crate::{Daemon, TIMEOUT};
 use super::receive_with_descriptors;
+use crate::{Daemon, TIMEOUT};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {
@@ -97,13 +97,7 @@ fn connect_both(stream: &UnixStream, real: &Path) -> (OwnedFd, OwnedFd, UnixStre
 }
 
 /// Forward between the two until one of them ends or is killed.
-pub fn forward_until_killed(
-    listener: &UnixListener,
-    real: &Path,
-    plan: Plan,
-    old: &mut Daemon,
-    new: &mut Child,
-) -> Outcome {
+pub fn forward_until_killed(listener: &UnixListener, real: &Path, plan: Plan, old: &mut Daemon, new: &mut Child) -> Outcome {
     let (stream, _) = listener.accept().expect("the new daemon asks");
     let (old_line, new_line, _upstream) = connect_both(&stream, real);
     let mut outcome = Outcome::default();

@@ -11,11 +11,9 @@ use std::sync::{Arc, Mutex};
 use fipsee_block::disk::{Disk, Engine};
 use fipsee_block::stats::QueueCounters;
 use fipsee_serve::Engine as _;
-use fipsee_virtio::blk::config;
 use fipsee_virtio::blk::server::{Device, UpgradeToken, VirtqueueServer, VirtqueueSetup};
 use fipsee_virtio::blk::upgrade::wire::UpgradeRequest;
 use fipsee_virtio::core::DeviceQueueSetup;
-use fipsee_virtio::core::memory::GuestMemory;
 use rustix::event::EventfdFlags;
 
 pub(crate) use fipsee_testkit::Random;

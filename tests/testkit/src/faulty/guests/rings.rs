@@ -8,12 +8,12 @@ use std::time::Instant;
 use fipsee_block::wire::{Operation, Status, request_one_segment};
 use fipsee_virtio::blk::upgrade::wire::{self, DONE, UpgradeRequest};
 
+use super::super::fault::{Until, while_rewriting};
+use super::{DATA_BYTES, KICKS_PER_REQUEST, NOWHERE, doorbell, expect, ring, start};
 use crate::guest::device::Guest;
 use crate::guest::ram::Ram;
 use crate::guest::ring::{GuestRing, Incoming, plan, segment};
 use crate::{Random, TIMEOUT};
-use super::super::fault::{Until, while_rewriting};
-use super::{DATA_BYTES, KICKS_PER_REQUEST, NOWHERE, doorbell, expect, ring, start};
 
 /// Looks for an answer between two kicks of a guest with wrong flags.
 const LOOKS_PER_KICK: u32 = 64;
