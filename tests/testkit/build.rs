@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 fn main() {
+    if std::env::var_os("CARGO_FEATURE_DAEMON").is_none() {
+        return;
+    }
     let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
     let include = root.join("../../include");
     println!("cargo::rerun-if-changed=c");

@@ -3,32 +3,45 @@
 //! inject ([`faulty`]), takeovers with a test in the middle ([`takeover`]), child processes ([`child`]), and waiting.
 #![allow(missing_docs, reason = "helpers of tests, whose names say what they do")]
 
+#[cfg(feature = "daemon")]
 pub mod bytes;
 pub mod child;
+#[cfg(feature = "daemon")]
 pub mod client;
+#[cfg(feature = "daemon")]
 pub mod daemon;
+#[cfg(feature = "daemon")]
 pub mod faulty;
+#[cfg(feature = "daemon")]
 pub mod guest;
+#[cfg(feature = "daemon")]
 pub mod hypervisor;
+#[cfg(feature = "daemon")]
 pub mod load;
 mod machine;
 pub mod process;
 pub mod random;
+#[cfg(feature = "daemon")]
 pub mod raw;
 mod scratch;
+#[cfg(feature = "daemon")]
 pub mod takeover;
 pub mod virtqueue;
+#[cfg(feature = "disks")]
 pub mod worker;
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "daemon")]
 pub use client::{CorrectClient, bytes_of, finish_all, finish_one, refusal_of, stamp};
+#[cfg(feature = "daemon")]
 pub use daemon::{Daemon, refused, refused_in};
-pub use machine::{Alone, alone};
+pub use machine::{Alone, Share, alone, share};
 pub use process::{Guard, as_user, await_word, cpu_ticks, fd_count, mapping_count, resident_bytes};
 pub use random::Random;
 pub use scratch::Scratch;
+#[cfg(feature = "disks")]
 pub use worker::{Worker, request};
 
 /// The longest wait for anything. A bound against hanging, not a claim about speed.
@@ -40,7 +53,7 @@ pub fn skip(what: &str, reason: &str) {
 }
 
 /// A line past libtest's capture.
-fn report(line: &str) {
+pub(crate) fn report(line: &str) {
     // In one piece: other tests write, too.
     std::io::stderr().write_all(format!("{line}\n").as_bytes()).expect("standard error is open");
 }

@@ -20,10 +20,10 @@ fn lock() -> MutexGuard<'static, Machine> {
 
 /// Held by each daemon.
 #[derive(Debug)]
-pub(crate) struct Share(ThreadId);
+pub struct Share(ThreadId);
 
 /// Use the machine beside other tests, once no other has it alone.
-pub(crate) fn share() -> Share {
+pub fn share() -> Share {
     let us = std::thread::current().id();
     let mut machine = lock();
     while machine.alone.is_some_and(|owner| owner != us) && !machine.shared.contains_key(&us) {

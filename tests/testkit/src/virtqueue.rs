@@ -46,7 +46,8 @@ pub struct Rings {
     pub next_available: u16,
     pub next_used: u16,
     kicked: u16,
-    free: Vec<u16>,
+    /// Free descriptors; the last one is used next.
+    pub free: Vec<u16>,
     /// By head.
     chains: Vec<Vec<u16>>,
 }
@@ -137,13 +138,20 @@ impl Rings {
         Some((u16::try_from(half(0)).expect("the device names a descriptor"), half(4)))
     }
 
-    /// As [`poll`](Self::poll), of chains of [`chain`](Self::chain); their descriptors are free again.
+    /// As [`poll`](Self::poll), of chains of [`chain`](Self::chain); their descriptors are free again, and the head is not the first
+    /// that is used.
     pub fn take(&mut self, memory: &impl Memory) -> Option<(u16, u32)> {
         let (head, length) = self.poll(memory)?;
+        let chain = self.forget(head);
+        self.free.extend(chain);
+        Some((head, length))
+    }
+
+    /// The descriptors of a chain that has come back; the caller frees them.
+    pub fn forget(&mut self, head: u16) -> Vec<u16> {
         let chain = std::mem::take(&mut self.chains[usize::from(head)]);
         assert!(!chain.is_empty(), "descriptor {head} comes back, but the device does not have it");
-        self.free.extend(chain.iter().rev());
-        Some((head, length))
+        chain
     }
 
     /// Ask for an interrupt at the next used entry; true: there is one already.

@@ -157,7 +157,7 @@ fn client_memory() -> std::io::Result<()> {
 fn call(number: libc::c_long, [a, b, c, d, e]: [i64; 5]) -> std::io::Result<()> {
     // SAFETY: of the calls in the table, none is given an address that is one of ours, and none of a thread that could go on
     // elsewhere: a fork ends here, in a process that only prints a number.
-    let result = unsafe { libc::syscall(number, a, b, c, d, e) };
+    let result = unsafe { libc::syscall(number, a, b, c, d, e, 0_i64) };
     if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
 }
 

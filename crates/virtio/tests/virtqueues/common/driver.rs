@@ -151,9 +151,12 @@ impl Driver {
         self.rings.must_kick(&self.ram)
     }
 
-    /// The next used entry, whose descriptors are free again.
+    /// The next used entry, whose descriptors are free again, its head first.
     pub(crate) fn take_used(&mut self) -> Option<(u16, u32)> {
-        self.rings.take(&self.ram)
+        let (head, length) = self.rings.poll(&self.ram)?;
+        let chain = self.rings.forget(head);
+        self.rings.free.extend(chain.iter().rev());
+        Some((head, length))
     }
 
     /// Ask for an interrupt at the next used entry.
