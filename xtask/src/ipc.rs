@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use crate::setup::{self, is_installed};
-use crate::{cargo, step};
+use crate::{cargo, end, step};
 
 const MANIFEST: &str = "bench/peers/Cargo.toml";
 /// Compiles all mechanisms for this CPU.
@@ -42,14 +42,8 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
         }
     }
     let mut command = command(root, "run", features, cmake.as_deref());
-    match command.arg("--").args(arguments).status() {
-        Ok(status) if status.success() => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: cannot run cargo: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    command.arg("--").args(arguments);
+    end(command)
 }
 
 fn command(root: &Path, what: &str, features: &[&str], cmake: Option<&Path>) -> Command {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use crate::dist::Dist;
-use crate::{USAGE_ERROR, cargo, step};
+use crate::{USAGE_ERROR, cargo, end, step};
 
 /// The example of `fipsee-call` that drives typed calls.
 const CALLS: &str = "latency";
@@ -35,14 +35,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
         // --help, and errors that the suite reports.
         _ => drop(command.args(arguments)),
     }
-    match command.status() {
-        Ok(status) if status.success() => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: cannot run cargo: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    end(command)
 }
 
 /// The program at the path `word`, or the daemon of the git revision `word`, built unless it has been.

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use fipsee_ring::pace::Delays;
 use fipsee_ring::{Message, clock, cpu};
+use fipsee_topology::payload;
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::payload;
 
 /// The reason that a side stopped early.
 #[derive(Clone, Debug, PartialEq, Eq)]
