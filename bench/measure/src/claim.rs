@@ -17,19 +17,16 @@ pub struct Claim {
 
 impl Claim {
     /// No more than `limit`.
-    #[must_use]
     pub fn at_most(limit: f64, text: impl Into<String>, value: Option<f64>) -> Self {
         Self { text: text.into(), value, limit, at_most: true }
     }
 
     /// No less than `limit`.
-    #[must_use]
     pub fn at_least(limit: f64, text: impl Into<String>, value: Option<f64>) -> Self {
         Self { text: text.into(), value, limit, at_most: false }
     }
 
     /// Not even the least of several is less than `limit`; which it is becomes part of the text. All must have been measured.
-    #[must_use]
     pub fn all_at_least(limit: f64, text: &str, values: impl IntoIterator<Item = (String, Option<f64>)>) -> Self {
         let all: Option<Vec<(String, f64)>> = values.into_iter().map(|(name, value)| Some((name, value?))).collect();
         let least = all.unwrap_or_default().into_iter().min_by(|a, b| a.1.total_cmp(&b.1));
@@ -43,13 +40,11 @@ impl Claim {
     }
 
     /// Does the run bear it out? The limit itself does.
-    #[must_use]
     pub fn holds(&self) -> Option<bool> {
         self.measured().map(|value| if self.at_most { value <= self.limit } else { value >= self.limit })
     }
 
     /// For people.
-    #[must_use]
     pub fn verdict(&self) -> &'static str {
         match self.holds() {
             Some(true) => "holds",
@@ -59,7 +54,6 @@ impl Claim {
     }
 
     /// For machines.
-    #[must_use]
     pub fn to_json(&self) -> Value {
         let (value, holds) = (self.measured(), self.holds());
         json!({ "claim": self.text, "value": value, "limit": self.limit, "at_most": self.at_most, "holds": holds })
@@ -67,7 +61,6 @@ impl Claim {
 }
 
 /// A line for each.
-#[must_use]
 pub fn table(claims: &[Claim]) -> String {
     let line = |claim: &Claim| {
         let sign = if claim.at_most { "<=" } else { ">=" };
@@ -78,7 +71,6 @@ pub fn table(claims: &[Claim]) -> String {
 }
 
 /// A list of objects.
-#[must_use]
 pub fn to_json(claims: &[Claim]) -> Value {
     claims.iter().map(Claim::to_json).collect()
 }

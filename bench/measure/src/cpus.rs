@@ -13,7 +13,6 @@ pub struct Cpus {
 
 impl Cpus {
     /// The daemon binds its workers from the last one down.
-    #[must_use]
     pub fn choose() -> Self {
         let allowed = pin::allowed().unwrap_or_default();
         let client = allowed.first().copied().unwrap_or(0);
@@ -21,7 +20,6 @@ impl Cpus {
     }
 
     /// Client and server; `None` if they are one.
-    #[must_use]
     pub fn pair(self) -> Option<[usize; 2]> {
         (self.client != self.server).then_some([self.client, self.server])
     }

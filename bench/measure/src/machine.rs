@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use crate::quiet::{Noise, Watch};
 
 /// The first line that a program prints.
-#[must_use]
 pub fn first_line(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
@@ -16,7 +15,6 @@ pub fn first_line(program: &str, arguments: &[&str]) -> String {
 }
 
 /// Machine, kernel, revision, load: without them a figure says nothing.
-#[must_use]
 pub fn machine() -> Value {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model =
@@ -38,7 +36,6 @@ pub fn machine() -> Value {
 }
 
 /// The machine in a few words.
-#[must_use]
 pub fn describe(machine: &Value) -> String {
     let text = |key: &str| machine[key].as_str().unwrap_or("unknown");
     format!(
@@ -52,7 +49,6 @@ pub fn describe(machine: &Value) -> String {
 }
 
 /// The machine, and which revision ran on it when.
-#[must_use]
 pub fn of_revision(machine: &Value) -> String {
     let text = |key: &str| machine[key].as_str().unwrap_or("unknown");
     let day = text("date").split('T').next().unwrap_or_default();
@@ -68,13 +64,11 @@ pub struct Run {
 
 impl Run {
     /// From now on.
-    #[must_use]
     pub fn begin() -> Self {
         Self { machine: machine(), watch: Watch::begin() }
     }
 
     /// As [`begin`](Self::begin), and print the machine.
-    #[must_use]
     pub fn begin_in_sight() -> Self {
         let run = Self::begin();
         println!("{:#}", run.machine);
@@ -82,7 +76,6 @@ impl Run {
     }
 
     /// Until now: the machine, with what was taken from the run, and that by itself.
-    #[must_use]
     pub fn end(mut self) -> (Value, Noise) {
         let noise = self.watch.end();
         noise.record(&mut self.machine);
@@ -92,7 +85,6 @@ impl Run {
 
 /// The name of the files of results: what documents quote has the suite's name, all else ends in `-part`, which git ignores. An error
 /// is the reason why a whole run must not be quoted.
-#[must_use]
 pub fn stem(suite: &str, is_whole: bool, judged: &Result<(), String>) -> String {
     if is_whole && judged.is_ok() { suite.to_owned() } else { format!("{suite}-part") }
 }

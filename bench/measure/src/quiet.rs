@@ -118,13 +118,11 @@ pub struct Noise {
 
 impl Watch {
     /// From now on.
-    #[must_use]
     pub fn begin() -> Self {
         Self(Snapshot::now())
     }
 
     /// Until now. Says so if too much was taken.
-    #[must_use]
     pub fn end(&self) -> Noise {
         let noise = match (&self.0, Snapshot::now()) {
             (Some(before), Some(after)) => Noise::between(before, &after, std::process::id()),

@@ -4,14 +4,12 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 /// Counters stay far below 2^53, where the conversion is exact.
-#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
 pub const fn to_f64(value: u64) -> f64 {
     value as f64
 }
 
 /// The middle one, the upper of two; `None` of none.
-#[must_use]
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
@@ -30,7 +28,6 @@ pub struct Spread {
 
 impl Spread {
     /// All NaN of none.
-    #[must_use]
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
@@ -39,7 +36,6 @@ impl Spread {
     }
 
     /// With the names of its fields.
-    #[must_use]
     pub fn to_json(self) -> Value {
         json!({ "median": self.median, "min": self.min, "max": self.max })
     }
@@ -50,7 +46,6 @@ impl Spread {
 /// The time-stamp counter moves in steps, on Zen of 26, so that the middle value stays for a change of 5 % or jumps by as much.
 /// Within the step that holds the median, the counts say how much of it is below: as if its values were spread evenly from the
 /// middle between this value and the one before to the middle between it and the next.
-#[must_use]
 pub fn within_step(counts: &[(f64, u64)]) -> Option<f64> {
     let half = to_f64(counts.iter().map(|(_, count)| count).sum()) / 2.0;
     let mut below = 0.0;
@@ -70,7 +65,6 @@ pub fn within_step(counts: &[(f64, u64)]) -> Option<f64> {
 }
 
 /// [`within_step`] of a histogram; NaN of an empty one.
-#[must_use]
 pub fn middle(ticks: &Histogram<u64>) -> f64 {
     let step = |value| (to_f64(ticks.median_equivalent(value)), ticks.count_at(value));
     let counts: Vec<_> = ticks.iter_recorded().map(|recorded| step(recorded.value_iterated_to())).collect();
@@ -93,13 +87,11 @@ const STATES_QUANTILE: f64 = 0.05;
 
 impl States {
     /// With this border between them.
-    #[must_use]
     pub const fn with_border(border: Option<f64>) -> Self {
         Self { border, mostly_near: true }
     }
 
     /// Of rounds with these floors.
-    #[must_use]
     pub fn of(floors: impl IntoIterator<Item = f64>) -> Self {
         let mut floors: Vec<f64> = floors.into_iter().collect();
         floors.sort_by(f64::total_cmp);
@@ -113,13 +105,11 @@ impl States {
     }
 
     /// Was a round with this floor near? Where there is one state every round was.
-    #[must_use]
     pub fn is_near(self, floor: f64) -> bool {
         self.border.is_none_or(|border| floor < border)
     }
 
     /// Medians of `figures`, one for each round of `floors`, near and far, if there are two states; NaN of a state without rounds.
-    #[must_use]
     pub fn split(self, floors: &[f64], figures: &[f64]) -> Option<[f64; 2]> {
         self.border?;
         let of = |near: bool| {
@@ -131,14 +121,12 @@ impl States {
 
     /// What is shown where there is room for one figure, so that figures beside each other are of one state: the median of `figures`
     /// in the state that most rounds were in; none if no round of these was in that one.
-    #[must_use]
     pub fn common(self, floors: &[f64], figures: &[f64]) -> Option<f64> {
         let Some([near, far]) = self.split(floors, figures) else { return Some(Spread::of(figures.to_vec()).median) };
         Some(if self.mostly_near { near } else { far }).filter(|median| median.is_finite())
     }
 
     /// The words for [`common`](Self::common).
-    #[must_use]
     pub const fn common_words(self) -> &'static str {
         match (self.border.is_some(), self.mostly_near) {
             (false, _) => "",

@@ -15,5 +15,6 @@ pub mod matrix;
 pub mod measure;
 pub mod numa;
 mod other_side;
+pub mod payload;
 pub mod pin;
 pub mod plan;

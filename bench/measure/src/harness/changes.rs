@@ -139,13 +139,11 @@ impl Change {
     }
 
     /// Does it say how the slots of lone messages are owned, or whether they are touched?
-    #[must_use]
     pub const fn sets_lone_messages(self) -> bool {
         matches!(self.affects(), LoneMessages | Affects::Ownership)
     }
 
     /// Does it change anything of `base` at this task, on this CPU?
-    #[must_use]
     pub fn concerns(self, task: Task, base: &Tuning) -> bool {
         let (is_stream, is_round_trip) = (matches!(task, Task::Stream(_)), task == Task::Queue(1));
         match self.affects() {

@@ -4,10 +4,9 @@ use std::time::{Duration, Instant};
 
 use fipsee_ring::pace::Delays;
 use fipsee_ring::{Message, clock, cpu};
+use fipsee_topology::payload;
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
-
-use super::payload;
 
 /// The reason that a side stopped early.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +84,6 @@ pub struct RunLength {
 
 impl RunLength {
     /// By the clock.
-    #[must_use]
     pub const fn of_time(warm_up: Duration, measured: Duration) -> Self {
         Self { warm_up: Amount::Time(warm_up), measured: Amount::Time(measured) }
     }
@@ -252,7 +250,6 @@ fn shared_time() -> u64 {
 }
 
 /// The name of that clock.
-#[must_use]
 pub fn shared_clock() -> &'static str {
     if cpu::features().has_invariant_tsc { "tsc" } else { "monotonic" }
 }
@@ -270,9 +267,6 @@ fn nanoseconds(clock: ClockId) -> u64 {
 }
 
 /// Calls after silences: in `ticks`, nanoseconds from publishing to the copy on the other side, as measured there.
-///
-/// # Errors
-/// As for [`call`].
 pub fn wake(end: &mut impl Calls, silence: Duration, length: RunLength) -> Result<Sample, PeerError> {
     let mut sequence = 0;
     let mut ask = |what: u64| {

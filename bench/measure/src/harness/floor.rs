@@ -4,9 +4,9 @@ use fipsee_ring::Message;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::ring::RingMemory;
 use fipsee_topology::bounce::Bounce;
+use fipsee_topology::payload;
 
 use super::drive::{Answers, Calls, PeerError};
-use super::payload;
 use super::spin::Spin;
 
 /// One side.

@@ -11,7 +11,6 @@ pub mod drive;
 mod floor;
 mod meeting;
 mod partner;
-mod payload;
 mod plan;
 pub mod rounds;
 mod spin;

@@ -79,9 +79,6 @@ impl Partner {
 
     /// A process whose standard input is the socket that [`serve`] wants; `command` starts it. This one goes on on the first of
     /// `cpus`.
-    ///
-    /// # Errors
-    /// As above.
     pub fn start_process(mut command: Command, cpus: Option<[usize; 2]>) -> Result<Self, String> {
         let (ours, theirs) = Self::sockets()?;
         let child = command.stdin(Stdio::from(theirs)).spawn();
@@ -92,15 +89,11 @@ impl Partner {
     }
 
     /// The side that serves the other end of `socket`.
-    #[must_use]
     pub const fn at(socket: OwnedFd) -> Self {
         Self { socket: Some(Seqpacket::from_fd(socket)), other: None }
     }
 
     /// A connected pair.
-    ///
-    /// # Errors
-    /// As above.
     pub fn sockets() -> Result<(OwnedFd, OwnedFd), String> {
         let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         pair.map_err(|error| format!("cannot make a pair of sockets: {error}; raise the limit of open files"))
@@ -113,9 +106,6 @@ impl Partner {
     }
 
     /// Measure once.
-    ///
-    /// # Errors
-    /// As above.
     pub fn measure(&mut self, spec: &Spec, length: RunLength) -> Result<Sample, String> {
         let Some(socket) = &self.socket else { return Err("the second side has ended; report this".to_owned()) };
         let asked = Meeting::invite(spec, socket).and_then(|meeting| meeting.ask(spec, length, socket));

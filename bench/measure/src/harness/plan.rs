@@ -31,7 +31,6 @@ pub enum Design {
 
 impl Design {
     /// Its name in tables.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Channel => "channel",
@@ -44,7 +43,6 @@ impl Design {
     }
 
     /// Does the design carry messages, and so bursts and streams? The others only bounce a line.
-    #[must_use]
     pub const fn is_ring(self) -> bool {
         matches!(self, Self::Channel | Self::Bare | Self::Classic | Self::ClassicStores)
     }
@@ -135,9 +133,6 @@ impl Spec {
     pub const MAX_QUEUE: u32 = MAX_DEPTH;
 
     /// As [`choices`](Self::choices), of the answering side.
-    ///
-    /// # Errors
-    /// As there.
     pub fn answerer_choices(&self) -> Result<Choices, String> {
         let wait = self.answerer_wait.as_ref().unwrap_or(&self.wait).clone();
         Self { wait, ..self.clone() }.choices()
@@ -168,7 +163,6 @@ impl Spec {
     }
 
     /// The region for this measurement.
-    #[must_use]
     pub fn layout(&self) -> RegionLayout {
         /// The default layout for a client.
         const USUAL_DEPTH: u32 = 64;

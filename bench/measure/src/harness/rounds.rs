@@ -73,7 +73,6 @@ fn turn<T>(items: &mut [T], round: u32) {
 }
 
 /// The states in which `lines` were measured, by the floors of all rounds.
-#[must_use]
 pub fn states(lines: &[Line]) -> States {
     // Lines of one task share the floor of a round.
     let rows = lines.chunk_by(|a, b| a.spec.task == b.spec.task);
@@ -81,7 +80,6 @@ pub fn states(lines: &[Line]) -> States {
 }
 
 /// The floor, in one round: one line bounced, as `base` waits. It needs little warming up: there is a line and no more.
-#[must_use]
 pub fn floor(base: &Spec, round: u32, duration: Duration) -> (Spec, RunLength) {
     let spec = Spec { design: Design::OneLine, task: Task::Queue(1), seed: round, ..base.clone() };
     (spec, RunLength::of_time(duration / 3, duration - duration / 3))
@@ -89,7 +87,6 @@ pub fn floor(base: &Spec, round: u32, duration: Duration) -> (Spec, RunLength) {
 
 impl Sample {
     /// Cycles of one message: of a burst, the median burst's, interpolated within the counter's step; of a stream, all of its time.
-    #[must_use]
     pub fn cycles_per_message(&self, task: Task) -> f64 {
         match task {
             Task::Queue(queue) => middle(&self.ticks) / f64::from(queue),
@@ -100,20 +97,17 @@ impl Sample {
 
 impl Line {
     /// [`Sample::cycles_per_message`] over the rounds.
-    #[must_use]
     pub fn cycles_per_message(&self) -> Spread {
         Spread::of(self.rounds.iter().map(|sample| sample.cycles_per_message(self.spec.task)).collect())
     }
 
     /// The ratio of this line's time to `other`'s, round by round.
-    #[must_use]
     pub fn ratio_to(&self, other: &Self) -> Spread {
         let cycles = |sample: &Sample| sample.cycles_per_message(self.spec.task);
         Spread::of(self.rounds.iter().zip(&other.rounds).map(|(own, other)| cycles(own) / cycles(other)).collect())
     }
 
     /// The rounds in which the machine was near, and those in which it was far.
-    #[must_use]
     pub fn split(self, states: States) -> [Self; 2] {
         let spec = self.spec;
         let (near, far): (Vec<_>, Vec<_>) =
@@ -141,17 +135,11 @@ impl Line {
     }
 
     /// Bursts timed.
-    ///
-    /// # Errors
-    /// As [`total`](Self::total).
     pub fn bursts(&self) -> Result<u64, String> {
         Ok(self.total()?.ticks.len())
     }
 
     /// Cycles and the share of the bursts that took no more, up to quantile `last`.
-    ///
-    /// # Errors
-    /// As [`total`](Self::total).
     pub fn distribution(&self, last: f64) -> Result<Vec<(f64, f64)>, String> {
         let ticks = self.total()?.ticks;
         let count = to_f64(ticks.len().max(1));
@@ -164,9 +152,6 @@ impl Line {
     }
 
     /// The figures of a line that every mode prints.
-    ///
-    /// # Errors
-    /// As [`total`](Self::total).
     pub fn to_json(&self, tsc_hz: u64) -> Result<Value, String> {
         let total = self.total()?;
         let hz = to_f64(tsc_hz);
@@ -217,13 +202,11 @@ impl Line {
 }
 
 /// The line that does `task` in `design` with `change`.
-#[must_use]
 pub fn find(lines: &[Line], design: Design, task: Task, change: Option<Change>) -> Option<&Line> {
     lines.iter().find(|line| line.spec.design == design && line.spec.task == task && line.spec.change == change)
 }
 
 /// The name of a task.
-#[must_use]
 pub fn task_name(task: Task) -> String {
     match task {
         Task::Queue(queue) => format!("queue {queue}"),
@@ -232,19 +215,16 @@ pub fn task_name(task: Task) -> String {
 }
 
 /// For the head of a table: the unit of the figures.
-#[must_use]
 pub fn cycles_of(tsc_hz: u64) -> String {
     format!("cycles of {} MHz", tsc_hz / 1_000_000)
 }
 
 /// Nanoseconds of `cycles`.
-#[must_use]
 pub fn to_ns(cycles: f64, tsc_hz: u64) -> f64 {
     cycles * 1e9 / to_f64(tsc_hz)
 }
 
 /// Ticks per second, measured once: before the second side is bound to a CPU and takes it.
-#[must_use]
 pub fn tsc_hz() -> u64 {
     clock::ticks_per_second()
 }

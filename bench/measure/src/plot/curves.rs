@@ -32,7 +32,6 @@ pub struct Curve<'a> {
 
 impl<'a> Curve<'a> {
     /// A whole line.
-    #[must_use]
     pub const fn new(name: &'a str, color: RGBColor, points: Points) -> Self {
         Self { name, color, is_dashed: false, points }
     }
@@ -54,7 +53,6 @@ pub struct Panel<'a> {
 }
 
 /// A figure with as many digits as it needs.
-#[must_use]
 pub fn plain(value: f64) -> String {
     if value < 10.0 && value.fract() != 0.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }

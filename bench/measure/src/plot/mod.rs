@@ -68,9 +68,6 @@ pub fn check(path: &Path) -> Result<(), String> {
 }
 
 /// Write a picture.
-///
-/// # Errors
-/// As [`check`], or the file cannot be written.
 pub fn save(path: &Path, svg: &str) -> Result<(), String> {
     check(path)?;
     std::fs::write(path, svg)
@@ -78,7 +75,6 @@ pub fn save(path: &Path, svg: &str) -> Result<(), String> {
 }
 
 /// Nanoseconds, for people.
-#[must_use]
 pub fn duration(ns: f64) -> String {
     match ns {
         ns if ns < 1e3 => format!("{ns:.0} ns"),
@@ -88,7 +84,6 @@ pub fn duration(ns: f64) -> String {
 }
 
 /// A number per second, for people.
-#[must_use]
 pub fn rate(per_second: f64) -> String {
     match per_second {
         n if n < 1e3 => format!("{n:.0}"),

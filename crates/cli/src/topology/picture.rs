@@ -16,7 +16,7 @@ pub(crate) fn draw(machine: &Machine, matrix: &Matrix) -> Result<String, Error> 
         head: ["Moving a modified cache line between two CPUs", "Median cycles a line, from the row's CPU to the column's"],
         columns: "to CPU",
         names: &names,
-        maps: &[Map { title: "from".to_owned(), figures: cpus.iter().map(row).collect() }],
+        maps: &[Map { title: "From the row's CPU".to_owned(), figures: cpus.iter().map(row).collect() }],
         is_logarithmic: false,
         legend: Some(&|ticks| format!("{ticks:.0} ({:.0} ns)", matrix.to_ns(ticks))),
         foot: &[format!("{}; {} Hz", machine.model, matrix.tsc_hz), format!("{own}Grey: not measured.")],

@@ -12,6 +12,7 @@ use super::decide::Task;
 use super::fixture::{ANSWERS_START, CALL_SLOTS, Idle, Rings, STREAM_SLOTS, cursor};
 use crate::bounce::Bounce;
 use crate::matrix::{median, to_f64};
+use crate::payload;
 
 /// Messages that are there together at most.
 const MOST: usize = CALL_SLOTS as usize;
@@ -66,36 +67,10 @@ impl Course {
     }
 }
 
-/// Word i of message s is KEYS[i] ^ s, digits of pi; of its answer, every bit of that turned over.
-const KEYS: [u64; 8] = [
-    0x243f_6a88_85a3_08d3,
-    0x1319_8a2e_0370_7344,
-    0xa409_3822_299f_31d0,
-    0x082e_fa98_ec4e_6c89,
-    0x4528_21e6_38d0_1377,
-    0xbe54_66cf_34e9_0c6c,
-    0xc0ac_29b7_c97c_50dd,
-    0x3f84_d5b5_b547_0917,
-];
-
-#[inline(always)]
-fn message(sequence: u64) -> Message {
-    let mut words = KEYS;
-    for word in &mut words {
-        *word ^= sequence;
-    }
-    Message::from_words(words)
-}
-
 /// Is this message `sequence`, in all its 60 bytes?
 #[inline(always)]
 fn check(message: &Message, sequence: u64) -> io::Result<()> {
-    let mut differences = 0;
-    for (index, key) in KEYS.iter().enumerate() {
-        let stamp_mask = if index == 7 { 0xffff_ffff } else { u64::MAX };
-        differences |= (message.word(index) ^ key ^ sequence) & stamp_mask;
-    }
-    if differences == 0 { Ok(()) } else { Err(wrong(sequence)) }
+    if payload::is_message(message, sequence) { Ok(()) } else { Err(wrong(sequence)) }
 }
 
 #[cold]
@@ -166,7 +141,7 @@ impl<'a> Caller<'a> {
                 ends.push(clock::ticks());
             }
             for message in &mut batch {
-                *message = self::message(sequence);
+                *message = payload::message(sequence);
                 sequence += 1;
             }
             let mut sent = 0;
@@ -224,7 +199,7 @@ fn exchange(
 ) -> io::Result<()> {
     let first = *sequence;
     for message in &mut *burst {
-        *message = self::message(*sequence);
+        *message = payload::message(*sequence);
         *sequence += 1;
     }
     for message in &*burst {
@@ -287,7 +262,7 @@ fn serve(side: &mut Caller<'_>, course: Course, tuning: &Tuning) -> io::Result<(
             }
             for call in taken.iter().take(count) {
                 check(call, sequence)?;
-                writer.publish(&message(!sequence));
+                writer.publish(&payload::message(!sequence));
                 writer.prefetch(1);
                 sequence += 1;
             }

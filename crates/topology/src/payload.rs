@@ -1,4 +1,4 @@
-//! The content of the messages: each differs from every other in each of its words, so that a lost, doubled, stale or torn
+//! The content of messages that are measured: each differs from every other in each of its words, so that a lost, doubled, stale or torn
 //! message shows, and checking costs a few cycles.
 
 use fipsee_ring::Message;
@@ -16,17 +16,19 @@ const KEYS: [u64; 8] = [
 ];
 
 /// The message that ends the other side.
-pub(crate) const STOP: Message = Message::from_words([0x5354_4f50_5354_4f50; 8]);
+pub const STOP: Message = Message::from_words([0x5354_4f50_5354_4f50; 8]);
 
 /// Message `sequence`.
 #[inline(always)]
-pub(crate) fn message(sequence: u64) -> Message {
+#[must_use]
+pub fn message(sequence: u64) -> Message {
     changed(KEYS, sequence)
 }
 
 /// The answer to a message: every bit inverted, so that a message cannot be taken for its answer.
 #[inline(always)]
-pub(crate) fn answer_to(message: &Message) -> Message {
+#[must_use]
+pub fn answer_to(message: &Message) -> Message {
     changed(*message.words(), u64::MAX)
 }
 
@@ -41,18 +43,21 @@ fn changed(mut words: [u64; 8], mask: u64) -> Message {
 
 /// Is this message `sequence`, in all 60 bytes?
 #[inline(always)]
-pub(crate) fn is_message(message: &Message, sequence: u64) -> bool {
+#[must_use]
+pub fn is_message(message: &Message, sequence: u64) -> bool {
     differences(message, sequence) == 0
 }
 
 /// Is this the answer to message `sequence`, in all 60 bytes?
 #[inline(always)]
-pub(crate) fn is_answer(answer: &Message, sequence: u64) -> bool {
+#[must_use]
+pub fn is_answer(answer: &Message, sequence: u64) -> bool {
     differences(answer, !sequence) == 0
 }
 
 /// Is this [`STOP`], ignoring the ring's last four bytes?
-pub(crate) fn is_stop(message: &Message) -> bool {
+#[must_use]
+pub fn is_stop(message: &Message) -> bool {
     message.words()[..7] == STOP.words()[..7]
 }
 
