@@ -9,7 +9,7 @@ use crate::step::{self, Tally};
 use crate::{cargo, docs, fuzz, loom, models, target, tidy};
 
 /// Folder of the workspace that holds the peers of the benchmark; their crates are not needed for its lints and tests.
-const PEERS: &str = "bench/peers";
+const PEERS: &str = "bench/peers/Cargo.toml";
 const DENY_WARNINGS: [&str; 3] = ["--", "--deny", "warnings"];
 
 /// Run every check of tier 1.
@@ -19,11 +19,11 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
     // As clients build it: without the serving side.
     let client = ["clippy", "--package", "fipsee-call", "--lib", "--no-default-features"];
     tally.check("tier 1 clippy of the client of calls", || step::succeed(beside_tests(root).args(client).args(DENY_WARNINGS)));
-    tally.check("tier 1 format of bench/peers", || step::succeed(peers(root).args(["fmt", "--check"])));
+    tally.check("tier 1 format of bench/peers", || step::succeed(peers(root, "fmt").arg("--check")));
     tally.check("tier 1 clippy of bench/peers", || {
-        let mut clippy = peers(root);
+        let mut clippy = peers(root, "clippy");
         clippy.env("CARGO_TARGET_DIR", target(root).join("check"));
-        step::succeed(clippy.args(["clippy", "--no-default-features", "--all-targets"]).args(DENY_WARNINGS))
+        step::succeed(clippy.args(["--no-default-features", "--all-targets"]).args(DENY_WARNINGS))
     });
     tidy(root, tally);
     loom::run(root, tally);
@@ -41,17 +41,18 @@ pub(crate) fn beside_tests(root: &Path) -> Command {
     command
 }
 
-/// With the profile of our tests, so that dependencies are built once.
-fn peers(root: &Path) -> Command {
-    let mut command = cargo(&root.join(PEERS));
+/// With the profile of our tests, and without the flags of the benchmark, so that dependencies are built once.
+fn peers(root: &Path, what: &str) -> Command {
+    let mut command = cargo(root);
+    command.args([what, "--manifest-path", PEERS]);
     command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1").env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only");
     command
 }
 
 /// The harness of the benchmark, which is a workspace of its own.
 pub(crate) fn test_peers(root: &Path, tally: &mut Tally) {
-    let mut test = peers(root);
-    test.env("CARGO_TARGET_DIR", target(root)).args(["test", "--no-default-features"]);
+    let mut test = peers(root, "test");
+    test.env("CARGO_TARGET_DIR", target(root)).arg("--no-default-features");
     tally.tests("tier 0 bench/peers", || step::output(&mut test));
 }
 

@@ -13,34 +13,32 @@ struct KnownBad {
 }
 
 const KNOWN_BAD: [KnownBad; 7] = [
-    KnownBad {
-        name: "relaxed_publish",
-        must_fail: &["stream_reuses_released_slots_only", "answers_return_the_slots_of_their_calls"],
-    },
-    KnownBad {
-        name: "no_sleep_fence",
-        must_fail: &[
+    bad("relaxed_publish", &["stream_reuses_released_slots_only", "answers_return_the_slots_of_their_calls"]),
+    bad(
+        "no_sleep_fence",
+        &[
             "sleeping_reader_is_woken_for_every_message",
             "sleeping_reader_is_woken_by_a_writer_whose_fence_is_on_a_slot",
             "sleeping_reader_is_woken_for_a_batch_with_one_look_at_its_flag",
             "caller_and_server_both_sleep_and_both_wake",
         ],
-    },
-    KnownBad {
-        name: "release_before_copy",
-        must_fail: &["stream_reuses_released_slots_only", "stream_burst_is_seen_whole_and_in_order"],
-    },
-    KnownBad { name: "touch_after_release", must_fail: &["touched_slots_are_reused_without_loss"] },
-    KnownBad { name: "touch_after_answer", must_fail: &["answers_return_the_touched_slots_of_their_calls"] },
-    KnownBad { name: "monitor_armed_after_look", must_fail: &["watched_line_wakes_for_every_message"] },
-    KnownBad {
-        name: "look_before_hang_up",
-        must_fail: &[
+    ),
+    bad("release_before_copy", &["stream_reuses_released_slots_only", "stream_burst_is_seen_whole_and_in_order"]),
+    bad("touch_after_release", &["touched_slots_are_reused_without_loss"]),
+    bad("touch_after_answer", &["answers_return_the_touched_slots_of_their_calls"]),
+    bad("monitor_armed_after_look", &["watched_line_wakes_for_every_message"]),
+    bad(
+        "look_before_hang_up",
+        &[
             "what_was_published_before_a_hang_up_is_taken_after_it",
             "sleeping_client_wakes_when_the_channel_ends_and_loses_nothing",
         ],
-    },
+    ),
 ];
+
+const fn bad(name: &'static str, must_fail: &'static [&'static str]) -> KnownBad {
+    KnownBad { name, must_fail }
+}
 
 /// Run the models, then each known-bad variant.
 pub(crate) fn run(root: &Path, tally: &mut Tally) {

@@ -29,10 +29,13 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
         });
         dist::run(&dist, tally);
         deb::run(&dist, tally);
+        let is_built = build(root, &["--workspace"], tally);
         // The end of this thread is noticed there as well.
-        let _ = built.send(build(root, &["--workspace"], tally));
+        let _ = built.send(is_built);
         ci::test_peers(root, tally);
-        cargo_test(cargo_tests(root, &setup, &["--workspace"]).env(dist::DIST_VARIABLE, &dist.prefix), tally);
+        if is_built {
+            cargo_test(cargo_tests(root, &setup, &["--workspace"]).env(dist::DIST_VARIABLE, &dist.prefix), tally);
+        }
         match beside.join() {
             Ok(beside) => tally.join(beside),
             Err(_) => tally.check("tier 1", || Err("what ran beside the tests panicked, as shown above".to_owned())),
@@ -49,9 +52,8 @@ pub(crate) fn fast(root: &Path, tally: &mut Tally) {
     ci::clippy(root, tally);
     ci::tidy(root, tally);
     let inside = ["--workspace", "--lib", "--bins"];
-    let is_built = build(root, &inside, tally);
-    cargo_test(&mut cargo_tests(root, &setup, &inside), tally);
-    if is_built {
+    if build(root, &inside, tally) {
+        cargo_test(&mut cargo_tests(root, &setup, &inside), tally);
         simulate::fast_tier(root, tally);
         vm::fast_tier(root, tally);
     }

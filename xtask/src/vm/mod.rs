@@ -148,14 +148,9 @@ fn run(root: &Path, arguments: &Arguments, programs: Option<&Path>, tally: &mut 
             for scenario in scenarios.iter().filter(|scenario| arguments.wants(scenario)).filter(is_about_these) {
                 let name = format!("tier 2 vm {} {driver} {peer_name}", scenario.name);
                 let run = || {
-                    let choice = Choice {
-                        peer: peer.as_ref().map_err(Unready::clone)?,
-                        driver,
-                        seed: arguments.seed,
-                        settings: &arguments.settings,
-                        keep: arguments.keep,
-                    };
-                    environment.run(scenario, &choice)
+                    let peer = peer.as_ref().map_err(Unready::clone)?;
+                    let Arguments { seed, settings, keep, .. } = arguments;
+                    environment.run(scenario, &Choice { peer, driver, seed: *seed, settings, keep: *keep })
                 };
                 tally.attempt(&name, || run().into());
             }

@@ -243,7 +243,7 @@ const SCENARIOS: &[Scenario] = &[
         "the back end is killed at random; each time all that was acknowledged is on the disk (--set kills=N)",
     )
     .on(SMP)
-    .set("kills=10")
+    .set("kills=5")
     .event(Event::Kill),
     scenario("qemu/machine-kills", "kills", "the machine is killed at random, as above")
         .on(SMP)

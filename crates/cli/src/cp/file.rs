@@ -3,8 +3,9 @@
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use super::sink::Sink;
 use super::source::{Piece, Source};
 use super::{ZERO_RUN_BYTES, ZEROES};
 use crate::error::Error;
@@ -97,6 +98,8 @@ impl FileSource {
 /// A file or device to write.
 pub(super) struct FileSink {
     file: File,
+    /// Where it was opened.
+    path: Option<PathBuf>,
     shown: String,
     kind: SinkKind,
 }
@@ -137,17 +140,19 @@ impl FileSink {
         } else {
             SinkKind::Stream
         };
-        Ok(Self { file, shown, kind })
+        Ok(Self { file, path: Some(path.to_owned()), shown, kind })
     }
 
     /// Standard output, which is always written in order.
     pub(super) fn standard() -> Result<Self, Error> {
         let duplicate = std::os::fd::AsFd::as_fd(&std::io::stdout()).try_clone_to_owned();
         let file = duplicate.map_err(|error| Error::io("use standard output", &error))?.into();
-        Ok(Self { file, shown: "standard output".to_owned(), kind: SinkKind::Stream })
+        Ok(Self { file, path: None, shown: "standard output".to_owned(), kind: SinkKind::Stream })
     }
+}
 
-    pub(super) fn data(&mut self, offset_bytes: u64, data: &[u8]) -> Result<(), Error> {
+impl Sink for FileSink {
+    fn data(&mut self, offset_bytes: u64, data: &[u8]) -> Result<(), Error> {
         let written = match self.kind {
             SinkKind::Stream => self.file.write_all(data),
             SinkKind::Regular | SinkKind::Device => self.file.write_all_at(data, offset_bytes),
@@ -155,7 +160,7 @@ impl FileSink {
         written.map_err(|error| Error::io(format_args!("write {} at offset {offset_bytes}", self.shown), &error))
     }
 
-    pub(super) fn zeroes(&mut self, offset_bytes: u64, length_bytes: u64) -> Result<(), Error> {
+    fn zeroes(&mut self, offset_bytes: u64, length_bytes: u64) -> Result<(), Error> {
         if self.kind == SinkKind::Regular {
             return Ok(());
         }
@@ -169,7 +174,7 @@ impl FileSink {
     }
 
     /// Give a file its length and make it durable, name included.
-    pub(super) fn finish(self, path: Option<&Path>, total_bytes: u64) -> Result<(), Error> {
+    fn finish(self: Box<Self>, total_bytes: u64) -> Result<(), Error> {
         let cannot = |error: std::io::Error| Error::io(format_args!("finish {}", self.shown), &error);
         if self.kind == SinkKind::Regular {
             self.file.set_len(total_bytes).map_err(cannot)?;
@@ -177,7 +182,7 @@ impl FileSink {
         if self.kind != SinkKind::Stream {
             self.file.sync_all().map_err(cannot)?;
         }
-        let directory = path.filter(|_| self.kind == SinkKind::Regular).and_then(Path::parent);
+        let directory = self.path.as_deref().filter(|_| self.kind == SinkKind::Regular).and_then(Path::parent);
         if let Some(directory) = directory {
             let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
             // A directory that may be written but not read cannot be synchronised; the data is safe all the same.

@@ -96,10 +96,10 @@ pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
     };
     let started = Instant::now();
     let mut source = Source::open(&source_endpoint, manner)?;
-    let mut sink = Sink::open(&destination_endpoint, manner, &source_endpoint, source.size_bytes())?;
+    let mut sink = sink::open(&destination_endpoint, manner, &source_endpoint, source.size_bytes())?;
     let bar = progress_bar(arguments, source.size_bytes());
     let digests = (arguments.verify && !source.can_be_read_again()).then(|| Digests::new(manner.request_bytes));
-    let copied = copy(&mut source, &mut sink, digests, &bar)?;
+    let copied = copy(&mut source, sink.as_mut(), digests, &bar)?;
     sink.finish(copied.total_bytes)?;
     drop(source);
     let elapsed = started.elapsed();
@@ -136,7 +136,7 @@ fn progress_bar(arguments: &Arguments, size_bytes: Option<u64>) -> ProgressBar {
     bar
 }
 
-fn copy(source: &mut Source, sink: &mut Sink, mut digests: Option<Digests>, bar: &ProgressBar) -> Result<Copied, Error> {
+fn copy(source: &mut Source, sink: &mut dyn Sink, mut digests: Option<Digests>, bar: &ProgressBar) -> Result<Copied, Error> {
     let mut data = Vec::new();
     let (mut offset_bytes, mut zero_bytes) = (0, 0);
     while let Some(piece) = source.next(&mut data)? {
@@ -161,7 +161,7 @@ fn copy(source: &mut Source, sink: &mut Sink, mut digests: Option<Digests>, bar:
 }
 
 /// Write data, except for its long runs of zeroes; returns how many bytes those had.
-fn write_runs(sink: &mut Sink, offset_bytes: u64, data: &[u8]) -> Result<u64, Error> {
+fn write_runs(sink: &mut dyn Sink, offset_bytes: u64, data: &[u8]) -> Result<u64, Error> {
     let (mut done, mut zero_bytes) = (0, 0);
     while done < data.len() {
         let is_zero = |part: &[u8]| *part == ZEROES[..part.len()];

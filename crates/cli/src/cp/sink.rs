@@ -1,7 +1,5 @@
 //! Writing: at any offset to disks and files, in order to streams.
 
-use std::path::PathBuf;
-
 use fipsee_block::client::transfer::{Piece, Pieces};
 use fipsee_block::wire::{CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, SECTOR_BYTES};
 
@@ -12,47 +10,24 @@ use super::{ALIGN_BYTES, Manner};
 use crate::error::Error;
 
 /// The destination of the bytes.
-pub(super) enum Sink {
-    /// A disk.
-    Disk(Box<DiskSink>),
-    /// A file, a device or standard output.
-    File(FileSink, Option<PathBuf>),
-}
+pub(super) trait Sink {
+    fn data(&mut self, offset_bytes: u64, data: &[u8]) -> Result<(), Error>;
 
-impl Sink {
-    /// Open the destination, once it is known to have room for `size_bytes` (`None`: unknown yet).
-    pub(super) fn open(place: &Endpoint, manner: Manner, source: &Endpoint, size_bytes: Option<u64>) -> Result<Self, Error> {
-        match place {
-            Endpoint::Disk { name, socket } => {
-                let session = Session::attach(socket, name, false, manner)?;
-                DiskSink::new(session, source, size_bytes).map(|disk| Self::Disk(Box::new(disk)))
-            }
-            Endpoint::File(path) => Ok(Self::File(FileSink::create(path, size_bytes)?, Some(path.clone()))),
-            Endpoint::Standard => Ok(Self::File(FileSink::standard()?, None)),
-        }
-    }
-
-    pub(super) fn data(&mut self, offset_bytes: u64, data: &[u8]) -> Result<(), Error> {
-        match self {
-            Self::Disk(disk) => disk.data(offset_bytes, data),
-            Self::File(file, _) => file.data(offset_bytes, data),
-        }
-    }
-
-    pub(super) fn zeroes(&mut self, offset_bytes: u64, length_bytes: u64) -> Result<(), Error> {
-        match self {
-            Self::Disk(disk) => disk.zeroes(offset_bytes, length_bytes),
-            Self::File(file, _) => file.zeroes(offset_bytes, length_bytes),
-        }
-    }
+    fn zeroes(&mut self, offset_bytes: u64, length_bytes: u64) -> Result<(), Error>;
 
     /// Make everything durable.
-    pub(super) fn finish(self, total_bytes: u64) -> Result<(), Error> {
-        match self {
-            Self::Disk(disk) => disk.finish(total_bytes),
-            Self::File(file, path) => file.finish(path.as_deref(), total_bytes),
+    fn finish(self: Box<Self>, total_bytes: u64) -> Result<(), Error>;
+}
+
+/// Open the destination, once it is known to have room for `size_bytes` (`None`: unknown yet).
+pub(super) fn open(place: &Endpoint, manner: Manner, source: &Endpoint, size_bytes: Option<u64>) -> Result<Box<dyn Sink>, Error> {
+    Ok(match place {
+        Endpoint::Disk { name, socket } => {
+            Box::new(DiskSink::new(Session::attach(socket, name, false, manner)?, source, size_bytes)?)
         }
-    }
+        Endpoint::File(path) => Box::new(FileSink::create(path, size_bytes)?),
+        Endpoint::Standard => Box::new(FileSink::standard()?),
+    })
 }
 
 /// Writes a disk.
@@ -95,6 +70,25 @@ impl DiskSink {
         Err(text.into())
     }
 
+    fn write_pending_zeroes(&mut self) -> Result<(), Error> {
+        let (start_bytes, length_bytes) = std::mem::take(&mut self.pending_zeroes);
+        let (work, most_bytes) = match self.zero_range_bytes {
+            0 => (Work::Write, self.session.request_bytes() as u64),
+            range_bytes => (Work::Zero, range_bytes),
+        };
+        let mut pieces = Pieces::new(1, length_bytes.next_multiple_of(self.block_bytes), most_bytes);
+        while let Some(Piece { offset_bytes, length_bytes, .. }) = pieces.next(&[start_bytes]) {
+            let lane = self.session.idle_lane()?;
+            if work == Work::Write {
+                self.session.buffer(lane).fill(0, &vec![0; usize::try_from(length_bytes).unwrap_or(0)]);
+            }
+            self.session.start(lane, work, offset_bytes, length_bytes)?;
+        }
+        Ok(())
+    }
+}
+
+impl Sink for DiskSink {
     fn data(&mut self, offset_bytes: u64, data: &[u8]) -> Result<(), Error> {
         self.check_room(offset_bytes + data.len() as u64)?;
         self.write_pending_zeroes()?;
@@ -126,24 +120,7 @@ impl DiskSink {
         Ok(())
     }
 
-    fn write_pending_zeroes(&mut self) -> Result<(), Error> {
-        let (start_bytes, length_bytes) = std::mem::take(&mut self.pending_zeroes);
-        let (work, most_bytes) = match self.zero_range_bytes {
-            0 => (Work::Write, self.session.request_bytes() as u64),
-            range_bytes => (Work::Zero, range_bytes),
-        };
-        let mut pieces = Pieces::new(1, length_bytes.next_multiple_of(self.block_bytes), most_bytes);
-        while let Some(Piece { offset_bytes, length_bytes, .. }) = pieces.next(&[start_bytes]) {
-            let lane = self.session.idle_lane()?;
-            if work == Work::Write {
-                self.session.buffer(lane).fill(0, &vec![0; usize::try_from(length_bytes).unwrap_or(0)]);
-            }
-            self.session.start(lane, work, offset_bytes, length_bytes)?;
-        }
-        Ok(())
-    }
-
-    fn finish(mut self, total_bytes: u64) -> Result<(), Error> {
+    fn finish(mut self: Box<Self>, total_bytes: u64) -> Result<(), Error> {
         self.write_pending_zeroes()?;
         self.session.flush()?;
         let name = self.session.name();

@@ -1,20 +1,12 @@
-//! Either process dies: the other notices within 100 ms, and everything of the dead one is released.
+//! Either process dies: the other notices, and everything of the dead one is released. `cargo xtask bench notice` measures how soon.
 
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
 
 use fipsee_block::client::{AttachOptions, Disk, Error, Queue};
 use fipsee_block::wire::{SECTOR_BYTES, Status};
 use fipsee_ring::wait::WaitMode;
 use fipsee_testkit::{Daemon, await_word, child, eventually, finish_all, stamp};
 use rustix::process::Pid;
-
-/// The best of several tries measures the program; the others measure the machine.
-fn assert_best_below_100_ms(what: &str, times: &mut [Duration]) {
-    println!("{what}: {times:?}");
-    times.sort();
-    assert!(times[0] < Duration::from_millis(100), "{what}: the best of {} tries took {:?}", times.len(), times[0]);
-}
 
 const TRIES: usize = 20;
 
@@ -43,21 +35,18 @@ pub(crate) fn client_with_64_writes_in_flight() {
 }
 
 #[test]
-fn place_of_a_client_killed_in_the_middle_of_io_is_free_within_100_ms() {
+fn place_of_a_client_killed_in_the_middle_of_io_is_freed() {
     let daemon = Daemon::start(&["--disk", "f=file:{dir}/disk,size=1M,exclusive"]);
-    let mut times = Vec::new();
     let mut fd_count = None;
     for _ in 0..TRIES {
         let mut child = child::command_at("client_with_64_writes_in_flight", &daemon.socket()).spawn().expect("a process");
         await_word(&mut child, "writing");
-        let killed = Instant::now();
         child.kill().expect("killed");
         let mut client = None;
         eventually("exclusive use is free", || {
             client = daemon.attach(&Daemon::options("f")).ok();
             client.is_some()
         });
-        times.push(killed.elapsed());
         child.wait().expect("gone");
         let (disk, mut queues) = client.take().expect("attached");
         write_with_depth_64(&mut queues[0], &disk, 2).expect("the disk works");
@@ -67,7 +56,6 @@ fn place_of_a_client_killed_in_the_middle_of_io_is_free_within_100_ms() {
         // The first use of the disk may have opened descriptors that stay.
         assert_eq!(now, *fd_count.get_or_insert(now), "descriptors of a dead client are still open");
     }
-    assert_best_below_100_ms("place of a killed client", &mut times);
 }
 
 /// The state letter of one of our threads.
@@ -76,8 +64,8 @@ fn thread_state(thread: Pid) -> char {
     stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?')
 }
 
-/// How long a client in `wait` mode takes to notice that the daemon was killed with its request in flight.
-fn notice_of_death(wait: WaitMode) -> Duration {
+/// A client in `wait` mode notices that the daemon was killed with its request in flight.
+fn notices_death(wait: WaitMode) {
     let mut daemon = Daemon::start(&["--disk", "a=memory:1M"]);
     let (disk, mut queue) = daemon.client(&AttachOptions { wait, ..Daemon::options("a") });
     // A daemon that is stopped answers nothing, so the client waits.
@@ -88,45 +76,22 @@ fn notice_of_death(wait: WaitMode) -> Duration {
         queue.submit();
         send.send(rustix::thread::gettid()).expect("received");
         let ended = queue.wait(&mut |_| {});
-        let noticed = Instant::now();
         drop(disk);
-        (ended, noticed)
+        ended
     });
     let thread = receive.recv().expect("a thread");
     if matches!(wait, WaitMode::Adaptive | WaitMode::Sleep) {
         eventually("the client sleeps", || thread_state(thread) == 'S');
     }
-    let killed = Instant::now();
     daemon.kill_9();
-    let (ended, noticed) = client.join().expect("no panic");
+    let ended = client.join().expect("no panic");
     assert!(matches!(ended, Err(Error::Disconnected)), "{wait:?}: {ended:?}");
-    noticed.duration_since(killed)
 }
 
 #[test]
-fn death_of_the_daemon_is_noticed_by_a_spinning_client_within_100_ms() {
-    let mut times: Vec<Duration> = (0..TRIES).map(|_| notice_of_death(WaitMode::Pause)).collect();
-    assert_best_below_100_ms("daemon's death, polling", &mut times);
-}
-
-#[test]
-fn death_of_the_daemon_is_noticed_by_an_adaptive_client_within_100_ms() {
-    let mut times: Vec<Duration> = (0..TRIES).map(|_| notice_of_death(WaitMode::Adaptive)).collect();
-    assert_best_below_100_ms("daemon's death, adaptive", &mut times);
-}
-
-#[test]
-fn death_of_the_daemon_is_noticed_by_a_sleeping_client_within_100_ms() {
-    let mut times: Vec<Duration> = (0..TRIES).map(|_| notice_of_death(WaitMode::Sleep)).collect();
-    assert_best_below_100_ms("daemon's death, sleeping", &mut times);
-}
-
-#[test]
-fn death_of_the_daemon_is_noticed_by_a_client_that_waits_in_any_other_way_within_100_ms() {
-    let others = [WaitMode::Spin, WaitMode::Yield, WaitMode::Umwait, WaitMode::Tpause, WaitMode::Monitorx];
-    for mode in others.into_iter().filter(|mode| mode.available().is_ok()) {
-        let mut times: Vec<Duration> = (0..TRIES).map(|_| notice_of_death(mode)).collect();
-        assert_best_below_100_ms(&format!("daemon's death, {mode}"), &mut times);
+fn death_of_the_daemon_is_noticed_by_a_client_that_waits_in_any_way() {
+    for mode in WaitMode::ALL.into_iter().filter(|mode| mode.available().is_ok()) {
+        (0..TRIES).for_each(|_| notices_death(mode));
     }
 }
 
