@@ -77,21 +77,42 @@ impl Snapshot {
         false
     }
 
-    /// What every other program took since `before`, the most first, in ticks, without the kernel's threads. A process that ended
-    /// meanwhile is part of its parent.
+    /// The same process, if it is still there.
+    fn same(&self, number: u32, process: &Process) -> Option<&Process> {
+        self.processes.get(&number).filter(|other| other.started == process.started)
+    }
+
+    /// What every process of `before` had used by then, under the number of the one that counts it now: itself, or the nearest
+    /// ancestor that has not ended, which is given the time of those that have.
+    fn used_before(&self, before: &Self) -> BTreeMap<u32, u64> {
+        let mut used = BTreeMap::new();
+        for (number, process) in &before.processes {
+            let (mut heir, mut of) = (*number, process);
+            // No chain of parents is longer than there are processes.
+            for _ in 0..before.processes.len() {
+                if self.same(heir, of).is_some() {
+                    break;
+                }
+                heir = of.parent;
+                let Some(parent) = before.processes.get(&heir) else { break };
+                of = parent;
+            }
+            *used.entry(heir).or_default() += process.used;
+        }
+        used
+    }
+
+    /// What every other program took since `before`, the most first, in ticks, without the kernel's threads.
     fn others_since(&self, before: &Self, own: u32) -> Vec<(String, u64)> {
         const KERNEL: u32 = 2;
-        let is_same =
-            |number: &u32, process: &Process| self.processes.get(number).is_some_and(|other| other.started == process.started);
+        let used_before = self.used_before(before);
         let mut used = BTreeMap::<&str, u64>::new();
         for (number, process) in &self.processes {
             if *number == KERNEL || process.parent == KERNEL || self.descends_from(own, *number) {
                 continue;
             }
-            let earlier = before.processes.get(number).filter(|earlier| earlier.started == process.started);
-            // What its ended children had used before this time.
-            let ended = before.processes.iter().filter(|(child, was)| was.parent == *number && !is_same(child, was));
-            let old = earlier.map_or(0, |earlier| earlier.used) + ended.map(|(_, was)| was.used).sum::<u64>();
+            let is_old = before.processes.get(number).is_some_and(|earlier| self.same(*number, earlier).is_some());
+            let old = if is_old { used_before.get(number).copied().unwrap_or(0) } else { 0 };
             *used.entry(&process.name).or_default() += process.used.saturating_sub(old);
         }
         let mut used: Vec<_> =
@@ -241,8 +262,13 @@ mod tests {
         let before = [process(7, "make", 1, [0; 4], 3), process(8, "cc", 7, [400, 0, 0, 0], 5)];
         // cc has ended with 430 ticks, its parent has waited for it, and its number was given to another process.
         let after = [process(7, "make", 1, [0, 0, 430, 0], 3), process(8, "ld", 7, [4, 0, 0, 0], 90)];
-        let noise = noise(&before, &after, 1000);
-        assert_eq!(noise.busiest, [("make".to_owned(), 3.0), ("ld".to_owned(), 0.4)]);
+        let taken = noise(&before, &after, 1000);
+        assert_eq!(taken.busiest, [("make".to_owned(), 3.0), ("ld".to_owned(), 0.4)]);
+        // The same one generation further down: make has waited for the shell, and that for cc.
+        let before =
+            [process(7, "make", 1, [0; 4], 3), process(8, "sh", 7, [0, 5, 0, 0], 4), process(9, "cc", 8, [400, 0, 0, 0], 5)];
+        let after = [process(7, "make", 1, [0, 0, 430, 5], 3)];
+        assert_eq!(noise(&before, &after, 1000).busiest, [("make".to_owned(), 3.0)]);
     }
 
     #[test]
