@@ -34,7 +34,7 @@ const INFO: BlockInfo = BlockInfo {
     identity: [0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f],
 };
 
-fn control() -> Vec<(&'static str, Vec<u8>)> {
+pub(crate) fn control() -> Vec<(&'static str, Vec<u8>)> {
     [
         ("hello", Control::Hello { version_min: 1, version_max: 1, features: FEATURE_WORKER_CPU }),
         (

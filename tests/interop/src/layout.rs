@@ -7,7 +7,7 @@ use fipsee_block::packed;
 use fipsee_block::wire::{self, BlockInfo, Operation, Segment, Status};
 use fipsee_call::{PAYLOAD_UNIT_BYTES, ServiceInfo};
 use fipsee_ring::channel::{self, RegionLayout};
-use fipsee_ring::control::{self, Control, Refusal, RefusalCode, Wanted, packets};
+use fipsee_ring::control::{self, RefusalCode, packets};
 use fipsee_ring::cpu::StoreVariant;
 use fipsee_ring::layout::ColdWords;
 use fipsee_ring::region::{self, Region};
@@ -16,6 +16,7 @@ use fipsee_ring::wire::Structure;
 use fipsee_ring::{Message, layout, seqpacket};
 
 use crate::control::refusal_number;
+use crate::golden;
 
 /// Names and values.
 pub type Table = Vec<(String, u64)>;
@@ -159,22 +160,9 @@ fn control_numbers(table: &mut Table) {
     for code in every {
         table.push((format!("REFUSAL_{}", shout(&format!("{code:?}"))), refusal_number(code).into()));
     }
-    let (name, text, service_info) = (String::new(), String::new(), [0; 64]);
-    let kinds = [
-        ("HELLO", Control::Hello { version_min: 0, version_max: 0, features: 0 }),
-        ("WELCOME", Control::Welcome { version: 0, max_queues: 0, max_depth: 0, features: 0, max_pool_bytes: 0 }),
-        ("ATTACH", Control::Attach(Wanted { service: 0, queue_count: 0, depth: 0, flags: 0, pool_bytes: 0, name })),
-        ("ATTACHED", Control::Attached { queue_count: 0, region_bytes: 0, service_info }),
-        ("REFUSED", Control::Refused(Refusal { code: Code::Version, text })),
-        ("REGISTER", Control::Register { region: 0, access: 0, length_bytes: 0 }),
-        ("REGISTERED", Control::Registered { region: 0 }),
-        ("UNREGISTER", Control::Unregister { region: 0 }),
-        ("UNREGISTERED", Control::Unregistered { region: 0 }),
-        ("DETACH", Control::Detach),
-        ("DETACHED", Control::Detached),
-    ];
-    for (name, control) in kinds {
-        table.push((name.to_owned(), u16_at(&control.encode(), 4)));
+    // Each kind is an example, one of them twice.
+    for (name, bytes) in golden::control().into_iter().filter(|(name, _)| *name != "attach-calls") {
+        table.push((name.to_uppercase(), u16_at(&bytes, 4)));
     }
 }
 
