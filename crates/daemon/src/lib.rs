@@ -22,4 +22,5 @@ mod takeover;
 pub mod transport;
 mod worker;
 
+pub use fipsee_serve::unix::credentials_of;
 pub use run::{run, start, start_with};

@@ -23,7 +23,8 @@ pub(crate) fn stopping(status: &str) {
 
 /// Another process is the daemon from now on.
 pub(crate) fn handed_over(pid: i32) {
-    if let Ok(pid) = u32::try_from(pid) {
+    // 0: this process does not see it.
+    if let Some(pid) = u32::try_from(pid).ok().filter(|pid| *pid > 0) {
         notify(&[NotifyState::MainPid(pid)]);
     }
 }

@@ -7,6 +7,7 @@ use clap::Parser;
 use fipsee_block::disk::Engine;
 use fipsee_daemon::admin::admin_path;
 use fipsee_daemon::config::{Arguments, Config};
+use fipsee_daemon::credentials_of;
 use fipsee_ring::seqpacket::Seqpacket;
 use rustix::fs::Access;
 
@@ -25,7 +26,7 @@ pub(super) fn look(root: Root<'_>, socket: &Path) -> Vec<Finding> {
         findings.push(kernel_rings());
         return findings;
     };
-    let pid = rustix::net::sockopt::socket_peercred(&connection).map(|peer| peer.pid.as_raw_nonzero().get());
+    let pid = credentials_of(&connection).map(|peer| peer.pid);
     let mut findings = vec![Finding::new(DAEMON, "running", State::Ok, format!("at {shown}"), "")];
     findings.extend(sockets(socket));
     match pid.ok().filter(|pid| root.text(&format!("proc/{pid}/comm")).is_some_and(|name| name.starts_with("fip"))) {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use fipsee_ring::listener::Listener;
 use fipsee_serve::takeover::{Giving, GivingStep};
+use fipsee_serve::unix::credentials_of;
 use serde_json::json;
 
 use super::MAX_WAIT;
@@ -41,10 +42,10 @@ impl Admin {
 
     /// The process that asks.
     fn may_ask(&self, stream: &UnixStream, version: u32) -> Result<i32, String> {
-        let peer = rustix::net::sockopt::socket_peercred(stream).map_err(|error| error.to_string())?;
-        let own = rustix::process::geteuid();
-        if !peer.uid.is_root() && peer.uid != own {
-            return Err(format!("only root and user {} may take over, not user {}", own.as_raw(), peer.uid.as_raw()));
+        let peer = credentials_of(stream).map_err(|error| error.to_string())?;
+        let own = rustix::process::geteuid().as_raw();
+        if ![0, own].contains(&peer.uid) {
+            return Err(format!("only root and user {own} may take over, not user {}", peer.uid));
         }
         if version != VERSION {
             return Err(format!("it hands over by version {VERSION}, and {version} is asked for; stop it and start the other"));
@@ -52,7 +53,7 @@ impl Admin {
         for export in &self.live.now().exports {
             export.disk.hand_over().map_err(|text| format!("disk '{}': {text}", export.name()))?;
         }
-        Ok(peer.pid.as_raw_nonzero().get())
+        Ok(peer.pid)
     }
 
     fn give(&self, line: Line, pid: i32, timeout: Duration) -> String {

@@ -55,6 +55,19 @@ fn hypervisor_is_known_by_its_supplementary_groups() {
     assert_eq!(daemon.log().matches("a hypervisor is refused").count(), 1);
 }
 
+/// The kernel gives 0 as its process.
+#[test]
+fn client_that_the_pid_namespace_of_the_daemon_does_not_show_is_served() {
+    if !is_root() {
+        return skip("a PID namespace", "only root can make one");
+    }
+    let prefix = ["unshare", "--pid", "--fork", "--kill-child"];
+    let daemon = Daemon::start_in(Scratch::new(), &prefix, &["--disk", "a=memory:1M"]);
+    let mut client = daemon.blocking("a");
+    client.write_at(&[7; 4096], 0).expect("written");
+    assert_says(&daemon.log(), &["attached", "pid=0"]);
+}
+
 #[test]
 fn user_with_all_the_places_that_one_may_have_leaves_the_others_theirs() {
     if !is_root() {

@@ -1,7 +1,7 @@
 //! Sessions over a Unix socket: accepts, receives, sends, and looks at the clock for the state machine of [`crate::session`]. One
 //! thread, never on the data path.
 
-mod groups;
+mod peer;
 
 use std::collections::HashMap;
 use std::io;
@@ -183,8 +183,8 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
     }
 }
 
+/// The peer of a Unix socket, when it connected. Its `pid` is 0 if it is in a PID namespace that this process does not see.
 pub fn credentials_of(socket: &impl AsFd) -> io::Result<Credentials> {
-    let peer = rustix::net::sockopt::socket_peercred(socket)?;
-    let (pid, uid, gid) = (peer.pid.as_raw_nonzero().get(), peer.uid.as_raw(), peer.gid.as_raw());
-    Ok(Credentials { pid, uid, gid, more_gids: groups::of_peer(socket) })
+    let libc::ucred { pid, uid, gid } = peer::process(socket)?;
+    Ok(Credentials { pid, uid, gid, more_gids: peer::groups(socket) })
 }

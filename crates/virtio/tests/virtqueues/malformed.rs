@@ -2,9 +2,7 @@
 
 use crate::common::driver::DATA;
 use crate::common::ram::{BASE, END};
-use crate::common::{
-    Driver, Fixture, HeldDisk, IN, Memory as _, OK, Options, Ram, memory_disk, readable, rings, writable,
-};
+use crate::common::{Driver, Fixture, HeldDisk, IN, Memory as _, OK, Options, Ram, memory_disk, readable, rings, writable};
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
