@@ -171,7 +171,7 @@ fn examples_are_short_and_run_however_they_are_built() {
         let program = image("program");
         let run_example = |name: &str, arguments: &[&str]| {
             library.compile(compiler, link, &["-Wpedantic"], &format!("examples/c/{name}.c"), &program);
-            run(library.able(&mut Command::new(&program)).env("FIPSEE_SOCKET", &daemon.socket()).args(arguments))
+            run(library.able(&mut Command::new(&program)).env("FIPSEE_SOCKET", daemon.socket()).args(arguments))
         };
         assert_eq!(run_example("copy", &["a", "b"]), "8388608 bytes copied\n");
         assert!(std::fs::read(image("b.img")).expect("the copy")[..data.len()] == data, "{compiler}: the copy differs");
