@@ -44,7 +44,7 @@ const HOLDER: [&str; 4] = ["disk 'a' cannot be written safely", "(a virtual mach
 #[test]
 fn cp_and_bench_do_not_touch_the_disk_of_a_guest() {
     let (daemon, mut guest, content) = start_with_guest();
-    let source = text(&daemon.dir.file("source", &noise(DISK_BYTES, 3)));
+    let source = text(&daemon.dir.file("source", noise(DISK_BYTES, 3)));
     let bench = |mix: &'static str| ["bench", "a", "--seconds", "0.05", "--json", "--rw", mix];
     assert_error(&daemon.fipsee(&["cp", &source, "fip:a"]), &HOLDER);
     assert_error(&daemon.fipsee(&["cp", "fip:b", "fip:a"]), &HOLDER);

@@ -115,7 +115,7 @@ fn verify_names_the_first_byte_that_differs() {
     let source = text(&daemon.dir.file("source", &content));
     let output = daemon.fipsee(&["cp", "--verify", &source, "fip:n"]);
     assert_error(&output, &["fip:n differs from the source at offset 1060921"]);
-    let zeroes = text(&daemon.dir.file("zeroes", &vec![0; 3 * MIB]));
+    let zeroes = text(&daemon.dir.file("zeroes", vec![0; 3 * MIB]));
     assert_success(&daemon.fipsee(&["cp", "--verify", &zeroes, "fip:n"]));
 }
 

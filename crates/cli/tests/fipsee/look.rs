@@ -94,7 +94,7 @@ fn without_a_daemon_every_command_says_so() {
 #[test]
 fn the_environment_names_the_socket() {
     let daemon = serve(&["a=null:1M"]);
-    let output = std::process::Command::new(FIPSEE).arg("ls").env("FIPSEE_SOCKET", &daemon.socket()).output();
+    let output = std::process::Command::new(FIPSEE).arg("ls").env("FIPSEE_SOCKET", daemon.socket()).output();
     assert_success(&output.expect("fipsee runs"));
 }
 
