@@ -165,7 +165,7 @@ fn block_info_outside_its_bounds_is_a_fault() {
 }
 
 /// Attach to a daemon with these features in WELCOME and in the region, and this word about its worker; the worker's CPU.
-fn told_of_worker(welcome: u8, region: u8, worker_cpu_plus_1: u32) -> Result<Option<usize>, Error> {
+fn worker_cpu_given(welcome: u8, region: u8, worker_cpu_plus_1: u32) -> Result<Option<usize>, Error> {
     let script = changed(|script| {
         script.welcome[24] = welcome;
         script.region[24] = region;
@@ -186,7 +186,7 @@ fn a_daemon_without_the_feature_is_used_as_before() {
     for (welcome, region, word, expected) in
         [(0, 0, 0, None), (1, 1, 64, Some(63)), (1, 1, 0, None), (1, 1, (1 << 20) + 1, Some(1 << 20))]
     {
-        assert_eq!(told_of_worker(welcome, region, word).expect("attached"), expected);
+        assert_eq!(worker_cpu_given(welcome, region, word).expect("attached"), expected);
     }
 }
 
@@ -201,7 +201,7 @@ fn a_daemon_that_does_not_keep_to_what_was_agreed_is_at_fault() {
         (1, 3, 0, "the features of the region"),
         (0, 0, 2, "44"),
     ] {
-        assert_says(&told_of_worker(welcome, region, word).expect_err(what).to_string(), &[what]);
+        assert_says(&worker_cpu_given(welcome, region, word).expect_err(what).to_string(), &[what]);
     }
 }
 
