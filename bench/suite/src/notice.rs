@@ -32,7 +32,7 @@ const AROUND: Duration = Duration::from_millis(50);
 const TRIES: usize = 20;
 
 fn of_mode(mode: WaitMode) -> String {
-    format!("daemon killed: noticed by a client that waits by {}", mode.name())
+    format!("daemon killed: noticed, waiting by {}", mode.name())
 }
 
 /// Measure, print, keep.

@@ -117,7 +117,7 @@ fn the_end_of_either_side_and_the_pause_of_a_takeover_are_timed() {
     assert!(output.status.success(), "{text}");
     let run = only_line(&directory.0, "notice-part.jsonl", &text);
     let series = run["series"].as_array().expect("series");
-    for candidate in ["daemon killed: noticed by a client that waits by sleep", "client killed: everything of it is released"] {
+    for candidate in ["daemon killed: noticed, waiting by sleep", "client killed: everything of it is released"] {
         assert!(number(series, candidate, "ms") > 0.0, "{text}");
     }
     assert!(number(series, "takeover: longest time without an answer", "ms") > 0.0, "{text}");
