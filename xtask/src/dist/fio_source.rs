@@ -1,13 +1,13 @@
 //! The source of the installed fio, for its headers: Debian has no package of them.
 //!
-//! The machine's apt sources name packages, seldom sources of packages; so they are copied into a private list that
-//! asks for those, and apt works in folders of ours.
+//! The machine's apt sources name packages, seldom sources of packages; so a private list asks for those, and apt works in folders
+//! of ours.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::files::{list, list_ending, lock, make_folder, name_of, write};
+use crate::files::{list_ending, lock, make_folder, write};
 use crate::step::{self, print};
 use crate::vm::apt::Apt;
 
@@ -28,7 +28,9 @@ pub(crate) fn prepare(cache: &Path) -> Result<PathBuf, String> {
     for path in [&sources, &lists.join("partial"), &apt.join("cache/archives/partial")] {
         make_folder(path)?;
     }
-    write_lists(&sources)?;
+    let lines = Apt::own_sources()?.1;
+    let lines: String = lines.iter().map(|line| format!("{}\n", line.replacen("deb ", "deb-src ", 1))).collect();
+    write(&sources.join("sources.list"), lines)?;
     let apt = Apt::own().within(&apt.join("cache"), &sources, &lists, &["Dir::Etc::SourceList=/dev/null".to_owned()]);
     // A source without an index of source packages fails the update and need not be the one that has fio.
     let updated = step::output(apt.get().arg("update"));
@@ -46,51 +48,4 @@ pub(crate) fn prepare(cache: &Path) -> Result<PathBuf, String> {
 fn installed() -> Result<String, String> {
     print(Command::new("dpkg-query").args(["--show", "--showformat=${source:Package}=${source:Version}", "fio"]))
         .map_err(|text| format!("the installed fio is no Debian package, and only of those the source is found:\n{text}"))
-}
-
-/// Copy the machine's apt sources into `into`, asking for source packages.
-fn write_lists(into: &Path) -> Result<(), String> {
-    let parts = list(Path::new("/etc/apt/sources.list.d")).unwrap_or_default();
-    for path in parts.into_iter().chain([PathBuf::from("/etc/apt/sources.list")]) {
-        let convert = match path.extension().and_then(|end| end.to_str()) {
-            Some("list") => one_line,
-            Some("sources") => deb822,
-            _ => continue,
-        };
-        // A list that is not there, or not ours to read, has nothing for us.
-        let converted = convert(&fs::read_to_string(&path).unwrap_or_default());
-        write(&into.join(name_of(&path)), converted)?;
-    }
-    Ok(())
-}
-
-/// `deb [options] uri suite component...` for packages becomes `deb-src ...`.
-fn one_line(text: &str) -> String {
-    let lines = text.lines().map(str::trim).filter_map(|line| line.strip_prefix("deb"));
-    let packages = lines.filter(|rest| rest.starts_with([' ', '\t', '[']));
-    packages.map(|rest| format!("deb-src{rest}\n")).collect()
-}
-
-/// In stanzas of fields, `Types: deb` becomes `Types: deb-src`.
-fn deb822(text: &str) -> String {
-    let is_types = |line: &str| line.split_once(':').is_some_and(|(name, _)| name.eq_ignore_ascii_case("types"));
-    text.lines().map(|line| if is_types(line) { "Types: deb-src\n".to_owned() } else { format!("{line}\n") }).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn both_formats_of_sources_ask_for_source_packages() {
-        let list = "# a comment\ndeb [signed-by=/k.gpg] http://example.org/debian stable main\n\
-                    deb-src http://example.org/debian stable main\n\n  deb\thttp://example.org/more stable main\n";
-        assert_eq!(
-            one_line(list),
-            "deb-src [signed-by=/k.gpg] http://example.org/debian stable main\ndeb-src\thttp://example.org/more stable main\n"
-        );
-        let stanza = "Types: deb\n# why\nURIs: http://example.org/debian\nSuites: stable\n";
-        assert_eq!(deb822(stanza), "Types: deb-src\n# why\nURIs: http://example.org/debian\nSuites: stable\n");
-        assert_eq!(deb822("types: deb deb-src\nEnabled: no\n"), "Types: deb-src\nEnabled: no\n");
-    }
 }

@@ -32,7 +32,7 @@ impl Apt {
     /// The same with the release's backports, which are preferred; lists and settings of the machine stay as they are. `folder` keeps
     /// the lists.
     pub(super) fn backports(folder: &Path) -> Result<Self, Unready> {
-        let (site, codename) = release()?;
+        let (site, codename) = release().map_err(Unready::Missing)?;
         let (sources, lists) = (folder.join("sources"), folder.join("lists"));
         files::make_folder(&lists.join("partial"))?;
         files::make_folder(&folder.join("archives/partial"))?;
@@ -52,7 +52,7 @@ impl Apt {
     }
 
     /// The machine's release, and lines for a list of sources that say where it has that from, its updates and its security.
-    pub(super) fn own_sources() -> Result<(String, Vec<String>), Unready> {
+    pub(crate) fn own_sources() -> Result<(String, Vec<String>), String> {
         let (_, codename) = release()?;
         let is_ours = |name: &str| name.strip_prefix(&codename).is_some_and(|end| ["", "-updates", "-security"].contains(&end));
         let targets = targets("$(CODENAME) deb $(REPO_URI) $(CODENAME) main");
@@ -86,14 +86,14 @@ fn signed_by() -> String {
 }
 
 /// Where this machine has its release from, and how that is called.
-fn release() -> Result<(String, String), Unready> {
+fn release() -> Result<(String, String), String> {
     let text = files::read_text(Path::new("/etc/os-release")).unwrap_or_default();
     let codename = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME=")).unwrap_or_default().to_owned();
     let targets = targets("$(CODENAME) $(REPO_URI)");
     let site = targets.lines().find_map(|line| line.strip_prefix(&format!("{codename} ")));
     site.filter(|_| !codename.is_empty())
         .map(|site| (site.to_owned(), codename.clone()))
-        .ok_or_else(|| Unready::Missing("apt has no sources of this machine's release, nor can it have backports".to_owned()))
+        .ok_or_else(|| "apt has no sources of this machine's release, nor can it have backports".to_owned())
 }
 
 /// A line for each list of packages that apt knows.

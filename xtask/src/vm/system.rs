@@ -72,7 +72,7 @@ impl System {
         // The guest's emulated CPU is slow.
         command.arg("--setup-hook=mkdir -p \"$1/etc/initramfs-tools/conf.d\"");
         command.arg("--setup-hook=echo COMPRESS=gzip > \"$1/etc/initramfs-tools/conf.d/fast\"");
-        let (codename, sources) = Apt::own_sources()?;
+        let (codename, sources) = Apt::own_sources().map_err(Unready::Missing)?;
         step::succeed(command.arg(codename).arg(&unfinished).args(sources)).map_err(Unready::Missing)?;
         if !unfinished.join("boot").join(system.vmlinuz()).exists() {
             return Err(format!("the system that was made has no kernel {release}").into());
