@@ -15,7 +15,7 @@ fn say_ready() {
 
 /// As a process of its own.
 pub(crate) fn server() {
-    let server = Server::<Arithmetic>::bind(&child::socket()).expect("a server");
+    let server = Server::<Arithmetic>::bind(child::socket()).expect("a server");
     let mut worker = server.worker().expect("a worker");
     say_ready();
     worker.serve(answer);
@@ -23,7 +23,7 @@ pub(crate) fn server() {
 
 /// As a process of its own: takes calls out of the ring, and never answers.
 pub(crate) fn mute_server() {
-    let server = Server::<Arithmetic>::bind(&child::socket()).expect("a server");
+    let server = Server::<Arithmetic>::bind(child::socket()).expect("a server");
     let mut worker = server.worker().expect("a worker");
     say_ready();
     worker.serve(|_, _| {
@@ -35,7 +35,7 @@ pub(crate) fn mute_server() {
 
 /// As a process of its own.
 pub(crate) fn client() {
-    let mut client = Client::<Arithmetic>::connect(&child::socket()).expect("connected");
+    let mut client = Client::<Arithmetic>::connect(child::socket()).expect("connected");
     let mut taken = 0;
     say_ready();
     loop {
