@@ -15,17 +15,13 @@ const TABLE_BYTES: usize = 2560;
 static MEMORY: LazyLock<Mutex<(Memory, Scratch)>> = LazyLock::new(|| Mutex::new((Memory::new(), Scratch::default())));
 
 /// A byte chooses the disk, 64 are the message, the rest is the beginning of memory 0.
-pub(crate) fn with_message(mut bytes: &[u8], check: impl FnOnce(&Message, &BlockInfo, &mut (Memory, Scratch))) {
+pub(crate) fn one(mut bytes: &[u8]) {
     let mut guard = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+    let (memory, scratch) = &mut *guard;
     let [choice] = take(&mut bytes);
     let message = Message::from_bytes(&take(&mut bytes));
-    guard.0.region.write(0, &take::<TABLE_BYTES>(&mut bytes)).expect("within the memory");
-    check(&message, &disk(choice), &mut guard);
-}
-
-/// The bits of `choice` say what the disk is like: size of a block, longest transfer, capabilities.
-pub(crate) fn disk(choice: u8) -> BlockInfo {
-    BlockInfo {
+    memory.region.write(0, &take::<TABLE_BYTES>(&mut bytes)).expect("within the memory");
+    let info = BlockInfo {
         first_sector: 0,
         sector_count: 10_000,
         block_bytes: if choice & 0x80 == 0 { 512 } else { 4096 },
@@ -35,16 +31,12 @@ pub(crate) fn disk(choice: u8) -> BlockInfo {
         max_segments: 256,
         capabilities: u32::from(choice & 31),
         identity: [0; 16],
-    }
-}
-
-pub(crate) fn one(bytes: &[u8]) {
-    with_message(bytes, |message, info, (memory, scratch)| {
-        let Ok(request) = memory.parse_in_both(message, info, scratch) else { return };
+    };
+    if let Ok(request) = memory.parse_in_both(&message, &info, scratch) {
         let end = request.sector.checked_add(request.length_sectors).expect("no wrap");
         let is_on_disk = matches!(request.operation, Operation::GetInfo | Operation::AckEvent | Operation::Flush);
         assert!(is_on_disk || end <= info.sector_count, "{request:?} leaves the disk");
-    });
+    }
 }
 
 pub(crate) fn seeds() -> Vec<Vec<u8>> {

@@ -93,8 +93,7 @@ impl Memory {
 /// What parsing needs and can be reused.
 #[derive(Debug)]
 pub struct Scratch {
-    /// The memory of the last request that was taken.
-    pub spans: Vec<Span>,
+    spans: Vec<Span>,
     c: CParsed,
 }
 
