@@ -160,7 +160,8 @@ struct Campaign<'a> {
 /// Something was lost, or answered twice, or never.
 pub fn run(settings: &Settings) -> Result<Counts, String> {
     std::fs::create_dir_all(&settings.directory).map_err(|error| format!("{}: {error}", settings.directory.display()))?;
-    let outlives = matches!(settings.storage, Storage::File | Storage::Late);
+    // The guest has no write cache.
+    let outlives = settings.way == Way::VhostUser || matches!(settings.storage, Storage::File | Storage::Late);
     let point = if outlives { DurabilityPoint::Completion } else { DurabilityPoint::Flush };
     let oracle = (Mutex::new((Oracle::new(point, SECTOR_COUNT), None)), Condvar::new());
     let spec = settings.storage.spec(&settings.directory, settings.seed);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fipsee_oracle::content::{self, Found, Random, SECTOR_BYTES, Value};
+use fipsee_oracle::front::guest::Setup as GuestSetup;
 use fipsee_oracle::front::library::Library;
 use fipsee_oracle::front::vhost_user::VhostUser;
 use fipsee_oracle::front::{Action, Front, Piece, Request, Waited};
@@ -53,7 +54,7 @@ pub fn attach(way: Way, socket: &Path) -> Result<Box<dyn Front>, String> {
     let arena_bytes = SLOTS * SLOT_SECTORS * SECTOR_BYTES as u64;
     Ok(match way {
         Way::Library => Box::new(Library::attach(socket, 1, 64, arena_bytes)?),
-        Way::VhostUser => Box::new(VhostUser::start(socket, 1, arena_bytes)?),
+        Way::VhostUser => Box::new(VhostUser::start(socket, GuestSetup { queues: 1, arena_bytes, write_cache: false })?),
     })
 }
 

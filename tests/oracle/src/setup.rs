@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::daemon::{Daemon, Program};
 use crate::front::Front;
+use crate::front::guest::Setup as GuestSetup;
 use crate::front::library::Library;
 use crate::front::mount::{MountedFile, mount};
 use crate::front::rings::Rings;
@@ -138,7 +139,10 @@ impl Setup {
     fn open(&self, daemon: &Daemon, folder: &Path) -> Result<Box<dyn Front>, String> {
         Ok(match self.front {
             FrontKind::Library => Box::new(Library::attach(&daemon.socket(), self.queues, DEPTH, ARENA_BYTES)?),
-            FrontKind::VhostUser => Box::new(VhostUser::start(&daemon.vm_socket(), self.queues, ARENA_BYTES)?),
+            FrontKind::VhostUser => {
+                let guest = GuestSetup { queues: self.queues, arena_bytes: ARENA_BYTES, write_cache: true };
+                Box::new(VhostUser::start(&daemon.vm_socket(), guest)?)
+            }
             FrontKind::Rings => Box::new(Rings::start(&daemon.vm_socket(), self.queues, ARENA_BYTES)?),
             FrontKind::Mount | FrontKind::MountDirect => {
                 let fipsee = self.fipsee.as_ref().ok_or("no program that mounts; run `cargo xtask dist`, or give --fipsee")?;

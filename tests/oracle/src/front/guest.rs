@@ -22,6 +22,17 @@ const IDLE_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 /// Where its configuration space has the capacity, in sectors.
 const CAPACITY: Range<usize> = 12..20;
 
+/// What a guest is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// Queues.
+    pub queues: u16,
+    /// Memory for payload.
+    pub arena_bytes: u64,
+    /// It negotiates FLUSH; without, every write is durable when it completes.
+    pub write_cache: bool,
+}
+
 /// A guest with an arena as its memory.
 pub(super) struct Machine {
     pub(super) guest: Guest,
@@ -31,10 +42,11 @@ pub(super) struct Machine {
 
 impl Machine {
     /// Start it at the socket of a disk; the last hypervisor may be about to leave.
-    pub(super) fn start(socket: &Path, queues: u16, size: u16, arena_bytes: u64) -> Result<Self, String> {
+    pub(super) fn start(socket: &Path, size: u16, setup: Setup) -> Result<Self, String> {
+        let Setup { queues, arena_bytes, write_cache } = setup;
         let half_bytes = (arena_bytes / 2).next_multiple_of(4096);
         let memory = vec![(0, half_bytes + OWN_BYTES), (HIGH_ADDRESS, half_bytes)];
-        let options = Options { memory, queues, size, write_cache: true, ..Options::default() };
+        let options = Options { memory, queues, size, write_cache, ..Options::default() };
         let guest = again(|| Guest::start(socket, &options)).map_err(|error| format!("the guest does not start: {error}"))?;
         let low_address = guest.ram.allocate(half_bytes, 4096);
         Ok(Self { guest, low_address, half_sectors: half_bytes / SECTOR })

@@ -1,6 +1,7 @@
 //! Fronts: the ways by which requests reach a disk. Each gives its callers an arena of memory and takes requests with data in it.
 
-mod guest;
+/// What both fronts of a guest share.
+pub mod guest;
 pub mod library;
 pub mod mount;
 pub mod rings;

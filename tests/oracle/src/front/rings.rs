@@ -10,7 +10,7 @@ use fipsee_ring::Message;
 use fipsee_testkit::guest::ring::{GuestRing, Incoming, plan, segment};
 use fipsee_virtio::blk::upgrade::wire::{self, DONE, UpgradeRequest};
 
-use super::guest::Machine;
+use super::guest::{Machine, Setup};
 use super::{Action, Done, Front, Limits, Piece, Request, Waited};
 
 /// Descriptors of a virtqueue: it only carries doorbell requests.
@@ -45,7 +45,7 @@ impl Rings {
     /// # Errors
     /// As the back end says it.
     pub fn start(socket: &Path, queues: u16, arena_bytes: u64) -> Result<Self, String> {
-        let mut machine = Machine::start(socket, queues, SIZE, arena_bytes)?;
+        let mut machine = Machine::start(socket, SIZE, Setup { queues, arena_bytes, write_cache: true })?;
         let limits = Limits { has_fua: true, ..machine.limits(MAX_INDIRECT_ENTRIES)? };
         // One more than requests, for acknowledgements.
         let entries: Vec<_> = (0..u32::from(queues)).map(|queue| plan(&machine.guest.ram, u32::from(DEPTH) + 1, queue)).collect();

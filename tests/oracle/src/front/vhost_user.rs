@@ -7,7 +7,7 @@ use fipsee_block::wire::Status;
 use fipsee_testkit::guest::device::{DISCARD, FLUSH, IN, IO_ERROR, OK, OUT, Sent, UNMAP, UNSUPPORTED, WRITE_ZEROES};
 use fipsee_testkit::virtqueue::Part;
 
-use super::guest::Machine;
+use super::guest::{Machine, Setup};
 use super::{Action, Done, Front, Limits, Piece, Request, Waited};
 
 /// Descriptors of a queue.
@@ -31,10 +31,10 @@ impl VhostUser {
     ///
     /// # Errors
     /// As the back end says it.
-    pub fn start(socket: &Path, queues: u16, arena_bytes: u64) -> Result<Self, String> {
-        let mut machine = Machine::start(socket, queues, SIZE, arena_bytes)?;
+    pub fn start(socket: &Path, setup: Setup) -> Result<Self, String> {
+        let mut machine = Machine::start(socket, SIZE, setup)?;
         let limits = machine.limits(PIECES)?;
-        Ok(Self { machine, limits, sent: HashMap::new(), used: vec![0; usize::from(queues)] })
+        Ok(Self { machine, limits, sent: HashMap::new(), used: vec![0; usize::from(setup.queues)] })
     }
 
     fn take(&mut self, done: &mut Vec<Done>) {
