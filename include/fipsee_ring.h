@@ -176,6 +176,7 @@ static inline struct fipsee_cursor fipsee_cursor_at_start(uint32_t start)
 	return cursor;
 }
 
+/* The next position: the next slot, or the first one of the next lap. */
 static inline void fipsee_cursor_advance(struct fipsee_cursor *cursor, uint32_t slot_count)
 {
 	cursor->index++;
@@ -186,7 +187,8 @@ static inline void fipsee_cursor_advance(struct fipsee_cursor *cursor, uint32_t 
 }
 
 /*
- * Is this a ring, and is the cursor in it? The caller has checked that slots and cold words are mapped. Required below.
+ * Is this a ring, and is the cursor in it? The caller has checked that slots and cold words are mapped. The init functions
+ * below ask this; the others are undefined where it is false.
  */
 static inline bool fipsee_ring_is_valid(const struct fipsee_ring *ring, struct fipsee_cursor cursor)
 {
@@ -260,7 +262,7 @@ static inline void fipsee_writer_publish(struct fipsee_writer *writer, const uni
 	writer->fresh++;
 }
 
-/* Publish `count` messages in one burst, in order. Same contract. */
+/* Publish `count` messages in one burst, in order. The protocol above the ring guarantees that their slots are free. */
 static inline void fipsee_writer_publish_all(struct fipsee_writer *writer, const union fipsee_message *messages,
 					     uint32_t count)
 {
@@ -271,9 +273,9 @@ static inline void fipsee_writer_publish_all(struct fipsee_writer *writer, const
 }
 
 /*
- * The fence between our stamps and the look at `asleep`. After a single message it may be on our slot two further on
- * from it, after a few on each of as many slots from the next on, which fetches these lines for writing before they are
- * written. Those slots need not be free: nothing in them changes.
+ * The fence between our stamps and the look at `asleep`. With FIPSEE_OWNERSHIP_LOCKED_AHEAD it is made by locked operations,
+ * which fetch lines of ours before they are written: after one message on the slot after the next one, after up to
+ * FIPSEE_MOST_LOCKED_SLOTS on as many slots, from the next one on. They need not be free: nothing in them changes.
  */
 static inline void fipsee_writer_fence(struct fipsee_writer *writer)
 {
@@ -314,7 +316,7 @@ struct fipsee_reader {
 	struct fipsee_cursor cursor;	/* the next message */
 	uint32_t received;		/* messages received, modulo 2^32 */
 	uint32_t released;		/* value of `received` when the release counter was last written */
-	bool armed;
+	bool armed;			/* `asleep` was set and not cleared by this end */
 	bool in_run;			/* the last look took a message */
 	bool touch_first;		/* touch messages that begin a run, or travel alone */
 	bool touch_rest;		/* touch those that follow them */
@@ -427,10 +429,10 @@ static inline void fipsee_reader_disarm(struct fipsee_reader *reader)
 struct fipsee_call_writer {
 	struct fipsee_writer writer;
 	uint32_t outstanding;		/* calls published and not answered */
-	uint32_t depth;			/* most of them, 1..slot_count */
+	uint32_t depth;			/* most calls outstanding, 1..slot_count */
 };
 
-/* FIPSEE_RING_OK, or FIPSEE_RING_FAULT when the geometry is invalid or `depth` exceeds it. */
+/* FIPSEE_RING_OK, or FIPSEE_RING_FAULT when the geometry is invalid or `depth` is not 1..slot_count: `call` is unusable. */
 static inline int fipsee_call_init(struct fipsee_call_writer *call, struct fipsee_ring ring, struct fipsee_cursor cursor,
 				   uint32_t depth)
 {

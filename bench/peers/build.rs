@@ -24,7 +24,7 @@ fn main() {
         for flag in &flags {
             build.flag(flag);
         }
-        // After theirs, which name an older CPU.
+        // After the package's own flags, which may name an older CPU.
         build.flag("-march=native").compile(cfg);
         println!("cargo::rustc-cfg={cfg}");
         libraries.iter().for_each(|library| println!("cargo::rustc-link-lib={library}"));

@@ -30,11 +30,11 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
         dist::run(&dist, tally);
         deb::run(&dist, tally);
         let is_built = build(root, &["--workspace"], tally);
-        // The end of this thread is noticed there as well.
+        // If the other thread has ended, its panic is reported below.
         let _ = built.send(is_built);
         ci::test_peers(root, tally);
         if is_built {
-            cargo_test(cargo_tests(root, &setup, &["--workspace"]).env(dist::DIST_VARIABLE, &dist.prefix), tally);
+            run_tests(test_command(root, &setup, &["--workspace"]).env(dist::DIST_VARIABLE, &dist.prefix), tally);
         }
         match beside.join() {
             Ok(beside) => tally.join(beside),
@@ -53,29 +53,29 @@ pub(crate) fn fast(root: &Path, tally: &mut Tally) {
     ci::tidy(root, tally);
     let inside = ["--workspace", "--lib", "--bins"];
     if build(root, &inside, tally) {
-        cargo_test(&mut cargo_tests(root, &setup, &inside), tally);
+        run_tests(&mut test_command(root, &setup, &inside), tally);
         simulate::fast_tier(root, tally);
         vm::fast_tier(root, tally);
     }
 }
 
-/// Programs and tests, which share what they are made of.
-fn build(root: &Path, of: &[&str], tally: &mut Tally) -> bool {
+/// Build the selected tests and all programs, in one profile, so that nothing is compiled twice.
+fn build(root: &Path, selection: &[&str], tally: &mut Tally) -> bool {
     let failed = tally.count.failed;
     tally.check("tier 0 build", || {
-        step::succeed(cargo(root).args(["test", "--no-run"]).args(of))?;
+        step::succeed(cargo(root).args(["test", "--no-run"]).args(selection))?;
         step::succeed(cargo(root).args(["build", "--workspace", "--bins"]))
     });
     tally.count.failed == failed
 }
 
-fn cargo_tests(root: &Path, setup: &setup::Setup, of: &[&str]) -> Command {
+fn test_command(root: &Path, setup: &setup::Setup, selection: &[&str]) -> Command {
     let mut command = cargo(root);
-    command.args(["test", "--no-fail-fast"]).args(of).env(setup::MISSING_VARIABLE, setup.missing.join(" "));
+    command.args(["test", "--no-fail-fast"]).args(selection).env(setup::MISSING_VARIABLE, setup.missing.join(" "));
     command
 }
 
-fn cargo_test(command: &mut Command, tally: &mut Tally) {
+fn run_tests(command: &mut Command, tally: &mut Tally) {
     let mut skips = Vec::new();
     tally.tests("tier 0 cargo test", || {
         let output = step::output(command);
@@ -85,7 +85,7 @@ fn cargo_test(command: &mut Command, tally: &mut Tally) {
     });
     for (name, reason) in &skips {
         tally.skip(&format!("tier 0 {name}"), reason);
-        // It ended well, so cargo counted it as passed.
+        // A test that skips a check returns, so cargo counted it as passed.
         tally.count.passed = tally.count.passed.saturating_sub(1);
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::quiet::{Noise, Watch};
 
-/// The first line that a program prints.
+/// The first line that a program prints; `unknown` if it cannot be run or prints nothing.
 pub fn first_line(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
@@ -63,7 +63,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// From now on.
+    /// Begin a run.
     pub fn begin() -> Self {
         Self { machine: machine(), watch: Watch::begin() }
     }
@@ -75,7 +75,7 @@ impl Run {
         run
     }
 
-    /// Until now: the machine, with what was taken from the run, and that by itself.
+    /// End the run: the machine, with the disturbances recorded in it, and the disturbances by themselves.
     pub fn end(mut self) -> (Value, Noise) {
         let noise = self.watch.end();
         noise.record(&mut self.machine);
@@ -83,8 +83,8 @@ impl Run {
     }
 }
 
-/// The name of the files of results: what documents quote has the suite's name, all else ends in `-part`, which git ignores. An error
-/// is the reason why a whole run must not be quoted.
+/// The name of the files of results: what documents quote has the suite's name, all else ends in `-part`, which git ignores.
+/// An error in `judged` is the reason why a whole run must not be quoted.
 pub fn stem(suite: &str, is_whole: bool, judged: &Result<(), String>) -> String {
     if is_whole && judged.is_ok() { suite.to_owned() } else { format!("{suite}-part") }
 }

@@ -1,4 +1,4 @@
-//! What is said of several rounds: their middle, how far they spread, and in which state the machine was.
+//! What is reported of several rounds: their middle, how far they spread, and in which state the machine was.
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ pub const fn to_f64(value: u64) -> f64 {
     value as f64
 }
 
-/// The middle one, the upper of two; `None` of none.
+/// The middle one, of two the upper, unlike [`Spread::median`]; `None` of none.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
@@ -18,7 +18,7 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
 /// The middle of some values and how far they spread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// Of two, halfway between.
+    /// The middle value; of two, halfway between.
     pub median: f64,
     /// The least.
     pub min: f64,
@@ -41,7 +41,7 @@ impl Spread {
     }
 }
 
-/// The median of values that were recorded so often each, in ascending order.
+/// The median of pairs of a value and how often it was recorded, in ascending order; `None` if none was recorded.
 ///
 /// The time-stamp counter moves in steps, on Zen of 26, so that the middle value stays for a change of 5 % or jumps by as much.
 /// Within the step that holds the median, the counts say how much of it is below: as if its values were spread evenly from the
@@ -54,7 +54,7 @@ pub fn within_step(counts: &[(f64, u64)]) -> Option<f64> {
         if count > 0.0 && below + count >= half {
             let neighbour = |index: Option<usize>| index.and_then(|index| counts.get(index)).map(|(value, _)| *value);
             let (before, after) = (neighbour(index.checked_sub(1)), neighbour(Some(index + 1)));
-            // At an end, as wide as on the other side.
+            // At an end of the list the step is as wide as on the other side.
             let down = before.or(after).map_or(0.0, |other| (value - other).abs() / 2.0);
             let up = after.or(before).map_or(0.0, |other| (value - other).abs() / 2.0);
             return Some(value - down + (down + up) * (half - below) / count);
@@ -75,23 +75,23 @@ pub fn middle(ticks: &Histogram<u64>) -> f64 {
 /// host may move the CPUs, and everything then costs several times more.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct States {
-    /// A floor below it is near; none: there was one state.
+    /// Rounds with a floor below it were near; `None`: there was one state.
     pub border: Option<f64>,
     /// Most rounds were near.
     mostly_near: bool,
 }
 
-/// Noise does not make two states: these quantiles lie so far apart.
+/// There were two states if the quantile from above is at least so many times that from below: noise spreads less.
 const TWO_STATES_FACTOR: f64 = 1.6;
 const STATES_QUANTILE: f64 = 0.05;
 
 impl States {
-    /// With this border between them.
+    /// States with this border between them.
     pub const fn with_border(border: Option<f64>) -> Self {
         Self { border, mostly_near: true }
     }
 
-    /// Of rounds with these floors.
+    /// The states of rounds with these floors.
     pub fn of(floors: impl IntoIterator<Item = f64>) -> Self {
         let mut floors: Vec<f64> = floors.into_iter().collect();
         floors.sort_by(f64::total_cmp);
@@ -109,7 +109,8 @@ impl States {
         self.border.is_none_or(|border| floor < border)
     }
 
-    /// Medians of `figures`, one for each round of `floors`, near and far, if there are two states; NaN of a state without rounds.
+    /// Medians of `figures`, one for each round of `floors`: near and far; `None` if there was one state; NaN of a state without
+    /// rounds.
     pub fn split(self, floors: &[f64], figures: &[f64]) -> Option<[f64; 2]> {
         self.border?;
         let of = |near: bool| {
@@ -119,14 +120,14 @@ impl States {
         Some([of(true), of(false)])
     }
 
-    /// What is shown where there is room for one figure, so that figures beside each other are of one state: the median of `figures`
-    /// in the state that most rounds were in; none if no round of these was in that one.
+    /// The median of `figures` in the state that most rounds were in, so that single figures beside each other are of one state;
+    /// `None` if no round of these was in that state.
     pub fn common(self, floors: &[f64], figures: &[f64]) -> Option<f64> {
         let Some([near, far]) = self.split(floors, figures) else { return Some(Spread::of(figures.to_vec()).median) };
         Some(if self.mostly_near { near } else { far }).filter(|median| median.is_finite())
     }
 
-    /// The words for [`common`](Self::common).
+    /// The words that say which rounds [`common`](Self::common) is of.
     pub const fn common_words(self) -> &'static str {
         match (self.border.is_some(), self.mostly_near) {
             (false, _) => "",

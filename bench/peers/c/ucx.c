@@ -17,7 +17,7 @@
 #define MESSAGE_ID 1
 #define ADDRESS_BYTES 4000
 /* Messages that came while something else was waited for: a power of two, more than any transport queue of ours. */
-#define INBOX_MESSAGES 16384
+#define MAX_RECEIVED 16384
 
 struct peers_ucx_exchange {
 	_Atomic uint64_t address_bytes[2];
@@ -29,7 +29,7 @@ struct peers_ucx {
 	ucp_worker_h worker;
 	ucp_ep_h endpoint;
 	uint32_t head, tail;
-	unsigned char inbox[INBOX_MESSAGES][MESSAGE_BYTES];
+	unsigned char received[MAX_RECEIVED][MESSAGE_BYTES];
 };
 
 size_t peers_ucx_exchange_bytes(void)
@@ -45,9 +45,9 @@ static ucs_status_t on_message(void *argument, const void *header, size_t header
 	(void)header;
 	(void)header_bytes;
 	(void)parameters;
-	if (length != PAYLOAD_BYTES || end->tail - end->head == INBOX_MESSAGES)
+	if (length != PAYLOAD_BYTES || end->tail - end->head == MAX_RECEIVED)
 		abort();
-	memcpy(end->inbox[end->tail++ & (INBOX_MESSAGES - 1)], data, PAYLOAD_BYTES);
+	memcpy(end->received[end->tail++ & (MAX_RECEIVED - 1)], data, PAYLOAD_BYTES);
 	return UCS_OK;
 }
 
@@ -117,7 +117,7 @@ struct peers_ucx *peers_ucx_open(struct peers_ucx_exchange *exchange, int side, 
 	return NULL;
 }
 
-/* 0, or a negative status. */
+/* Send all messages: 0, or UCX's negative status. */
 int peers_ucx_send(struct peers_ucx *end, const unsigned char *messages, size_t count)
 {
 	const ucp_request_param_t eager = { .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_AM_SEND_FLAG_EAGER };
@@ -132,7 +132,7 @@ int peers_ucx_send(struct peers_ucx *end, const unsigned char *messages, size_t 
 			continue;
 		if (UCS_PTR_IS_ERR(request))
 			return UCS_PTR_STATUS(request);
-		/* The queue is full. */
+		/* The transport's queue is full: the message is sent when the peer has made room. */
 		while ((status = ucp_request_check_status(request)) == UCS_INPROGRESS)
 			ucp_worker_progress(end->worker);
 		ucp_request_free(request);
@@ -142,7 +142,7 @@ int peers_ucx_send(struct peers_ucx *end, const unsigned char *messages, size_t 
 	return 0;
 }
 
-/* What has come, at most `count`; how many. */
+/* Copy what has arrived, at most `count` messages; returns how many. */
 size_t peers_ucx_receive(struct peers_ucx *end, unsigned char *into, size_t count)
 {
 	size_t taken = 0;
@@ -150,7 +150,7 @@ size_t peers_ucx_receive(struct peers_ucx *end, unsigned char *into, size_t coun
 	if (end->head == end->tail)
 		ucp_worker_progress(end->worker);
 	while (taken < count && end->head != end->tail) {
-		memcpy(into + taken * MESSAGE_BYTES, end->inbox[end->head++ & (INBOX_MESSAGES - 1)], MESSAGE_BYTES);
+		memcpy(into + taken * MESSAGE_BYTES, end->received[end->head++ & (MAX_RECEIVED - 1)], MESSAGE_BYTES);
 		taken++;
 	}
 	return taken;

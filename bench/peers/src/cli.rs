@@ -17,7 +17,7 @@ use crate::results::{Measure, Results, STREAM_SLOTS};
 #[derive(Parser)]
 #[command(name = "cargo xtask bench ipc")]
 struct Arguments {
-    /// Rounds; each asks all once, in rotating order
+    /// Rounds; each measures every mechanism once, in rotating order
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
     /// Three short rounds: does everything still run?
@@ -29,7 +29,7 @@ struct Arguments {
     /// Print the results as JSON instead of the table
     #[arg(long)]
     json: bool,
-    /// Names of all mechanisms, and what is missing
+    /// List the mechanisms, and what to install for those that are not built
     #[arg(long)]
     list: bool,
     /// Where to append the results and to draw the plot
@@ -63,7 +63,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
     let mut results = Results::default();
     for round in 0..rounds {
         for measure in Measure::all() {
-            ask_all(&entries, measure, round, cpus, arguments.quick, &mut results);
+            measure_all(&entries, measure, round, cpus, arguments.quick, &mut results);
         }
         eprintln!("round {} of {rounds}: {} s", round + 1, started.elapsed().as_secs());
     }
@@ -98,7 +98,7 @@ fn list(entries: &[Entry]) -> Result<bool, String> {
     Ok(true)
 }
 
-fn ask_all(entries: &[Entry], measure: Measure, round: usize, cpus: [usize; 2], quick: bool, results: &mut Results) {
+fn measure_all(entries: &[Entry], measure: Measure, round: usize, cpus: [usize; 2], quick: bool, results: &mut Results) {
     let runner_of = |entry: &Entry| match measure {
         Measure::RoundTrip => entry.call,
         Measure::Burst => entry.burst,
@@ -115,10 +115,10 @@ fn ask_all(entries: &[Entry], measure: Measure, round: usize, cpus: [usize; 2], 
     }
 }
 
-/// Calls before those that are measured, at least: ours find their pace in 5000 exchanges.
+/// Calls before those that are measured, at least: Fip-see's pacing settles within 5000 exchanges.
 const LEAST_WARM_UP_CALLS: u64 = 8000;
 
-/// Enough for a median that repeats, few enough for a round of some seconds: the kernel's ways take microseconds.
+/// Enough for a median that repeats, few enough for a round of some seconds: a message through the kernel takes microseconds.
 fn plan(measure: Measure, kind: Kind, cpus: [usize; 2], quick: bool) -> Plan {
     let (round_trips, bursts, messages) = match kind {
         Kind::Ours | Kind::Yardstick => (30_000, 3000, 2_000_000),

@@ -18,16 +18,20 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 pub struct EventDoorbell(Arc<OwnedFd>);
 
 impl EventDoorbell {
-    /// A new, silent doorbell.
+    /// A new doorbell, not rung.
+    ///
+    /// # Errors
+    /// The kernel's: no descriptor or memory is left.
     pub fn new() -> io::Result<Self> {
         Ok(Self::from_fd(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
+    /// The doorbell of an eventfd that the peer made; it should be non-blocking.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self(Arc::new(fd))
     }
 
-    /// Ring. A full counter means that the doorbell has been rung already.
+    /// Ring. A full counter means that the doorbell has been rung already; the write blocks then if the file lost O_NONBLOCK.
     pub fn ring(&self) {
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
@@ -39,7 +43,11 @@ impl AsFd for EventDoorbell {
     }
 }
 
-/// Wait until a descriptor is readable, at most `longest`. May end early.
+/// Wait until a descriptor is readable, at most `longest`, or without limit if that is `None`. A signal may end it early, so the
+/// caller looks again.
+///
+/// # Errors
+/// The kernel's, of poll(2).
 pub fn await_readable(fd: impl AsFd, longest: Option<Duration>) -> io::Result<()> {
     let timeout = longest.and_then(|longest| Timespec::try_from(longest).ok());
     match rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref()) {
@@ -48,6 +56,7 @@ pub fn await_readable(fd: impl AsFd, longest: Option<Duration>) -> io::Result<()
     }
 }
 
+/// A doorbell towards the client or guest, as the daemon's queue rings it.
 pub trait ClientDoorbell {
     /// Ring; never blocks.
     fn ring(&mut self);
@@ -67,13 +76,17 @@ pub struct SocketDoorbell(Arc<OwnedFd>);
 const RINGS_AT_ONCE: u32 = 64;
 
 impl SocketDoorbell {
-    /// A new doorbell: the daemon's end and the client's end.
+    /// A new doorbell: the daemon's end and the client's end, which are alike.
+    ///
+    /// # Errors
+    /// The kernel's: no descriptor or memory is left.
     pub fn pair() -> io::Result<(Self, Self)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         Ok((Self::from_fd(ours), Self::from_fd(theirs)))
     }
 
+    /// The end of a doorbell that the peer made: a connected SEQPACKET socket.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self(Arc::new(fd))
     }
@@ -83,8 +96,8 @@ impl SocketDoorbell {
         let _ = rustix::net::send(&*self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
-    /// Take all rings so far; `false` when the peer has closed its end. If a peer rings faster than we read, some are
-    /// left and wake us once more, without cause.
+    /// Take the rings so far; `false` when the peer has closed its end or the socket has failed. If a peer rings faster than we
+    /// read, some are left and wake us once more, without cause.
     pub fn drain(&self) -> bool {
         let mut byte = [0_u8; 8];
         for _ in 0..RINGS_AT_ONCE {

@@ -29,7 +29,7 @@ pub fn full_fence() {
     loom::sync::atomic::fence(Ordering::SeqCst);
     #[cfg(all(not(loom), target_arch = "x86_64", not(miri)))]
     {
-        // SAFETY: the operand is on this thread's own stack, and OR with zero leaves whatever is there unchanged.
+        // SAFETY: the operand is in the red zone of this thread's own stack, and OR with zero leaves whatever is there unchanged.
         // The flags are declared clobbered by the absence of `preserves_flags`; memory by that of `nomem`.
         unsafe { core::arch::asm!("lock or dword ptr [rsp - 64], 0") };
     }
@@ -39,14 +39,14 @@ pub fn full_fence() {
 
 /// As [`full_fence`], by an operation on `word` that leaves its value as it is and brings its line into this CPU's cache, owned.
 ///
-/// On x86-64 a locked OR of zero. The compiler would make a fence and a load of an atomic OR of zero, which bring no ownership:
-/// hence the assembly.
+/// On x86-64 a locked OR of zero, in assembly: a compiler may turn the atomic operation into a fence and a load, which leave the
+/// line where it is.
 #[inline(always)]
 pub(crate) fn full_fence_at(word: &AtomicU32) {
     #[cfg(all(not(loom), target_arch = "x86_64", not(miri)))]
     {
-        // SAFETY: the word is valid for atomic access and aligned; OR with zero leaves its value. Flags and memory are clobbered
-        // by the absence of `preserves_flags` and `nomem`.
+        // SAFETY: the reference makes the word valid and aligned for atomic access, which this is; OR with zero leaves its value.
+        // Flags and memory are clobbered by the absence of `preserves_flags` and `nomem`; nothing is pushed (`nostack`).
         unsafe { core::arch::asm!("lock or dword ptr [{word}], 0", word = in(reg) word.as_ptr(), options(nostack)) };
     }
     #[cfg(any(loom, not(target_arch = "x86_64"), miri))]

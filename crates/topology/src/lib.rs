@@ -1,7 +1,7 @@
 //! The machine's CPUs, what moving a cache line between them costs, and where pollers and clients should run.
 //!
 //! [`machine`] reads what the kernel says, [`measure`] measures what it does not say, [`cache`] keeps that for programs that
-//! start later, and [`plan`] makes a recommendation of both. This crate knows nothing of disks, requests or configuration.
+//! start later, and [`plan`] makes a recommendation from both. This crate knows nothing of disks, requests or configuration.
 
 #![allow(missing_docs, reason = "a comment is where a name and a type do not say it")]
 

@@ -23,8 +23,9 @@ use crate::pin;
 
 /// Times that each pair is visited: an even number, so that the memory is with each of the two equally often.
 const VISITS: u32 = 6;
+/// Rounds of a visit that are counted.
 const ROUNDS: u32 = 32;
-/// Times before these that are not counted: pages, TLB and clock frequency settle.
+/// Rounds before these, not counted: pages, TLB and clock frequency settle.
 const WARM_UP_ROUNDS: u32 = 8;
 /// All pairs are measured if that takes no longer; else a sample of each kind.
 pub const FULL_WITHIN: Duration = Duration::from_secs(10);
@@ -33,6 +34,7 @@ const SAMPLE_PER_KIND: usize = 2;
 const DISTURBED_FACTOR: f64 = 3.0;
 const DISTURBED_ONE_IN: usize = 10;
 
+/// What is to be measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Course {
     /// Pairs of CPUs; each is measured in both directions.
@@ -46,11 +48,12 @@ pub struct Course {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     pub matrix: Matrix,
-    /// Did other load disturb it? The medians hold up to half of the rounds; beyond, nothing does.
+    /// Did other load disturb more than one round in ten? The medians are right while it was fewer than half of them.
     pub is_disturbed: bool,
 }
 
-/// Plan a measurement of the machine's usable CPUs: all pairs with `full` or if that is quick.
+/// Plan a measurement of the machine's usable CPUs: all pairs with `full` or if that is quick. One visit of the first
+/// pair shows how long it takes, and fails as [`run`] does.
 pub fn course(machine: &Machine, full: bool) -> io::Result<Course> {
     let cpus = &machine.usable;
     let all: Vec<(usize, usize)> =
@@ -79,7 +82,7 @@ fn sample(machine: &Machine, pairs: &[(usize, usize)]) -> Vec<(usize, usize)> {
     pairs.iter().filter(is_wanted).copied().collect()
 }
 
-/// Measure.
+/// Measure the pairs of `course`.
 ///
 /// # Errors
 /// A thread cannot be started or bound, memory is missing, a CPU is so busy that it did not answer for seconds, or a line held
@@ -128,7 +131,7 @@ fn own(cpu: usize) -> io::Result<f64> {
     thread.join().unwrap_or_else(|_| Err(io::Error::other("a measuring thread panicked")))
 }
 
-/// The turn, which says which CPU takes the lines: the first in even turns. In a pair of lines of its own.
+/// The number of the turn: in even turns the first CPU takes the lines, in odd ones the second. In a pair of lines of its own.
 #[repr(align(128))]
 struct Turn(AtomicU32);
 
@@ -158,7 +161,7 @@ fn take_turns(lines: &Lines, turn: &AtomicU32, cpu: usize, parity: u32) -> io::R
                 "a line came to CPU {cpu} with another content than was written; this machine's memory is not coherent"
             ))
         })?;
-        // Unless the other side has ended meanwhile, which must not be overwritten.
+        // A store would overwrite `ENDED` if the other side has failed meanwhile.
         let _ = turn.compare_exchange(number, number + 1, Ordering::Release, Ordering::Relaxed);
         if round >= WARM_UP_ROUNDS {
             rounds.push(to_f64(ticks) / to_f64(LINE_COUNT as u64));
@@ -184,13 +187,13 @@ fn await_turn(turn: &AtomicU32, number: u32, cpu: usize) -> io::Result<()> {
     }
 }
 
-/// Take every line, in this order, from the side that left `number` in it; leave the next. Ticks of all, or `None` if a line held
-/// something else.
+/// Take every line in this order, which the other side left with `number` in it, and leave `number + 1`. Ticks of all together,
+/// or `None` if a line held something else.
 fn take_all(lines: &Lines, order: &[usize; LINE_COUNT], number: u32) -> Option<u64> {
     let mut difference = 0;
     let started_ticks = clock::ticks_fenced();
     for index in order {
-        // The difference is 0, but only the line before shows it: so this line is not asked for until that has come.
+        // `difference` is 0, which the CPU knows only when the line before has come: it cannot fetch this one earlier.
         let word = lines.word(index ^ usize::try_from(difference).unwrap_or(usize::MAX))?;
         difference |= word.swap(number + 1, Ordering::AcqRel) ^ number;
     }

@@ -13,7 +13,8 @@ type NodeMask = [libc::c_ulong; MAX_NODE_COUNT / WORD_BITS];
 
 fn mask_of(node: usize) -> io::Result<NodeMask> {
     let mut mask: NodeMask = [0; MAX_NODE_COUNT / WORD_BITS];
-    let word = mask.get_mut(node / WORD_BITS).ok_or(io::ErrorKind::InvalidInput)?;
+    let beyond = || io::Error::new(io::ErrorKind::InvalidInput, format!("Linux has at most {MAX_NODE_COUNT} NUMA nodes"));
+    let word = mask.get_mut(node / WORD_BITS).ok_or_else(beyond)?;
     *word = 1 << (node % WORD_BITS);
     Ok(mask)
 }
@@ -22,20 +23,26 @@ fn mask_of(node: usize) -> io::Result<NodeMask> {
 const MASK_BITS: libc::c_ulong = MAX_NODE_COUNT as libc::c_ulong + 1;
 
 /// Have the pages of `region` that are not touched yet allocated on `node`, whichever process touches them first.
+///
+/// # Errors
+/// There is no such node, or the kernel knows no nodes or forbids the call.
 pub fn prefer_for_region(region: &Region, node: usize) -> io::Result<()> {
     let mask = mask_of(node)?;
     let (address, length_bytes) = (region.base().as_ptr(), region.length_bytes());
-    // SAFETY: the range is one whole mapping of ours and the mask outlives the call; the policy of untouched pages changes no
-    // byte of memory.
+    // SAFETY: the range is one whole mapping of ours, whose bytes a policy does not change; the kernel reads `MASK_BITS - 1`
+    // bits, which the mask has, and keeps no pointer to it.
     let outcome =
         unsafe { libc::syscall(libc::SYS_mbind, address, length_bytes, libc::MPOL_PREFERRED, mask.as_ptr(), MASK_BITS, 0) };
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Have what this thread, and threads it starts from now on, touch first taken from `node`.
+/// Have memory that this thread, or one that it starts from now on, touches first taken from `node`.
+///
+/// # Errors
+/// As [`prefer_for_region`].
 pub fn prefer_for_thread(node: usize) -> io::Result<()> {
     let mask = mask_of(node)?;
-    // SAFETY: the mask outlives the call, which changes no byte of memory.
+    // SAFETY: the kernel reads `MASK_BITS - 1` bits, which the mask has, keeps no pointer to it, and changes no byte of memory.
     let outcome = unsafe { libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_PREFERRED, mask.as_ptr(), MASK_BITS) };
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

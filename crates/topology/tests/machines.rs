@@ -112,7 +112,7 @@ fn collect(folder: &Path, files: &mut Vec<std::path::PathBuf>) {
 #[test]
 fn every_change_of_the_machine_is_another_fingerprint() {
     let mut prints: Vec<String> = ALL.iter().map(|name| machine(name).fingerprint()).collect();
-    // The cpuset is not the machine's; slow cores are no matter of distance.
+    // A cpuset is no part of the machine, and slow cores change no distance.
     let same = |a: &str, b: &str| assert_eq!(machine(a).fingerprint(), machine(b).fingerprint());
     same("cpuset", "two-sockets");
     same("hybrid", "hybrid-old-kernel");
@@ -131,7 +131,7 @@ fn every_change_of_the_machine_is_another_fingerprint() {
 }
 
 #[test]
-fn this_machine_is_read_without_doubt_about_where_this_thread_may_run() {
+fn every_usable_cpu_of_this_machine_is_described() {
     let machine = Machine::this();
     assert!(!machine.usable.is_empty());
     assert!(machine.usable.iter().all(|cpu| machine.cpu(*cpu).is_some()));

@@ -71,7 +71,7 @@ int interop_build(uint32_t kind, const uint32_t *fields, union fipsee_message *m
 	struct fipsee_event *event = &message->event;
 	unsigned int index;
 
-	memset(message, 0, sizeof(*message));
+	memset(message, 0, sizeof(*message)); /* Reserved fields stay 0: only correct messages are built. */
 	switch (kind) {
 	case INTEROP_REQUEST_SEGMENTS:
 	case INTEROP_REQUEST_RANGE:

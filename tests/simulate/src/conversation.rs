@@ -10,7 +10,7 @@ use crate::course::Outcome;
 use crate::rng::Rng;
 use crate::variant::Variant;
 
-/// Steps of the longest conversation.
+/// More steps than any conversation takes.
 const MAX_STEPS: u32 = 2_000;
 /// Simulated time after which neither waits any more: all timeouts one after the other.
 const MAX_TIME_MS: u64 = 60_000;
@@ -22,21 +22,21 @@ const WAIT: Duration = Duration::from_secs(1);
 enum Fault {
     OldDies,
     NewDies,
-    /// It does nothing for so long; 0: until the time of the other one is over.
+    /// It does nothing for so many milliseconds; 0: until the other one's deadline.
     OldStalls(u64),
     NewStalls(u64),
-    /// What it does next fails.
+    /// Its next action fails.
     OldFails,
     NewFails,
-    /// The next packet is not understood.
+    /// A packet, or an answer, that cannot be parsed arrives next.
     PacketCut,
     AnswerCut,
-    /// The old one sends something else, as a faulty one may.
+    /// A faulty old daemon drops, repeats, reorders or invents a packet; a faulty new one invents an answer.
     OldFaulty(usize),
     NewFaulty(usize),
 }
 
-/// Clients and virtual machines that are handed over: all that follows each.
+/// The packets of the clients and virtual machines that are handed over: each is followed by its memories and records.
 fn draw_given(rng: &mut Rng) -> Vec<PacketKind> {
     let mut given = Vec::new();
     for client in 0..rng.below(4) as u64 {
@@ -65,16 +65,19 @@ fn draw_fault(rng: &mut Rng) -> (u32, Fault) {
     (u32::try_from(rng.below(60)).unwrap_or(0), fault)
 }
 
-/// One end: what came and was not taken, and how its daemon is.
+/// One end of the line, and the state of its daemon.
 struct End<P> {
-    inbox: VecDeque<Option<P>>,
-    /// The line of this daemon is open, and it runs.
+    /// What arrived and was not received; `None`: it cannot be parsed.
+    unread: VecDeque<Option<P>>,
+    /// This end of the line is open.
     is_open: bool,
+    /// The process runs.
     lives: bool,
     /// Its workers serve.
     serves: bool,
     /// It has nothing more to do in this conversation.
     is_over: bool,
+    /// Its next action fails.
     fails: bool,
     paused_until_ms: u64,
     deadline_ms: u64,
@@ -82,24 +85,25 @@ struct End<P> {
 
 impl<P> End<P> {
     const fn new(serves: bool) -> Self {
-        let inbox = VecDeque::new();
-        Self { inbox, is_open: true, lives: true, serves, is_over: false, fails: false, paused_until_ms: 0, deadline_ms: 0 }
+        let unread = VecDeque::new();
+        Self { unread, is_open: true, lives: true, serves, is_over: false, fails: false, paused_until_ms: 0, deadline_ms: 0 }
     }
 
+    /// The outcome of an action.
     fn done(&mut self) -> Result<(), String> {
         if std::mem::take(&mut self.fails) { Err("it was to fail".to_owned()) } else { Ok(()) }
     }
 
     /// What a receiver finds; `None`: nothing yet.
     fn receive(&mut self, other_is_open: bool, now_ms: u64) -> Option<Result<P, LineError>> {
-        match self.inbox.pop_front() {
+        match self.unread.pop_front() {
             Some(packet) => Some(packet.ok_or_else(|| LineError::Wrong("not understood".to_owned()))),
             None if !other_is_open => Some(Err(LineError::Ended)),
             None => (now_ms >= self.deadline_ms).then_some(Err(LineError::TimedOut)),
         }
     }
 
-    /// When it may go on by itself.
+    /// The times at which it may go on without a packet.
     fn times(&self) -> Option<[u64; 2]> {
         (!self.is_over).then_some([self.paused_until_ms, self.deadline_ms])
     }
@@ -139,7 +143,7 @@ struct World {
     failure: Option<String>,
 }
 
-/// Play the conversation of a seed; with a line for each step if it `keeps` them.
+/// Play the conversation of a seed; the outcome has a line for each step if `keeps`.
 pub(crate) fn play(seed: u64, variant: Option<Variant>, keeps: bool) -> Outcome {
     let mut rng = Rng::new(seed, 4);
     let planned = (0..1 + rng.below(2)).map(|_| draw_fault(&mut rng)).collect();
@@ -226,23 +230,23 @@ impl World {
             Fault::NewStalls(ms) => self.new.paused_until_ms = until(ms, self.old.deadline_ms),
             Fault::OldFails => self.old.fails = true,
             Fault::NewFails => self.new.fails = true,
-            Fault::PacketCut => self.new.inbox.push_front(None),
-            Fault::AnswerCut => self.old.inbox.push_front(None),
+            Fault::PacketCut => self.new.unread.push_front(None),
+            Fault::AnswerCut => self.old.unread.push_front(None),
             Fault::OldFaulty(which) => self.inject_fault(which),
             Fault::NewFaulty(which) => {
                 let refused = Answer::Refused { reason: "a fault".to_owned() };
-                self.old.inbox.push_front(Some([Answer::Prepared {}, Answer::Taken {}, refused][which].clone()));
+                self.old.unread.push_front(Some([Answer::Prepared {}, Answer::Taken {}, refused][which].clone()));
             }
         }
     }
 
     fn inject_fault(&mut self, which: usize) {
-        let inbox = &mut self.new.inbox;
+        let unread = &mut self.new.unread;
         let client = 1;
         let injected = match which {
-            0 => return drop(inbox.pop_front()),
-            1 => inbox.front().cloned().flatten(),
-            2 => return inbox.rotate_left(1.min(inbox.len())),
+            0 => return drop(unread.pop_front()),
+            1 => unread.front().cloned().flatten(),
+            2 => return unread.rotate_left(1.min(unread.len())),
             3 => Some(PacketKind::Client { client, memories: 0, records: 0 }),
             4 => Some(PacketKind::Client { client, memories: usize::MAX, records: usize::MAX }),
             5 => Some(PacketKind::Record(client)),
@@ -250,7 +254,7 @@ impl World {
             7 => Some(PacketKind::Greeting),
             _ => Some(PacketKind::End),
         };
-        inbox.push_front(injected);
+        unread.push_front(injected);
     }
 
     /// One step of one of them; `false`: both have ended.
@@ -277,13 +281,13 @@ impl World {
 
     fn old_may_run(&self) -> bool {
         let waits = self.old_step == GivingStep::Receive;
-        let is_due = !self.old.inbox.is_empty() || !self.new.is_open || self.now_ms >= self.old.deadline_ms;
+        let is_due = !self.old.unread.is_empty() || !self.new.is_open || self.now_ms >= self.old.deadline_ms;
         !self.old.is_over && self.now_ms >= self.old.paused_until_ms && (!waits || is_due)
     }
 
     fn new_may_run(&self) -> bool {
         let waits = matches!(self.new_step, TakingStep::Receive(_));
-        let is_due = !self.new.inbox.is_empty() || !self.old.is_open || self.now_ms >= self.new.deadline_ms;
+        let is_due = !self.new.unread.is_empty() || !self.old.is_open || self.now_ms >= self.new.deadline_ms;
         !self.new.is_over && self.now_ms >= self.new.paused_until_ms && (!waits || is_due)
     }
 
@@ -330,7 +334,7 @@ impl World {
                 self.giving.received(found.unwrap_or(Err(LineError::TimedOut)))
             }
             GivingStep::Resume(reason) => {
-                self.new.inbox.push_back(Some(PacketKind::Refused(reason)));
+                self.new.unread.push_back(Some(PacketKind::Refused(reason)));
                 self.old.end(true);
                 return;
             }
@@ -349,7 +353,7 @@ impl World {
         }
         let Some(packet) = self.to_send.pop_front() else { return Ok(false) };
         self.has_sent_end |= packet == PacketKind::End;
-        self.new.inbox.push_back(Some(packet));
+        self.new.unread.push_back(Some(packet));
         Ok(!self.to_send.is_empty())
     }
 
@@ -358,7 +362,7 @@ impl World {
         self.say(|| format!("new: {step:?}"));
         self.new_step = match step {
             TakingStep::Receive(_) => {
-                self.last = self.new.inbox.front().cloned().flatten();
+                self.last = self.new.unread.front().cloned().flatten();
                 let received = self.new.receive(self.old.is_open, self.now_ms);
                 self.taking.received(received.unwrap_or(Err(LineError::TimedOut)))
             }
@@ -371,7 +375,7 @@ impl World {
             TakingStep::Send(answer, _) => self.answer(answer),
             TakingStep::Serve => return self.new.end(true),
             TakingStep::Refuse(reason) => {
-                self.old.inbox.push_back(Some(Answer::Refused { reason }).filter(|_| !self.is_shut));
+                self.old.unread.push_back(Some(Answer::Refused { reason }).filter(|_| !self.is_shut));
                 return self.new.end(false);
             }
             TakingStep::Restart => {
@@ -390,7 +394,7 @@ impl World {
             return self.taking.sent(if unheard { Ok(()) } else { Err(LineError::Ended) });
         }
         self.has_sent_taken |= answer == Answer::Taken {};
-        self.old.inbox.push_back(Some(answer));
+        self.old.unread.push_back(Some(answer));
         self.taking.sent(Ok(()))
     }
 
@@ -425,7 +429,7 @@ impl World {
         if self.old.lives && !self.has_sent_taken {
             return self.violated("the old daemon runs and does not serve, and the other has not taken over");
         }
-        // It had reasons of its own, or was to end before the other one died.
+        // A fault of another kind may have ended the new one's attempt before the old one was killed.
         let has_reasons = self.faults.iter().any(|fault| !matches!(fault, Fault::OldDies | Fault::NewDies));
         if self.new.lives && !has_reasons {
             self.violated("the old daemon was killed, and the new one neither serves nor starts afresh");

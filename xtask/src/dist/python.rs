@@ -7,14 +7,14 @@ use super::{Dist, PROFILE};
 use crate::files::{copy, empty_folder, list_ending, name_of, read};
 use crate::step;
 
-/// Of the workspace: what is in the virtual environment.
+/// What is installed in the virtual environment; a path in the workspace.
 const REQUIREMENTS: &str = "crates/python/requirements.txt";
 
 pub(super) fn build(dist: &Dist) -> Result<String, String> {
     let venv = dist.target.join("python-venv");
     make_venv(&dist.root, &venv)?;
     let wheels = dist.prefix.join("wheels");
-    // An older version beside the new one would be installed, too.
+    // A wheel of an older version must not be found beside the new one.
     empty_folder(&wheels)?;
     let mut maturin = Command::new(venv.join("bin/maturin"));
     maturin.current_dir(&dist.root).env("CARGO_TARGET_DIR", &dist.target).env("VIRTUAL_ENV", &venv);
@@ -35,7 +35,7 @@ pub(super) fn build(dist: &Dist) -> Result<String, String> {
     Ok(name_of(&wheel))
 }
 
-/// A virtual environment with what the requirements list; the one that is there if it was made from the same list.
+/// A virtual environment with what the requirements list; one that was made from the same list is kept.
 fn make_venv(root: &Path, venv: &Path) -> Result<(), String> {
     let (requirements, stamp) = (root.join(REQUIREMENTS), venv.join("requirements.txt"));
     let works = || step::output(Command::new(venv.join("bin/python3")).arg("--version")).succeeded;
@@ -44,9 +44,9 @@ fn make_venv(root: &Path, venv: &Path) -> Result<(), String> {
     }
     // Without a pip of its own, for which Debian has yet another package.
     step::succeed(Command::new("python3").current_dir(root).args(["-m", "venv", "--clear", "--without-pip"]).arg(venv))?;
-    step::succeed(pip(root, venv).args(["install", "--requirement"]).arg(requirements))?;
+    step::succeed(pip(root, venv).args(["install", "--requirement"]).arg(&requirements))?;
     // Last, so that an interrupted installation is begun anew.
-    copy(&root.join(REQUIREMENTS), &stamp)
+    copy(&requirements, &stamp)
 }
 
 /// The machine's pip, at work in `venv`.

@@ -27,11 +27,11 @@ pub enum Change {
 pub enum Affects {
     /// At every task.
     All,
-    /// At every task, and says how the slots of lone messages are owned, or whether they are touched.
+    /// At every task; it sets how the slots of lone messages are owned, or whether they are touched.
     LoneMessages,
-    /// Another store than the one in force, which the CPU has.
+    /// At every task, if the CPU has this store and another one is in force.
     Store(StoreVariant),
-    /// One message at a time, and says how its slot is owned.
+    /// One message at a time; it sets how its slot is owned.
     Ownership,
     /// One message at a time.
     RoundTrips,
@@ -138,7 +138,7 @@ impl Change {
         }
     }
 
-    /// Does it say how the slots of lone messages are owned, or whether they are touched?
+    /// Does it set how the slots of lone messages are owned, or whether they are touched?
     pub const fn sets_lone_messages(self) -> bool {
         matches!(self.affects(), LoneMessages | Affects::Ownership)
     }
@@ -171,7 +171,7 @@ impl Change {
             }
         }
         if self.sets_lone_messages() && choices.tuning.first_look == FirstLook::Calibrated {
-            // The pacing search would choose others.
+            // Else the pacing search would replace what the change sets.
             choices.tuning.first_look = FirstLook::CalibratedDelays;
         }
     }

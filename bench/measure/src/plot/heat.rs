@@ -4,11 +4,11 @@ use plotters::prelude::*;
 
 use super::{Canvas, Drawn, FAINT, INK, PAPER, Side, count, draw as draw_on, write};
 
-/// Not measured.
+/// The square of a pair that was not measured.
 const EMPTY: RGBColor = RGBColor(0xe6, 0xe8, 0xe8);
 /// From cheap to expensive, light to dark: readable without colours.
 const SCALE: [(u8, u8, u8); 4] = [(0xfb, 0xf3, 0xc8), (0xf2, 0xb1, 0x5c), (0xd1, 0x4f, 0x3f), (0x5b, 0x12, 0x3c)];
-/// Room beside the maps, for labels.
+/// Room beside and above the maps, for labels, and for each line below them.
 const LEFT: i32 = 90;
 const TOP: i32 = 118;
 const FOOT_LINE: i32 = 20;
@@ -26,12 +26,12 @@ const LEAST_WIDTH: i32 = 480;
 /// Figures on squares darker than this are drawn in light ink.
 const DARK: f64 = 0.55;
 
-/// One map.
+/// One map: a square for each pair of a row and a column.
 #[derive(Clone, Debug)]
 pub struct Map {
-    /// Above it.
+    /// The line above it.
     pub title: String,
-    /// By row and column; none: not measured.
+    /// `figures[row][column]`; `None` if that pair was not measured.
     pub figures: Vec<Vec<Option<f64>>>,
 }
 
@@ -41,13 +41,13 @@ pub struct Picture<'a> {
     pub head: [&'a str; 2],
     /// What the columns mean.
     pub columns: &'a str,
-    /// Of rows and columns.
+    /// The names of the rows, which are those of the columns, too.
     pub names: &'a [String],
     /// What is drawn.
     pub maps: &'a [Map],
-    /// By the logarithm of a figure?
+    /// Is a colour chosen by the logarithm of its figure?
     pub is_logarithmic: bool,
-    /// A legend of the colours, with figures in these words.
+    /// How the legend of the colours writes a figure; `None`: no legend. Its middle figure is that of a linear scale.
     pub legend: Option<&'a dyn Fn(f64) -> String>,
     /// Lines below.
     pub foot: &'a [String],
@@ -112,11 +112,11 @@ impl Picture<'_> {
 }
 
 impl Scale {
-    /// The position between the lowest and the highest.
+    /// The position of a figure between the lowest, 0, and the highest, 1.
     fn part(&self, figure: f64) -> f64 {
-        let place = |value: f64| if self.is_logarithmic { value.max(1.0).ln() } else { value };
-        let (low, high) = (place(self.range.0), place(self.range.1));
-        if high > low { ((place(figure) - low) / (high - low)).clamp(0.0, 1.0) } else { 0.0 }
+        let scaled = |value: f64| if self.is_logarithmic { value.max(1.0).ln() } else { value };
+        let (low, high) = (scaled(self.range.0), scaled(self.range.1));
+        if high > low { ((scaled(figure) - low) / (high - low)).clamp(0.0, 1.0) } else { 0.0 }
     }
 
     fn squares(&self, canvas: &Canvas<'_>, left: i32, figures: &[Vec<Option<f64>>]) -> Drawn {
@@ -153,13 +153,13 @@ impl Scale {
 
 /// The colour of a part of the scale.
 fn color(part: f64) -> RGBColor {
-    let place = part.clamp(0.0, 1.0) * 3.0;
+    let position = part.clamp(0.0, 1.0) * 3.0;
     let blend = |from: u8, to: u8, part: f64| {
         let value = f64::from(from) + (f64::from(to) - f64::from(from)) * part;
         (0..=u8::MAX).find(|byte| f64::from(*byte) >= value.round()).unwrap_or(u8::MAX)
     };
     let pick = |(pair, start): (&[(u8, u8, u8)], f64)| {
-        let (from, to, part) = (pair[0], pair[1], place - start);
+        let (from, to, part) = (pair[0], pair[1], position - start);
         (part <= 1.0).then(|| RGBColor(blend(from.0, to.0, part), blend(from.1, to.1, part), blend(from.2, to.2, part)))
     };
     let mut pairs = SCALE.windows(2).zip([0.0, 1.0, 2.0]);

@@ -4,7 +4,7 @@
 /// none unless the two sides share a CPU or something else runs there.
 const LOOKS_PER_YIELD: u32 = 4096;
 
-/// Counts empty looks. Every mechanism that polls pauses between two looks, as their documentation and Intel's manual advise.
+/// Counts empty looks. Every mechanism that polls pauses between two looks, as its documentation and Intel's manual advise.
 #[derive(Debug, Default)]
 pub struct SpinBackoff {
     looks: u32,
@@ -15,11 +15,7 @@ impl SpinBackoff {
     #[inline(always)]
     pub fn pause(&mut self) {
         core::hint::spin_loop();
-        self.looks += 1;
-        if self.looks == LOOKS_PER_YIELD {
-            self.looks = 0;
-            rest();
-        }
+        self.look_again();
     }
 
     /// As `pause`, without the PAUSE: after a look that was long itself.

@@ -15,10 +15,10 @@ unsafe extern "C" {
     fn peers_rte_ring_receive(ring: *mut c_void, into: *mut c_void, count: c_uint) -> c_uint;
 }
 
-/// Of DPDK.
+/// DPDK's rte_ring.
 pub struct RteRing;
 
-/// So many messages, as the C side counts.
+/// The number of messages, in the type of the C side.
 #[inline(always)]
 fn count_of(messages: &[Message]) -> c_uint {
     c_uint::try_from(messages.len()).unwrap_or(c_uint::MAX)
@@ -30,10 +30,10 @@ impl Queue for RteRing {
     const IS_FOR_THREADS: bool = false;
 
     fn make(slots: u32) -> Result<(Self::Writer, Self::Reader), String> {
-        // SAFETY: a number from a number.
+        // SAFETY: it computes a number from a number and touches no memory of ours.
         let length_bytes = unsafe { peers_rte_ring_bytes(slots) };
         let memory = shared::map(length_bytes)?.cast();
-        // SAFETY: the memory is as long as it wants for as many slots.
+        // SAFETY: `memory` is mapped for good, aligned to a page, and as long as it asked for with as many slots.
         match unsafe { peers_rte_ring_init(memory, slots) } {
             0 => Ok((memory, memory)),
             code => Err(format!("rte_ring_init of {slots} slots: error {code}")),
@@ -42,14 +42,14 @@ impl Queue for RteRing {
 
     #[inline(always)]
     fn push(writer: &mut Self::Writer, messages: &[Message]) -> usize {
-        // SAFETY: the ring was made by `make`; there are as many messages of 64 bytes.
+        // SAFETY: the ring was made by `make`, has this one producer, and copies from at most these messages, of 64 bytes each.
         unsafe { peers_rte_ring_send(*writer, messages.as_ptr().cast(), count_of(messages)) as usize }
     }
 
     #[inline(always)]
     fn pop(reader: &mut Self::Reader, into: &mut [Message]) -> usize {
         let count = count_of(into);
-        // SAFETY: the ring was made by `make`; there is room for as many messages of 64 bytes.
+        // SAFETY: the ring was made by `make`, has this one consumer, and copies to at most these messages, of 64 bytes each.
         unsafe { peers_rte_ring_receive(*reader, into.as_mut_ptr().cast(), count) as usize }
     }
 }

@@ -17,9 +17,9 @@ fn files_of_odd_sizes_come_back_identical() {
     for (disk, size) in [("a", 1), ("a", 511), ("a", 512), ("b", 4097), ("a", MIB + 1), ("b", 5 * MIB - 3), ("a", 8 * MIB)] {
         let content = noise(size, size as u64);
         let source = text(&daemon.dir.file("source", &content));
-        let (place, back) = (format!("fip:{disk}"), daemon.dir.path("back"));
-        assert_success(&daemon.fipsee(&["cp", "--verify", &source, &place]));
-        assert_success(&daemon.fipsee(&["cp", "--verify", &place, &text(&back)]));
+        let (target, back) = (format!("fip:{disk}"), daemon.dir.path("back"));
+        assert_success(&daemon.fipsee(&["cp", "--verify", &source, &target]));
+        assert_success(&daemon.fipsee(&["cp", "--verify", &target, &text(&back)]));
         let read = std::fs::read(&back).expect("the copy");
         assert_eq!(read.len(), 8 * MIB, "a disk is copied whole");
         assert!(read[..size] == content, "{size} bytes through {disk}");
@@ -86,18 +86,18 @@ fn verify_sees_what_another_client_wrote_meanwhile() {
     let mut copy = Guard(copy.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("fipsee runs"));
     let mut stdin = copy.0.stdin.take().expect("its standard input");
     stdin.write_all(&content).expect("it reads");
-    // The copy has not ended, because its input has not; the third MiB arriving means the second is on the disk.
+    // The copy cannot end while its input is open: wait until the last block of the second MiB is on the disk.
     let mut reader = daemon.blocking_as(&AttachOptions { read_only: true, ..AttachOptions::new("a") });
-    let (place, mut block) = (2 * MIB - 512, [0; 512]);
+    let (offset, mut block) = (2 * MIB - 512, [0; 512]);
     let deadline = Instant::now() + TIMEOUT;
-    while block != content[place..place + 512] {
+    while block != content[offset..offset + 512] {
         assert!(Instant::now() < deadline, "the second MiB is not written");
-        reader.read_at(&mut block, place as u64).expect("a read");
+        reader.read_at(&mut block, offset as u64).expect("a read");
     }
     block[17] ^= 1;
-    // The copy has claimed the disk.
+    // Without `Claim::Ignore` the copy's claim would refuse this client.
     let mut other = daemon.blocking_as(&AttachOptions { claim: Claim::Ignore, ..AttachOptions::new("a") });
-    other.write_at(&block, place as u64).expect("a write");
+    other.write_at(&block, offset as u64).expect("a write");
     drop(stdin);
     let mut errors = String::new();
     std::io::Read::read_to_string(copy.0.stderr.as_mut().expect("its standard error"), &mut errors).expect("text");
@@ -151,7 +151,7 @@ fn every_refusal_says_what_to_do() {
     assert_error(&daemon.fipsee(&["cp", &source, &absent]), &["no daemon at", "start fipseed"]);
 }
 
-/// Start a copy from standard input, and see the first part of it on the disk.
+/// Start a copy from standard input to disk 'f', write `part` to it, and wait until its first block is on the disk.
 fn begin_copy(daemon: &Daemon, arguments: &[&str], part: &[u8]) -> (Guard, std::process::ChildStdin) {
     let mut copy = daemon.command(arguments);
     let mut copy = Guard(copy.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("fipsee runs"));
@@ -191,7 +191,7 @@ fn a_copy_fails_clearly_when_the_daemon_is_killed() {
     let content = noise(6 * MIB, 6);
     let (mut copy, mut stdin) = begin_copy(&daemon, &["cp", "-", "fip:f"], &content[..2 * MIB]);
     daemon.kill_9();
-    // It may end before it has read everything.
+    // The copy may end before it has read everything.
     let _ = stdin.write_all(&content[2 * MIB..]);
     drop(stdin);
     let mut errors = String::new();

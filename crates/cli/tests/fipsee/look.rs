@@ -1,4 +1,4 @@
-//! `fipsee ls`, `info`, `stat` and `resize` against a real daemon.
+//! `fipsee ls`, `info`, `stat`, `resize`, `attach`, `detach` and `vm-args` against a real daemon.
 
 use fipsee_testkit::Scratch;
 

@@ -15,6 +15,7 @@ pub(crate) struct Inherited {
     pub(crate) admin: Option<Listener>,
 }
 
+/// Take the sockets that the environment names, and own their descriptors. Called once, at the start.
 pub(crate) fn take() -> Result<Inherited, String> {
     let passed = sd_notify::listen_fds_with_names()
         .map_err(|error| format!("the sockets of the service manager cannot be taken: LISTEN_FDS and LISTEN_FDNAMES: {error}"))?;
@@ -23,13 +24,13 @@ pub(crate) fn take() -> Result<Inherited, String> {
         // SAFETY: the service manager passed this descriptor to this process, for it alone to own (sd_listen_fds has checked
         // LISTEN_PID and that the descriptor is open), and this runs once, when nothing else has been opened at its number.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-        let (place, kind, setting) = match name.as_str() {
+        let (listener, kind, setting) = match name.as_str() {
             ADMIN_NAME => (&mut inherited.admin, SocketType::STREAM, "ListenStream="),
             _ => (&mut inherited.client, SocketType::SEQPACKET, "ListenSequentialPacket="),
         };
-        if place.is_some() {
+        if listener.is_some() {
             return Err(format!(
-                "socket '{name}' is one too many: one for clients, and one named '{ADMIN_NAME}' (FileDescriptorName={ADMIN_NAME}) can be used"
+                "socket '{name}' is one too many: one for clients, and one named '{ADMIN_NAME}' (FileDescriptorName={ADMIN_NAME}) can be used; remove the others"
             ));
         }
         let path = path_of(&socket, kind)
@@ -37,12 +38,12 @@ pub(crate) fn take() -> Result<Inherited, String> {
         // The main and the admin thread accept until no connection is left, and must not block then.
         rustix::io::ioctl_fionbio(&socket, true)
             .map_err(|error| format!("socket '{name}' cannot be made non-blocking: {error}"))?;
-        *place = Some(Listener::handed_over(path, socket, None));
+        *listener = Some(Listener::handed_over(path, socket, None));
     }
     Ok(inherited)
 }
 
-/// The path of a listening socket of this kind, or what it is instead.
+/// The path of a listening Unix socket of this kind, or what is wrong with it, in words that follow its name.
 fn path_of(socket: &impl AsFd, kind: SocketType) -> Result<PathBuf, String> {
     let what = |error: rustix::io::Errno| format!("is no socket ({error})");
     if sockopt::socket_domain(socket).map_err(what)? != AddressFamily::UNIX {

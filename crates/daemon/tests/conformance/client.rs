@@ -1,4 +1,4 @@
-//! A client that speaks in bytes: attached, and handling its own rings.
+//! A client that writes its messages and rings byte by byte, without the client library.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +16,7 @@ pub(crate) struct Queue {
     pub(crate) depth: u32,
     pub(crate) daemon_doorbell: OwnedFd,
     pub(crate) doorbell: OwnedFd,
-    /// Entries of messages that held more than the caller asked for.
+    /// Entries of messages of completions that no caller has taken yet.
     entries: VecDeque<(u16, u16)>,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Client {
     pub(crate) queues: Vec<Queue>,
 }
 
-/// A connection after WELCOME.
+/// A connection that has received WELCOME.
 #[track_caller]
 pub(crate) fn greeted(daemon: &Daemon) -> Socket {
     let control = Socket::connect(&daemon.socket());
@@ -86,7 +86,7 @@ impl Client {
         let queue = &mut self.queues[queue];
         queue.requests.publish(&self.memory, message);
         if must_ring(&self.memory, queue.cold) {
-            // A full counter has rung already.
+            // A full counter means that the doorbell has been rung already.
             let rung = rustix::io::write(&queue.daemon_doorbell, &1_u64.to_ne_bytes());
             assert!(matches!(rung, Ok(8) | Err(rustix::io::Errno::AGAIN)), "{rung:?}");
         }
@@ -149,13 +149,13 @@ impl Client {
         self.control.ask(&register(id, access, length), &[file.as_fd()])
     }
 
-    /// Wait until the request ring of that queue says that the daemon's worker sleeps or is about to.
+    /// Wait until the *asleep* word of the request ring of `queue` is set: the daemon's worker sleeps or is about to.
     pub(crate) fn await_sleeping_daemon(&self, queue: usize) {
         let word = self.queues[queue].cold + 4;
         until("the daemon sleeps", || (self.memory.word(word).load(Ordering::SeqCst) != 0).then_some(()));
     }
 
-    /// Announce to sleep on the completion ring with that value (2.4, steps 3 and 4).
+    /// Set the *asleep* word of the completion ring of `queue` to `value`, and fence (2.4, steps 3 and 4).
     pub(crate) fn arm(&self, queue: usize, value: u32) {
         let word = self.queues[queue].cold + 128 + 4;
         self.memory.word(word).store(value, Ordering::SeqCst);

@@ -32,7 +32,7 @@ fn supplementary_group_on_the_list_opens_a_disk_and_any_other_does_not() {
         let text = refusal_of(attach_as(&daemon, 4000, groups), RefusalCode::NotAllowed);
         assert_says(&text, &["disk 'a' is not for user 4000 (group 4000)", "allow_uids or allow_gids"]);
     }
-    // A user with the number of a group is not in it.
+    // A user that is in none of the groups.
     refusal_of(attach_as(&daemon, 4004, &[]), RefusalCode::NotAllowed);
 }
 
@@ -55,7 +55,7 @@ fn hypervisor_is_known_by_its_supplementary_groups() {
     assert_eq!(daemon.log().matches("a hypervisor is refused").count(), 1);
 }
 
-/// The kernel gives 0 as its process.
+/// The kernel gives 0 as the process of such a client.
 #[test]
 fn client_that_the_pid_namespace_of_the_daemon_does_not_show_is_served() {
     if !is_root() {
@@ -69,7 +69,7 @@ fn client_that_the_pid_namespace_of_the_daemon_does_not_show_is_served() {
 }
 
 #[test]
-fn user_with_all_the_places_that_one_may_have_leaves_the_others_theirs() {
+fn user_at_its_limit_of_clients_leaves_room_for_others() {
     if !is_root() {
         return skip("attach as other users", "only root can become another user");
     }
@@ -102,7 +102,7 @@ fn root_may_have_every_place() {
 }
 
 #[test]
-fn user_with_all_the_descriptors_that_one_may_have_leaves_the_others_theirs() {
+fn user_at_its_limit_of_descriptors_leaves_room_for_others() {
     if !is_root() {
         return skip("attach as other users", "only root can become another user");
     }

@@ -23,7 +23,7 @@ injecting::faults! {
     slots_of_a_ring_rewritten_while_they_are_read_are_used_as_they_were_checked: "guest: ring: slots rewritten while they are read" One,
     stamps_of_other_laps_are_no_requests: "guest: ring: stamps of other laps" One,
     touches_of_a_guest_that_come_late_harm_it_only: "guest: ring: touches that come late" One,
-    asleep_flags_that_flicker_harm_nobody: "guest: ring: asleep flags that flicker" One,
-    kicks_of_a_guest_on_rings_harm_nobody: "guest: ring: kicks" One,
-    hanging_up_with_a_request_on_its_way_harms_nobody: "guest: ring: hangs up with a request on its way" AllAllowed,
+    asleep_flags_that_flicker_harm_no_other_client: "guest: ring: asleep flags that flicker" One,
+    kicks_of_a_guest_on_rings_harm_no_other_client: "guest: ring: kicks" One,
+    hanging_up_with_a_request_on_its_way_harms_no_other_client: "guest: ring: hangs up with a request on its way" AllAllowed,
 }

@@ -185,14 +185,14 @@ fn faulty_new_daemons_change_nothing() {
         let fake = FakeNew::connect(&daemon);
         let _held = receive_until(&fake, "prepare");
         fake.send(junk);
-        assert_eq!(fake.last_word().as_deref(), Some("refused"), "{}", daemon.log());
+        assert_eq!(fake.last_packet().as_deref(), Some("refused"), "{}", daemon.log());
         load.await_progress();
         let fake = FakeNew::connect(&daemon);
         let _held = receive_until(&fake, "prepare");
         fake.send(b"{\"packet\":\"prepared\"}");
         let _clients = receive_until(&fake, "end");
         fake.send(junk);
-        assert_eq!(fake.last_word().as_deref(), Some("refused"), "{}", daemon.log());
+        assert_eq!(fake.last_packet().as_deref(), Some("refused"), "{}", daemon.log());
         load.await_progress();
         other.await_progress();
     }
@@ -205,7 +205,7 @@ fn faulty_new_daemons_change_nothing() {
         }
         let _held = receive_until(&fake, before);
         fake.send(format!("{{\"packet\":\"{word}\"}}").as_bytes());
-        assert_eq!(fake.last_word().as_deref(), Some("refused"), "{}", daemon.log());
+        assert_eq!(fake.last_packet().as_deref(), Some("refused"), "{}", daemon.log());
         load.await_progress();
     }
     load.finish();

@@ -7,18 +7,21 @@ use io_uring::register::Restriction;
 use io_uring::{IoUring, Probe, squeue};
 use rustix::io::Errno;
 
+/// What jobs need of io_uring.
 #[derive(Debug)]
 pub struct Needs {
-    /// The users of it, for messages.
+    /// What needs it, in the plural: it begins error messages.
     pub users: &'static str,
-    /// The operations, by name and number; the ring carries out no others. The engine itself needs read.
+    /// The operations, by name and number; the ring carries out no others. An engine needs read, for its doorbell.
     pub operations: &'static [(&'static str, u8)],
+    /// Set when the kernel was asked and has all of it.
     pub is_there: OnceLock<()>,
 }
 
+/// Can this kernel make such a ring, and does it have the operations? If not, the error says what to do.
 pub(super) fn ask_kernel(needs: &Needs) -> Result<(), String> {
     drop(build(needs, 1)?);
-    // A ring that is restricted does not answer.
+    // A restricted ring refuses to be probed.
     let ring = IoUring::new(1).map_err(|error| explain_setup(needs, &error))?;
     let mut probe = Probe::new();
     ring.submitter().register_probe(&mut probe).map_err(|error| explain_setup(needs, &error))?;
@@ -28,6 +31,7 @@ pub(super) fn ask_kernel(needs: &Needs) -> Result<(), String> {
     }
 }
 
+/// A ring of `entries` for the thread that calls this, restricted to the operations if the kernel can do that.
 pub(super) fn build(needs: &Needs, entries: u32) -> Result<IoUring, String> {
     let is_unknown = |error: &io::Error| Errno::from_io_error(error) == Some(Errno::INVAL);
     let mut builder = IoUring::builder();
@@ -46,8 +50,8 @@ pub(super) fn build(needs: &Needs, entries: u32) -> Result<IoUring, String> {
     Ok(ring)
 }
 
-/// A ring could bypass a filter of system calls: ours can only read and write what is open, and nothing can be
-/// registered with them any more.
+/// Allow only the operations needed, and no more registrations, then enable the ring: io_uring bypasses the filter of system
+/// calls.
 fn restrict(needs: &Needs, ring: &IoUring) -> io::Result<()> {
     let mut restrictions: Vec<Restriction> = needs.operations.iter().map(|(_, code)| Restriction::sqe_op(*code)).collect();
     restrictions.push(Restriction::sqe_flags_allowed(squeue::Flags::ASYNC.bits()));

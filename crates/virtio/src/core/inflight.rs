@@ -74,10 +74,10 @@ impl InflightArea {
         (self.mapping.source(), self.queues, self.size)
     }
 
-    /// The part of queue `index`.
+    /// The part of queue `index`; `None` if the area was made for fewer queues.
     pub fn queue(&self, index: u16) -> Option<InflightQueue> {
         let offset = usize::try_from(queue_bytes(self.size) * u64::from(index)).ok().filter(|_| index < self.queues)?;
-        // SAFETY: the mapping holds the parts of all queues.
+        // SAFETY: `from_peer` has checked that the mapping holds the parts of all queues, of which this is one.
         let base = unsafe { self.mapping.base.add(offset) };
         Some(InflightQueue { base, size: self.size, state: InflightState::default(), _mapping: Arc::clone(&self.mapping) })
     }
@@ -86,9 +86,9 @@ impl InflightArea {
 /// A server's state of its part of the area, besides the contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InflightState {
-    /// Given to the next request that is taken.
+    /// The number of the next request that is taken: it orders those in flight.
     pub counter: u64,
-    /// The last that was published.
+    /// The head that was put into the used ring last: where the list of its batch begins.
     pub last_batch_head: u16,
 }
 
@@ -106,8 +106,8 @@ unsafe impl Send for InflightQueue {}
 impl InflightQueue {
     fn word16(&self, offset_bytes: usize) -> &AtomicU16 {
         debug_assert!(offset_bytes < HEADER_BYTES + usize::from(self.size) * ENTRY_BYTES);
-        // SAFETY: every offset asked for is even and is within the queue's part, which begins at a multiple of 8; all our access
-        // is atomic.
+        // SAFETY: every offset asked for is even and is within the queue's part, which begins at a multiple of 8 and which
+        // `_mapping` keeps mapped; all our access is atomic, and no two sizes of it overlap.
         unsafe { AtomicU16::from_ptr(self.base.as_ptr().wrapping_add(offset_bytes).cast()) }
     }
 
@@ -117,14 +117,14 @@ impl InflightQueue {
         unsafe { AtomicU64::from_ptr(place.cast()) }
     }
 
-    /// `head` is below the queue's size, as checked by the caller.
+    /// The offset of an entry. `head` is below the queue's size, as checked by the caller.
     const fn entry(&self, head: u16) -> usize {
         debug_assert!(head < self.size);
         HEADER_BYTES + head as usize * ENTRY_BYTES
     }
 
     /// Begin to use it for a queue of `size` descriptors whose rings say `used_index` and `available_index`. The heads that were
-    /// in flight, oldest first; none at all if it is used for the first time.
+    /// in flight, oldest first; `None` if it is used for the first time.
     ///
     /// Records that do not fit the rings belong to rings before a reset of the guest: they are discarded.
     ///
@@ -158,6 +158,7 @@ impl InflightQueue {
     }
 
     /// Continue for a queue of `size` descriptors where another server left off; nothing is written before a request is taken.
+    /// `false`: the area was made for fewer descriptors, and must not be used.
     pub(crate) const fn resume(&mut self, size: u16, state: InflightState) -> bool {
         self.state = state;
         // Any head: it was read from memory of the hypervisor, and is only stored there again.
@@ -175,8 +176,8 @@ impl InflightQueue {
         heads.into_iter().map(|(_, head)| head).collect()
     }
 
-    /// The daemon may have ended after the used ring was published and before the entries of its last batch were cleared. False
-    /// if that does not fit the records.
+    /// Clear the entries of the last batch, if the daemon ended after the used ring was published and before it cleared them.
+    /// `false`: the records do not fit that.
     fn settle_last_batch(&mut self, size: u16, used_index: u16) -> bool {
         self.state.last_batch_head = self.word16(offset_of!(Header, last_batch_head)).load(Ordering::Acquire);
         let batch = used_index.wrapping_sub(self.word16(offset_of!(Header, used_index)).load(Ordering::Acquire));

@@ -20,7 +20,7 @@ pub fn pauses_us(log: &str) -> Vec<u64> {
     lines.filter_map(of_line).collect()
 }
 
-/// The peer of the old daemon in place of a new daemon: a test that may send anything.
+/// A test in place of the new daemon, which may send the old one anything.
 pub struct FakeNew {
     line: OwnedFd,
     _stream: UnixStream,
@@ -36,7 +36,7 @@ impl FakeNew {
         Self { line, _stream: stream }
     }
 
-    /// The next packet; `None`: the end.
+    /// The next packet and its descriptors; `None` when the old daemon has hung up.
     pub fn receive(&self) -> Option<(Value, Vec<OwnedFd>)> {
         let mut fds = [PollFd::new(&self.line, PollFlags::IN)];
         let timeout = Timespec::try_from(TIMEOUT).expect("small");
@@ -45,6 +45,7 @@ impl FakeNew {
         Some((serde_json::from_slice(&bytes).expect("JSON"), descriptors))
     }
 
+    /// `false` when the old daemon has hung up.
     pub fn try_send(&self, bytes: &[u8]) -> bool {
         rustix::net::send(&self.line, bytes, SendFlags::NOSIGNAL).is_ok()
     }
@@ -53,8 +54,8 @@ impl FakeNew {
         assert!(self.try_send(bytes), "the old daemon has hung up");
     }
 
-    /// The old daemon's last packet before it hangs up.
-    pub fn last_word(&self) -> Option<String> {
+    /// The kind of the last packet before the old daemon hangs up.
+    pub fn last_packet(&self) -> Option<String> {
         let mut last = None;
         while let Some((packet, _)) = self.receive() {
             last = packet["packet"].as_str().map(str::to_owned);

@@ -22,16 +22,18 @@ pub(crate) struct HandOver {
     /// The takeover's protocol, at the clients' turn.
     pub(crate) giving: Giving,
     pub(crate) pid: i32,
-    /// The timeout for requests in flight, and the deadline.
+    /// How long requests in flight are waited for.
     pub(crate) timeout: Duration,
+    /// The end of that wait.
     pub(crate) latest: Instant,
-    /// Their hypervisors' messages are not handled while this exists.
+    /// The virtual machines. Messages of their hypervisors are not handled while this exists.
     pub(crate) machines: vhost_user::Held,
     /// Receives the reason if it fails.
     pub(crate) reply: Sender<String>,
 }
 
 impl HandOver {
+    /// Refuse the takeover: the other daemon and the receiver of `reply` get the reason.
     pub(super) fn refuse(mut self, reason: &str) {
         let step = self.giving.done(Err(reason.to_owned()));
         self.line.carry_out(&mut self.giving, step, Instant::now());
@@ -43,32 +45,32 @@ impl UnixSocket {
     /// `true`: the other daemon serves now, and nothing here may be touched.
     pub(super) fn hand_over(&mut self, mut order: HandOver) -> bool {
         let (began, quiesced_at_ns) = (Instant::now(), monotonic_ns());
-        let (mut still, mut deadline) = (None, began);
+        let (mut quiesced, mut deadline) = (None, began);
         let mut step = order.giving.done(Ok(()));
         loop {
             step = match order.line.carry_out(&mut order.giving, step, deadline) {
                 GivingStep::Quiesce => {
-                    let quiesced = self.quiesce(&order);
-                    order.giving.done(quiesced.map(|quiesced| still = Some((quiesced, began.elapsed()))))
+                    let outcome = self.quiesce(&order);
+                    order.giving.done(outcome.map(|workers| quiesced = Some((workers, began.elapsed()))))
                 }
                 GivingStep::Give(timeout) => {
                     deadline = Instant::now() + timeout;
-                    let quiesced = still.as_ref().ok_or_else(|| "no worker is quiesced; this is a bug".to_owned());
-                    let given = quiesced.and_then(|(still, _)| self.give_all(&order, still, quiesced_at_ns, deadline));
+                    let workers = quiesced.as_ref().ok_or_else(|| "no worker is quiesced; this is a bug".to_owned());
+                    let given = workers.and_then(|(workers, _)| self.give_all(&order, workers, quiesced_at_ns, deadline));
                     order.giving.done(given)
                 }
                 GivingStep::Leave => {
                     let (drained_us, paused_us) =
-                        (still.as_ref().map_or(0, |(_, drained)| drained.as_micros()), began.elapsed().as_micros());
+                        (quiesced.as_ref().map_or(0, |(_, drained)| drained.as_micros()), began.elapsed().as_micros());
                     notify::handed_over(order.pid);
                     let (clients, machines, pid) = (self.clients.sessions.len(), order.machines.len(), order.pid);
                     tracing::info!(pid, clients, machines, drained_us, paused_us, "handed over to another daemon");
                     // The workers must not resume: they stay quiesced until this process ends.
-                    self.given = still.map(|(still, _)| (still, order.machines));
+                    self.given = quiesced.map(|(workers, _)| (workers, order.machines));
                     return true;
                 }
                 GivingStep::Resume(reason) => {
-                    drop(still);
+                    drop(quiesced);
                     let _ = order.reply.send(reason);
                     return false;
                 }
@@ -79,17 +81,17 @@ impl UnixSocket {
 
     fn quiesce(&mut self, order: &HandOver) -> Result<Quiesced, String> {
         let left = order.latest.saturating_duration_since(Instant::now());
-        let still = Quiesced::begin(&self.clients.sessions.host.workers, Vec::new(), left, IfAbandoned::Resume);
-        let still = still.map_err(|error| why_not_quiesced(error, order.timeout))?;
+        let quiesced = Quiesced::begin(&self.clients.sessions.host.workers, Vec::new(), left, IfAbandoned::Resume);
+        let quiesced = quiesced.map_err(|error| why_not_quiesced(error, order.timeout))?;
         // A client that waited for its requests in flight is answered now: the other daemon does not know of it.
         self.clients.take_reports();
         for other in self.orders.take() {
             other.refuse("another takeover is under way");
         }
-        Ok(still)
+        Ok(quiesced)
     }
 
-    fn give_all(&self, order: &HandOver, still: &Quiesced, quiesced_at_ns: u64, deadline: Instant) -> Result<(), String> {
+    fn give_all(&self, order: &HandOver, quiesced: &Quiesced, quiesced_at_ns: u64, deadline: Instant) -> Result<(), String> {
         let line = &order.line;
         if !self.clients.sessions.is_settled() {
             return Err("requests of clients that are gone are still in flight; try again".to_owned());
@@ -98,9 +100,9 @@ impl UnixSocket {
         let mut sessions: Vec<(u64, &Session<DiskEngine>)> = self.clients.sessions.iter().collect();
         sessions.sort_unstable_by_key(|(client, _)| *client);
         for (client, session) in sessions {
-            self.give(line, client, session, still, deadline).map_err(|error| error.describe("clients were handed over"))?;
+            self.give(line, client, session, quiesced, deadline).map_err(|error| error.describe("clients were handed over"))?;
         }
-        order.machines.give(line, still, deadline).map_err(|error| error.describe("virtual machines were handed over"))?;
+        order.machines.give(line, quiesced, deadline).map_err(|error| error.describe("virtual machines were handed over"))?;
         let end = HandoverPacket::End { quiesced_at_ns, next_client: self.clients.sessions.host.live.clients_before() };
         line.send(&end, &[], deadline).map_err(|error| error.describe("clients were handed over"))
     }
@@ -110,12 +112,12 @@ impl UnixSocket {
         line: &Line,
         client: u64,
         session: &Session<DiskEngine>,
-        still: &Quiesced,
+        quiesced: &Quiesced,
         deadline: Instant,
     ) -> Result<(), LineError> {
         let wrong = |what: String| LineError::Wrong(format!("client {client}: {what}"));
         let held = session.held();
-        let parts = held.map(|held| held.attachment.save(client, still)).transpose().map_err(|text| match session.state {
+        let parts = held.map(|held| held.attachment.save(client, quiesced)).transpose().map_err(|text| match session.state {
             // Some of its workers have already released their queues.
             State::Detaching(_) => wrong("it is about to leave; try again".to_owned()),
             _ => wrong(text),
