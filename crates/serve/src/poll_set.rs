@@ -12,14 +12,6 @@ use crate::{Change, Engine, Queue, QueueName, Removed, Which};
 const EMPTY_VISITS_BEFORE_IDLE: u32 = 1000;
 const IDLE_SAMPLES_PER_PASS: usize = 4;
 
-/// Of a queue that goes as soon as nothing is in flight.
-pub(crate) struct Closing<E: Engine> {
-    /// What was published is served first: at most this many requests, because a correct client has no more outstanding, and
-    /// one that publishes more must not delay us.
-    pub(crate) left: u32,
-    pub(crate) removed: Arc<Mutex<Removed<E>>>,
-}
-
 /// One queue and what belongs to it. What is dropped last may be waited for.
 pub(crate) struct Slot<E: Engine> {
     pub(crate) queue: Box<dyn Queue<E>>,
@@ -30,18 +22,23 @@ pub(crate) struct Slot<E: Engine> {
     polled: Option<Arc<dyn Mapping>>,
     /// What waits until nothing is in flight.
     pub(crate) changes: Vec<Arc<Mutex<Change<E>>>>,
-    pub(crate) closing: Option<Closing<E>>,
+    /// It goes as soon as nothing is in flight, to this.
+    pub(crate) closing: Option<Arc<Mutex<Removed<E>>>>,
+    /// Most requests that are still taken of one that is closing: what was published is served first, but a correct client has no
+    /// more than so many outstanding, and one that publishes more must not delay the others. Not in `closing`: the compiler reads it
+    /// before it knows whether there is one, which valgrind reports.
+    pub(crate) left: u32,
 }
 
 impl<E: Engine> Slot<E> {
     pub(crate) fn new(queue: Box<dyn Queue<E>>, name: QueueName) -> Self {
-        Self { queue, name, active: false, empty_visits: 0, polled: None, changes: Vec::new(), closing: None }
+        Self { queue, name, active: false, empty_visits: 0, polled: None, changes: Vec::new(), closing: None, left: u32::MAX }
     }
 
     /// May requests be taken? Not while a change waits, nor when the client is gone.
     #[inline(always)]
     pub(crate) fn takes_requests(&self) -> bool {
-        self.changes.is_empty() && self.closing.as_ref().is_none_or(|closing| closing.left > 0)
+        self.changes.is_empty() && self.left > 0
     }
 
     /// Nothing is in flight: do what waited for that.
@@ -53,7 +50,7 @@ impl<E: Engine> Slot<E> {
     }
 
     pub(crate) fn hand_back(self) {
-        if let Some(Closing { removed, .. }) = self.closing {
+        if let Some(removed) = self.closing {
             removed.lock().unwrap_or_else(PoisonError::into_inner)(self.queue);
         }
     }
@@ -164,8 +161,8 @@ impl<E: Engine> PollSet<E> {
                 continue;
             };
             let taken = if slot.takes_requests() { slot.queue.visit(engine, alone) } else { 0 };
-            if let Some(closing) = &mut slot.closing {
-                closing.left = closing.left.saturating_sub(taken);
+            if slot.closing.is_some() {
+                slot.left = slot.left.saturating_sub(taken);
             }
             work += taken;
             if taken > 0 {

@@ -17,7 +17,7 @@ use fipsee_ring::wait::{Backoff, Next, WaitMode};
 use fipsee_topology::pin;
 use rustix::event::{Timespec, epoll};
 
-use crate::poll_set::{Closing, PollSet, Slot};
+use crate::poll_set::{PollSet, Slot};
 use crate::{Added, Change, Command, Engine, Make, NotAdded, Queue, QueueName, Quiesce, Removed, When, Which};
 
 /// Most completions of asynchronous work that are looked at before the first of them are answered, so that the clients' next requests
@@ -261,8 +261,7 @@ impl<E: Engine> Worker<E> {
             if idle {
                 slot.apply_changes();
             }
-            let is_done = |closing: &Closing<E>| closing.left == 0 || !slot.queue.has_work();
-            if idle && slot.closing.as_ref().is_some_and(is_done) {
+            if idle && slot.closing.is_some() && (slot.left == 0 || !slot.queue.has_work()) {
                 self.remove(id as usize).into_iter().for_each(Slot::hand_back);
             } else if !idle || slot.closing.is_some() {
                 self.unsettled.push(id);
@@ -330,7 +329,8 @@ impl<E: Engine> Worker<E> {
         let removed = Arc::new(Mutex::new(removed));
         self.unsettle(which, |slot| {
             let left = if finish { slot.queue.depth() } else { 0 };
-            slot.closing = Some(Closing { left, removed: Arc::clone(&removed) });
+            slot.left = left;
+            slot.closing = Some(Arc::clone(&removed));
         });
     }
 
