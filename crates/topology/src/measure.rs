@@ -124,9 +124,10 @@ fn own(cpu: usize) -> io::Result<f64> {
         pin::bind(cpu)?;
         let (lines, order) = (Lines::new()?, random_order());
         let take = |number| take_all(&lines, &order, number).map(|ticks| to_f64(ticks) / to_f64(LINE_COUNT as u64));
-        let rounds: Vec<f64> =
-            (0..WARM_UP_ROUNDS + ROUNDS).filter_map(take).skip(usize::try_from(WARM_UP_ROUNDS).unwrap_or(0)).collect();
-        median(rounds).ok_or_else(|| io::Error::other("a CPU's own lines held what it had not written; its memory is faulty"))
+        let rounds: Option<Vec<f64>> = (0..WARM_UP_ROUNDS + ROUNDS).map(take).collect();
+        let measured = rounds.map(|rounds| rounds.into_iter().skip(usize::try_from(WARM_UP_ROUNDS).unwrap_or(0)).collect());
+        let fault = || io::Error::other("a CPU's own lines held what it had not written; its memory is faulty");
+        measured.and_then(median).ok_or_else(fault)
     })?;
     thread.join().unwrap_or_else(|_| Err(io::Error::other("a measuring thread panicked")))
 }

@@ -68,12 +68,21 @@ pub fn exit_within(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     status
 }
 
-/// Do something from a thread with other credentials, which its connections keep. Only root can.
+/// Do something from a thread as this user, whose primary group has the same number. Only root can.
 pub fn as_user<T: Send + 'static>(id: u32, groups: &[u32], act: impl FnOnce() -> T + Send + 'static) -> T {
+    as_user_of_group((id, id), groups, act)
+}
+
+/// Do something from a thread with this user and primary group, which its connections keep. Only root can.
+pub fn as_user_of_group<T: Send + 'static>(
+    (user, group): (u32, u32),
+    groups: &[u32],
+    act: impl FnOnce() -> T + Send + 'static,
+) -> T {
     let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
     let change = move || {
         set_thread_groups(&groups).expect("root may");
-        let (group, user) = (Gid::from_raw(id), Uid::from_raw(id));
+        let (group, user) = (Gid::from_raw(group), Uid::from_raw(user));
         set_thread_res_gid(group, group, group).expect("root may");
         set_thread_res_uid(user, user, user).expect("root may");
         act()

@@ -2,7 +2,7 @@
 
 use fipsee_block::client::{Blocking, Disk, Error, Queue};
 use fipsee_ring::control::RefusalCode;
-use fipsee_testkit::{CorrectClient, Daemon, Scratch, as_user, assert_says, eventually, is_root, refusal_of, skip};
+use fipsee_testkit::{CorrectClient, Daemon, Scratch, as_user, as_user_of_group, assert_says, eventually, is_root, refusal_of, skip};
 use serde_json::json;
 
 fn attach_as(daemon: &Daemon, id: u32, groups: &[u32]) -> Result<(Disk, Vec<Queue>), Error> {
@@ -32,8 +32,10 @@ fn supplementary_group_on_the_list_opens_a_disk_and_any_other_does_not() {
         let text = refusal_of(attach_as(&daemon, 4000, groups), RefusalCode::NotAllowed);
         assert_says(&text, &["disk 'a' is not for user 4000 (group 4000)", "allow_uids or allow_gids"]);
     }
-    // A user that is in none of the groups.
-    refusal_of(attach_as(&daemon, 4004, &[]), RefusalCode::NotAllowed);
+    // A user with the number of a group on the list, which is in none of them.
+    let socket = daemon.socket();
+    let attached = as_user_of_group((4002, 4000), &[], move || Disk::attach(&socket, &Daemon::options("a")));
+    refusal_of(attached, RefusalCode::NotAllowed);
 }
 
 #[test]
