@@ -1,6 +1,5 @@
-//! A service of calls and streams, in full (docs/adding-a-service.md). A client has two queues: numbers go in by the second, a
-//! stream, without an answer; a call on the first comes back with their sum, and with the error of a system call that the service
-//! makes.
+//! A service of calls and streams, in full (docs/adding-a-service.md). A client has two queues: numbers go in by the second, a stream,
+//! without an answer; a call on the first comes back with their sum, and with the error of a system call that the service makes.
 
 use std::any::Any;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -33,9 +32,6 @@ struct SumQueue {
     sum: Arc<AtomicU64>,
     calls: Option<Arc<AtomicU64>>,
 }
-
-/// The state of a queue: its positions, and how many messages the stream has brought.
-type QueueState = (Positions, u32);
 
 /// What is held for a client.
 struct SumClient(Channel, Arc<AtomicU64>);
@@ -78,11 +74,12 @@ impl<E: Engine> Queue<E> for SumQueue {
         DEPTH
     }
 
-    /// No message leads to work that ends later, so that nothing is begun under the number.
     fn moved(&mut self, _id: u32) {}
 
+    /// Its positions, and how many messages the stream has brought.
     fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
-        Some(Box::<QueueState>::new(((self.end.requests.cursor(), self.end.completions.cursor()), self.end.requests.received())))
+        let positions: Positions = (self.end.requests.cursor(), self.end.completions.cursor());
+        Some(Box::new((positions, self.end.requests.received())))
     }
 }
 
@@ -128,8 +125,7 @@ impl<E: Engine> Service<E> for Sums<E> {
             end.requests.continue_stream(received);
             ends.push(end);
         }
-        let (assignments, commands) = self.serve(client.id, ends, &held.1);
-        let id = client.id;
+        let (id, (assignments, commands)) = (client.id, self.serve(client.id, ends, &held.1));
         let is_same = Box::new(move |quiesced: &Quiesced| quiesced.has_states(id, &states));
         Ok(Adopted { attachment: Box::new(held), assignments, commands, is_same })
     }
@@ -146,7 +142,7 @@ impl<E: Engine> Attachment<E> for SumClient {
 
     fn save(&self, client: u64, quiesced: &Quiesced) -> Result<Vec<Part<BorrowedFd<'_>>>, String> {
         self.0.save(&self.1.load(Ordering::Relaxed).to_string(), |index| {
-            let state = quiesced.state::<QueueState>(QueueName { client, index });
+            let state = quiesced.state::<(Positions, u32)>(QueueName { client, index });
             state.map(|(at, received)| (*at, received.to_string())).ok_or_else(|| "a queue of it is not served".to_owned())
         })
     }
