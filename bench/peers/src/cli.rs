@@ -121,7 +121,7 @@ const LEAST_WARM_UP_CALLS: u64 = 8000;
 /// Enough for a median that repeats, few enough for a round of some seconds: a message through the kernel takes microseconds.
 fn plan(measure: Measure, kind: Kind, cpus: [usize; 2], quick: bool) -> Plan {
     let (round_trips, bursts, messages) = match kind {
-        Kind::Ours | Kind::Yardstick => (30_000, 3000, 2_000_000),
+        Kind::Ours | Kind::Baseline => (30_000, 3000, 2_000_000),
         Kind::Ring => (20_000, 1500, 500_000),
         Kind::Library => (10_000, 500, 200_000),
         Kind::Kernel => (1500, 150, 20_000),

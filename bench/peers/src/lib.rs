@@ -1,4 +1,4 @@
-//! Round trips and streams of 60-byte messages between two processes: Fip-see, its yardsticks and its peers, interleaved
+//! Round trips and streams of 60-byte messages between two processes: Fip-see, its baselines and its peers, interleaved
 //! in one run, every byte of every message checked on both sides.
 
 pub mod cli;

@@ -1,4 +1,4 @@
-//! fio, as the yardstick and as the client of what it can reach.
+//! fio, as the baseline and as the client of what it can reach.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! The yardstick of the memory disk: a plain copy loop over the same amounts of memory, one thread, no channel.
+//! The baseline of the memory disk: a plain copy loop over the same amounts of memory, one thread, no channel.
 
 use std::time::{Duration, Instant};
 

@@ -2,7 +2,7 @@
 
 use fipsee_measure::machine;
 use fipsee_measure::plot::dots::{self, Row, Words};
-use fipsee_measure::plot::{OURS, RGBColor, THEIRS, YARDSTICK};
+use fipsee_measure::plot::{BASELINE, OURS, RGBColor, THEIRS};
 use serde_json::Value;
 
 use crate::matrix::{DEEP, SHALLOW};
@@ -13,13 +13,13 @@ const fn color_of(kind: Kind) -> RGBColor {
     match kind {
         Kind::Ours => OURS,
         Kind::Peer => THEIRS,
-        Kind::Yardstick => YARDSTICK,
+        Kind::Baseline => BASELINE,
     }
 }
 
 const WORDS: Words<'static> = Words {
     title: "Random reads of 4 KiB: Fip-see and what people use today",
-    legend: &[(OURS, "Fip-see", 100), (THEIRS, "other servers", 130), (YARDSTICK, "no server", 100)],
+    legend: &[(OURS, "Fip-see", 100), (THEIRS, "other servers", 130), (BASELINE, "no server", 100)],
     heads: ["One at a time: latency, dot p50, tick p99. Left is better.", "64 at a time: requests per second. Right is better."],
     footer: &[],
 };

@@ -27,7 +27,7 @@ pub const THEIRS: RGBColor = RGBColor(0xc2, 0x5b, 0x1e);
 /// What the kernel offers.
 pub const KERNEL: RGBColor = RGBColor(0x7a, 0x5a, 0x9a);
 /// What nothing can be faster than.
-pub const YARDSTICK: RGBColor = RGBColor(0x8a, 0x92, 0x98);
+pub const BASELINE: RGBColor = RGBColor(0x8a, 0x92, 0x98);
 /// The floor of the machine.
 pub const FLOOR: RGBColor = RGBColor(0x4d, 0x8b, 0x31);
 

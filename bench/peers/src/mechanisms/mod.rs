@@ -30,7 +30,7 @@ pub enum Kind {
     /// Fip-see.
     Ours,
     /// What the machine or an earlier design takes.
-    Yardstick,
+    Baseline,
     /// Rings for one producer and one consumer, over shared memory.
     Ring,
     /// Other queues and messaging systems over shared memory.
@@ -127,7 +127,7 @@ pub mod names {
 #[must_use]
 pub fn all() -> Vec<Entry> {
     let mut all = ours();
-    all.extend(yardsticks());
+    all.extend(baselines());
     all.extend(crates());
     all.extend(debian());
     all.extend(kernel());
@@ -145,8 +145,8 @@ fn ours() -> Vec<Entry> {
     ]
 }
 
-fn yardsticks() -> Vec<Entry> {
-    let new = |name| Entry::new(name, Kind::Yardstick);
+fn baselines() -> Vec<Entry> {
+    let new = |name| Entry::new(name, Kind::Baseline);
     #[cfg(target_feature = "avx512f")]
     let prototype = new(names::PROTOTYPE).calls::<prototype::Calls>().streams::<prototype::Stream>();
     #[cfg(not(target_feature = "avx512f"))]

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_ours_over_a_yardstick_and_a_peer_over_ours() {
+    fn ratios_are_ours_over_a_baseline_and_a_peer_over_ours() {
         let claims = measured(&[
             (RING, Measure::RoundTrip, 400.0),
             (CLASSIC, Measure::RoundTrip, 700.0),

@@ -2,7 +2,7 @@
 
 use fipsee_measure::machine;
 use fipsee_measure::plot::dots::{self, Row, Words};
-use fipsee_measure::plot::{KERNEL, OURS, RGBColor, THEIRS, YARDSTICK};
+use fipsee_measure::plot::{BASELINE, KERNEL, OURS, RGBColor, THEIRS};
 
 use super::Run;
 use crate::harness::{BURST, Outcome};
@@ -15,7 +15,7 @@ const SLOTS: u32 = 1024;
 const fn color_of(kind: Kind) -> RGBColor {
     match kind {
         Kind::Ours => OURS,
-        Kind::Yardstick => YARDSTICK,
+        Kind::Baseline => BASELINE,
         Kind::Ring | Kind::Library => THEIRS,
         Kind::Kernel => KERNEL,
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use fipsee_measure::claim::{self, Claim};
 use fipsee_measure::machine::{first_line, of_revision};
 use fipsee_measure::plot::curves::{self, Curve, Panel};
-use fipsee_measure::plot::{OURS, RGBColor, THEIRS, YARDSTICK, duration, rate};
+use fipsee_measure::plot::{BASELINE, OURS, RGBColor, THEIRS, duration, rate};
 use fipsee_measure::statistics::median;
 use serde_json::{Value, json};
 
@@ -138,8 +138,8 @@ fn json_of_series(load: &Load, rounds: &[&Figures]) -> Value {
 const CURVES: [(Load, &str, RGBColor, bool); 6] = [
     (Load::reads(FIP, 1), "fip_blk", OURS, false),
     (Load::reads(FIP, 1).polled(), "fip_blk, polled", OURS, true),
-    (Load::reads(HOST, 1), "null_blk in the guest (irqmode=0)", YARDSTICK, false),
-    (Load::reads(HOST, 1).polled(), "the same, polled", YARDSTICK, true),
+    (Load::reads(HOST, 1), "null_blk in the guest (irqmode=0)", BASELINE, false),
+    (Load::reads(HOST, 1).polled(), "the same, polled", BASELINE, true),
     (Load::reads(VIRTIO, 1), "virtio_blk, fipseed", THEIRS, false),
     (Load::reads(QEMU, 1), "virtio_blk, qemu-storage-daemon", THEIRS, true),
 ];

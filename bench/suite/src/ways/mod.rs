@@ -16,7 +16,7 @@ use peers::{Loop, THREAD};
 use crate::fio::Fio;
 use crate::matrix::Cell;
 
-pub(crate) use Kind::{Ours, Peer, Yardstick};
+pub(crate) use Kind::{Baseline, Ours, Peer};
 
 /// The owner of a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
     /// Another server of disks.
     Peer,
     /// No server at all: what the load generator, the kernel or a call can do.
-    Yardstick,
+    Baseline,
 }
 
 /// What one measurement gave.
@@ -188,13 +188,13 @@ pub(crate) const TUNING: [Entry; 11] = [
 
 /// Everything, in the order in which it is measured: what claims compare is side by side.
 pub(crate) const WAYS: [Entry; 24] = [
-    entry(CALL, Yardstick, one_at_a_time, |site| call::open(site, false)),
-    entry("in-process call, memory disk", Yardstick, one_at_a_time, |site| call::open(site, true)),
+    entry(CALL, Baseline, one_at_a_time, |site| call::open(site, false)),
+    entry("in-process call, memory disk", Baseline, one_at_a_time, |site| call::open(site, true)),
     entry(C_LIBRARY, Ours, any, |site| programs::c_library(site, "n")),
     entry(LIBRARY, Ours, any, |site| ours::library(site, "n")),
     entry("Rust library, memory disk", Ours, any, |site| ours::library(site, "m")),
     entry("C library, memory disk", Ours, any, |site| programs::c_library(site, "m")),
-    entry(FIO_NULL, Yardstick, any, through_fio::null),
+    entry(FIO_NULL, Baseline, any, through_fio::null),
     entry(ENGINE, Ours, any, |site| through_fio::engine(site, "n")),
     entry("fio engine, memory disk", Ours, any, |site| through_fio::engine(site, "m")),
     entry(GUEST_RINGS, Ours, any, guest::open),
@@ -210,6 +210,6 @@ pub(crate) const WAYS: [Entry; 24] = [
     entry(FUSE, Ours, any, |site| ours::fuse(site, "n")),
     entry("FUSE mount, memory disk", Ours, any, |site| ours::fuse(site, "m")),
     entry(PYTHON, Ours, claimed, programs::python),
-    entry("psync on tmpfs", Yardstick, one_at_a_time, |site| through_fio::on_tmpfs(site, "psync")),
-    entry("io_uring on tmpfs", Yardstick, any, |site| through_fio::on_tmpfs(site, "io_uring")),
+    entry("psync on tmpfs", Baseline, one_at_a_time, |site| through_fio::on_tmpfs(site, "psync")),
+    entry("io_uring on tmpfs", Baseline, any, |site| through_fio::on_tmpfs(site, "io_uring")),
 ];

@@ -2,7 +2,9 @@
 
 use fipsee_block::client::{Blocking, Disk, Error, Queue};
 use fipsee_ring::control::RefusalCode;
-use fipsee_testkit::{CorrectClient, Daemon, Scratch, as_user, as_user_of_group, assert_says, eventually, is_root, refusal_of, skip};
+use fipsee_testkit::{
+    CorrectClient, Daemon, Scratch, as_user, as_user_of_group, assert_says, eventually, is_root, refusal_of, skip,
+};
 use serde_json::json;
 
 fn attach_as(daemon: &Daemon, id: u32, groups: &[u32]) -> Result<(Disk, Vec<Queue>), Error> {

@@ -3,7 +3,7 @@
 use fipsee_measure::harness::Design;
 use fipsee_measure::plot::curves::{self, Curve, Panel, Points};
 use fipsee_measure::plot::heat::{Map, Picture};
-use fipsee_measure::plot::{FLOOR, OURS, THEIRS, YARDSTICK};
+use fipsee_measure::plot::{BASELINE, FLOOR, OURS, THEIRS};
 use fipsee_measure::statistics::Spread;
 use fipsee_ring::wait::WaitMode;
 
@@ -19,7 +19,7 @@ pub(super) fn sizes(report: &Report) -> Result<String, Error> {
         names: ["messages per burst", "cycles"],
         is_logarithmic: [true, false],
         curves: vec![
-            Curve::new("in the report, on its machine", YARDSTICK, there(pause)),
+            Curve::new("in the report, on its machine", BASELINE, there(pause)),
             Curve::new("one line bounced", FLOOR, floor(report, pause)),
             Curve::new("report's ring, here", THEIRS, here(report, Design::Classic, pause)),
             Curve::new("channel", OURS, here(report, Design::Channel, pause)),
