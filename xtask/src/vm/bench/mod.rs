@@ -25,7 +25,7 @@ const XTASK_VARIABLE: &str = "FIPSEE_XTASK";
 /// What it asks for.
 pub(crate) const BOOT: &str = "boot-vm";
 
-/// The suite with `arguments`, which calls [`boot`].
+/// The suite with `arguments`, which calls [`boot()`].
 pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
     let asks = arguments.iter().any(|argument| ["--help", "-h"].contains(&argument.as_str()));
     if !asks && std::env::var_os(DIST_VARIABLE).is_none() {
