@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{Doorbell, Random, assert_is_numbered, numbered, one_at_a_time, ring_pair, yield_to_peer};
+use crate::emulator;
 use fipsee_ring::Message;
 use fipsee_ring::clock;
 use fipsee_ring::cpu;
@@ -62,9 +63,9 @@ fn emulated() -> Vec<Strategy> {
     let mut strategies = Vec::new();
     if !cpu::features().has_waitpkg {
         let modes = [WaitMode::Umwait, WaitMode::Tpause, WaitMode::Adaptive];
-        strategies.extend(modes.map(|mode| with(mode, crate::emulator::waitpkg())));
+        strategies.extend(modes.map(|mode| with(mode, emulator::waitpkg())));
     }
-    if let Some(monitorx) = (!cpu::features().has_monitorx).then(crate::emulator::monitorx).flatten() {
+    if let Some(monitorx) = (!cpu::features().has_monitorx).then(emulator::monitorx).flatten() {
         strategies.extend([WaitMode::Monitorx, WaitMode::Adaptive].map(|mode| with(mode, monitorx)));
     }
     strategies
@@ -77,7 +78,7 @@ fn strategies() -> Vec<Strategy> {
         for (mode, unavailable) in WaitMode::ALL.iter().filter_map(|mode| Some((mode, mode.available().err()?))) {
             crate::common::skip(&format!("wait mode {mode} on this CPU"), unavailable.missing());
         }
-        if !cpu::features().has_monitorx && crate::emulator::monitorx().is_none() {
+        if !cpu::features().has_monitorx && emulator::monitorx().is_none() {
             crate::common::skip("wait mode monitorx, emulated", "the hypervisor carries MONITORX out, so it cannot be emulated");
         }
     });
@@ -273,7 +274,7 @@ fn exchange_with_delays(strategy: &Strategy, exchanges: u64) {
 fn no_message_is_missed_after_random_delays_in_both_directions() {
     let _alone = one_at_a_time();
     for strategy in strategies() {
-        crate::emulator::reset(false);
+        emulator::reset(false);
         exchange_with_delays(&strategy, EXCHANGES);
     }
 }
@@ -283,7 +284,7 @@ fn every_watched_line_wakes_without_the_help_of_a_deadline() {
     let _alone = one_at_a_time();
     for strategy in emulated() {
         let watches = strategy.mode != WaitMode::Tpause;
-        crate::emulator::reset(watches);
+        emulator::reset(watches);
         exchange_with_delays(&strategy, EXCHANGES);
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         println!(
@@ -310,7 +311,7 @@ fn message_after_any_silence_is_seen() {
     let _alone = one_at_a_time();
     let silences = [0, 1, 50, 1000, 20_000].map(Duration::from_micros);
     for strategy in strategies() {
-        crate::emulator::reset(false);
+        emulator::reset(false);
         let ask = move |mut side: Side<'_, SocketDoorbell>| {
             for (number, silence) in (0..).zip(silences.iter().cycle().take(10 * silences.len())) {
                 pass(*silence);
@@ -342,7 +343,7 @@ fn bind_to_first_cpu() {
 fn both_sides_on_one_cpu_get_their_turn() {
     let _alone = one_at_a_time();
     for strategy in strategies() {
-        crate::emulator::reset(false);
+        emulator::reset(false);
         let ask = |mut side: Side<'_, SocketDoorbell>| {
             bind_to_first_cpu();
             (0..200).for_each(|number| side.call(number));
@@ -360,7 +361,7 @@ fn both_sides_on_one_cpu_get_their_turn() {
 fn peer_that_is_gone_is_noticed_and_its_last_message_still_counts() {
     let _alone = one_at_a_time();
     for strategy in strategies() {
-        crate::emulator::reset(false);
+        emulator::reset(false);
         for delay_us in [0, 5, 100, 2000] {
             let (_, ring) = ring_pair(4, cpu::features().store);
             let (to, from) = ring_pair(4, cpu::features().store);
@@ -391,7 +392,7 @@ fn peer_that_is_gone_is_noticed_and_its_last_message_still_counts() {
 fn spurious_doorbells_are_harmless() {
     let _alone = one_at_a_time();
     for strategy in strategies() {
-        crate::emulator::reset(false);
+        emulator::reset(false);
         let is_done = &AtomicBool::new(false);
         let ask = |mut side: Side<'_, SocketDoorbell>| {
             let mut random = Random(1);
@@ -420,7 +421,7 @@ fn spurious_doorbells_are_harmless() {
 fn wait_ends_at_its_deadline_and_not_before() {
     let _alone = one_at_a_time();
     for strategy in strategies() {
-        crate::emulator::reset(false);
+        emulator::reset(false);
         let (_, ring) = ring_pair(4, cpu::features().store);
         let (_to, from) = ring_pair(4, cpu::features().store);
         let (_theirs, ours) = SocketDoorbell::pair().expect("a socket pair");
@@ -439,7 +440,7 @@ fn wait_ends_at_its_deadline_and_not_before() {
 #[test]
 fn only_adaptive_and_sleep_ever_ask_for_the_doorbell() {
     let _alone = one_at_a_time();
-    crate::emulator::reset(false);
+    emulator::reset(false);
     let (_to, from) = ring_pair(4, cpu::features().store);
     let reader = Reader::new(from, Cursor::at_start(0), &Tuning::default());
     for strategy in strategies() {
