@@ -1,21 +1,19 @@
 //! The admin socket: one JSON request per line, one JSON answer per line (docs/admin.md).
 
-use std::collections::BTreeSet;
+mod change;
+mod view;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use fipsee_block::disk::Disk;
-use fipsee_block::wire::{BlockInfo, CAPABILITY_NAMES, CAPABILITY_WRITE};
 use fipsee_ring::doorbell::EventDoorbell;
 use fipsee_ring::listener::Listener;
 use fipsee_ring::mailbox::Mailbox;
-use fipsee_serve::Metric;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::SocketFlags;
 use serde::Deserialize;
@@ -23,15 +21,13 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::confine::Confinement;
-use crate::export::{AttachedClient, Export, Role};
 use crate::fault_log::FaultLog;
 use crate::live::Live;
 use crate::log::LogLevel;
 use crate::services::Registry;
-use crate::services::block::declared::faults;
 use crate::transport::unix::HandOver;
 use crate::transport::vhost_user::VhostUserSockets;
-use crate::worker::{self, WorkerHandle};
+use crate::worker::WorkerHandle;
 
 const MAX_REQUEST_BYTES: u64 = 4096;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -205,7 +201,7 @@ impl Admin {
             Request::Info { disk } => {
                 let export = self.live.now().find(&disk)?.clone();
                 let mut description = self.describe(&export);
-                description["clients"] = export.attached().iter().map(describe_client).collect();
+                description["clients"] = export.attached().iter().map(view::describe_client).collect();
                 description
             }
             Request::Stat => self.stat(),
@@ -218,135 +214,6 @@ impl Admin {
             }
         }))
     }
-
-    fn describe(&self, export: &Export) -> Value {
-        let info: BlockInfo = export.info(false);
-        let (io, unit_bytes) = export.io().unzip();
-        let mut description = json!({
-            "disk": export.name(),
-            "kind": export.disk.kind(),
-            "size_bytes": info.size_bytes(),
-            "first_sector": info.first_sector,
-            "last_sector": info.first_sector + info.sector_count - 1,
-            "block_bytes": info.block_bytes,
-            "io": io,
-            "direct_unit_bytes": unit_bytes.flatten(),
-            "optimal_bytes": info.optimal_bytes,
-            "max_transfer_bytes": info.max_transfer_bytes,
-            "max_range_bytes": u64::from(info.max_range_sectors) * 512,
-            "max_segments": info.max_segments,
-            "read_only": !info.can(CAPABILITY_WRITE),
-            "exclusive": export.spec.exclusive,
-            "shared": export.spec.shared,
-            "claimed": export.attached().iter().any(|client| client.role == Role::SoleWriter),
-            "capabilities": CAPABILITY_NAMES.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
-            "attached": export.attached().len(),
-            "vhost_user": self.vms.paths_of(export).iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
-            "errors": null,
-            "stalled": null,
-        });
-        for (name, metric) in faults(&export.disk).into_iter().flatten() {
-            description[name] = to_json(metric);
-        }
-        description
-    }
-
-    fn attach(&self, disk: &str, path: &Path) -> Result<Value, String> {
-        let export = self.live.now().find(disk)?.clone();
-        if !path.is_absolute() {
-            return Err(format!("{} is no absolute path; the daemon has another working directory", path.display()));
-        }
-        self.vms.add(vec![self.new_socket(&export, path)?]);
-        tracing::info!(disk, path = %path.display(), "serves virtual machines");
-        Ok(self.describe(&export))
-    }
-
-    fn detach(&self, path: &Path) -> Result<Value, String> {
-        let exports = self.live.now().exports.clone();
-        let is_there = |export: &&Arc<Export>| self.vms.paths_of(export).iter().any(|other| other == path);
-        let export = exports.iter().find(is_there).ok_or_else(|| {
-            let paths = exports.iter().flat_map(|export| self.vms.paths_of(export));
-            let paths: Vec<_> = paths.map(|path| path.display().to_string()).collect();
-            let there = if paths.is_empty() { "there is none".to_owned() } else { format!("there are: {}", paths.join(", ")) };
-            format!("no vhost-user socket {} here; {there}", path.display())
-        })?;
-        self.vms.retire(|_, other| other == path)?;
-        self.vms.remove_retired();
-        tracing::info!(disk = export.name(), path = %path.display(), "no longer serves virtual machines there");
-        Ok(self.describe(export))
-    }
-
-    fn stat(&self) -> Value {
-        let workers = self.workers.iter().enumerate().map(|(index, worker)| {
-            json!({
-                "worker": index,
-                "cpu": worker.place.cpu,
-                "queues": worker.counters.queues.load(Ordering::Relaxed),
-                "sleeps": worker.counters.sleeps.load(Ordering::Relaxed),
-            })
-        });
-        let mut stat = json!({ "uptime_s": self.started.elapsed().as_secs(), "workers": workers.collect::<Vec<_>>() });
-        for (name, metric) in self.registry.metrics() {
-            stat[name] = to_json(metric);
-        }
-        stat
-    }
-
-    fn resize(&self, &Resize { ref disk, size_bytes, shrink, force }: &Resize) -> Result<Value, String> {
-        let export = self.live.now().find(disk)?.clone();
-        let block_bytes = u64::from(export.disk.info().block_bytes);
-        if size_bytes == 0 || !size_bytes.is_multiple_of(block_bytes) {
-            return Err(format!(
-                "size {size_bytes} is 0 or no multiple of the logical block size {block_bytes}; choose one that is"
-            ));
-        }
-        let lost_bytes = export.info(false).size_bytes().saturating_sub(size_bytes);
-        if lost_bytes > 0 {
-            check_shrinking(&export, lost_bytes, shrink, force)?;
-        }
-        export.disk.resize(size_bytes / 512)?;
-        let info = export.disk.info();
-        for worker in &self.workers {
-            worker.mailbox.send_all(worker::announce_resize(&export, info));
-        }
-        self.vms.resized(&export);
-        match lost_bytes {
-            0 => tracing::info!(disk, size_bytes, "resized"),
-            _ => tracing::warn!(disk, size_bytes, lost_bytes, "resized; the data beyond the new size is lost"),
-        }
-        Ok(self.describe(&export))
-    }
-}
-
-fn describe_client(client: &AttachedClient) -> Value {
-    json!({
-        "client": client.client,
-        "kind": client.kind.name(),
-        "pid": client.pid,
-        "uid": client.uid,
-        "queues": client.queues.len(),
-        "worker_cpus": client.worker_cpus,
-        "sole_writer": client.role == Role::SoleWriter,
-        "leaving": client.leaving,
-    })
-}
-
-/// May the last `lost_bytes` of a disk be given up?
-fn check_shrinking(export: &Export, lost_bytes: u64, shrink: bool, force: bool) -> Result<(), String> {
-    let (name, old_bytes) = (export.name(), export.info(false).size_bytes());
-    let pids: BTreeSet<i32> = export.attached().iter().map(|client| client.pid).collect();
-    let shrink = (!shrink).then_some("--shrink (\"shrink\": true)");
-    let force = (!pids.is_empty() && !force).then_some("--force (\"force\": true)");
-    let missing: Vec<_> = shrink.into_iter().chain(force).collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let pids: Vec<String> = pids.iter().take(8).map(i32::to_string).collect();
-    let used = if pids.is_empty() { String::new() } else { format!(", and it is in use by process {}", pids.join(", ")) };
-    Err(format!(
-        "disk '{name}' has {old_bytes} bytes: its last {lost_bytes} bytes would be lost{used}; add {} if that is meant",
-        missing.join(" and ")
-    ))
 }
 
 fn parse(line: &str) -> Result<Request, String> {
@@ -367,13 +234,4 @@ pub fn check(line: &str) -> Result<(), String> {
 fn is_readable(fd: &impl AsFd) -> bool {
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     rustix::event::poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).is_ok_and(|count| count > 0)
-}
-
-fn to_json(metric: Metric) -> Value {
-    match metric {
-        Metric::Number(number) => number.into(),
-        Metric::Text(text) => text.into(),
-        Metric::List(list) => list.into_iter().map(to_json).collect(),
-        Metric::Named(named) => named.into_iter().map(|(name, metric)| (name, to_json(metric))).collect(),
-    }
 }

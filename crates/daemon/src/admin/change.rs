@@ -1,0 +1,82 @@
+//! Changes of disks and sockets that the admin socket requests.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use fipsee_block::disk::Disk;
+use serde_json::Value;
+
+use super::{Admin, Resize};
+use crate::export::Export;
+use crate::worker;
+
+impl Admin {
+    pub(super) fn attach(&self, disk: &str, path: &Path) -> Result<Value, String> {
+        let export = self.live.now().find(disk)?.clone();
+        if !path.is_absolute() {
+            return Err(format!("{} is no absolute path; the daemon has another working directory", path.display()));
+        }
+        self.vms.add(vec![self.new_socket(&export, path)?]);
+        tracing::info!(disk, path = %path.display(), "serves virtual machines");
+        Ok(self.describe(&export))
+    }
+
+    pub(super) fn detach(&self, path: &Path) -> Result<Value, String> {
+        let exports = self.live.now().exports.clone();
+        let is_there = |export: &&Arc<Export>| self.vms.paths_of(export).iter().any(|other| other == path);
+        let export = exports.iter().find(is_there).ok_or_else(|| {
+            let paths = exports.iter().flat_map(|export| self.vms.paths_of(export));
+            let paths: Vec<_> = paths.map(|path| path.display().to_string()).collect();
+            let there = if paths.is_empty() { "there is none".to_owned() } else { format!("there are: {}", paths.join(", ")) };
+            format!("no vhost-user socket {} here; {there}", path.display())
+        })?;
+        self.vms.retire(|_, other| other == path)?;
+        self.vms.remove_retired();
+        tracing::info!(disk = export.name(), path = %path.display(), "no longer serves virtual machines there");
+        Ok(self.describe(export))
+    }
+
+    pub(super) fn resize(&self, &Resize { ref disk, size_bytes, shrink, force }: &Resize) -> Result<Value, String> {
+        let export = self.live.now().find(disk)?.clone();
+        let block_bytes = u64::from(export.disk.info().block_bytes);
+        if size_bytes == 0 || !size_bytes.is_multiple_of(block_bytes) {
+            return Err(format!(
+                "size {size_bytes} is 0 or no multiple of the logical block size {block_bytes}; choose one that is"
+            ));
+        }
+        let lost_bytes = export.info(false).size_bytes().saturating_sub(size_bytes);
+        if lost_bytes > 0 {
+            check_shrinking(&export, lost_bytes, shrink, force)?;
+        }
+        export.disk.resize(size_bytes / 512)?;
+        let info = export.disk.info();
+        for worker in &self.workers {
+            worker.mailbox.send_all(worker::announce_resize(&export, info));
+        }
+        self.vms.resized(&export);
+        match lost_bytes {
+            0 => tracing::info!(disk, size_bytes, "resized"),
+            _ => tracing::warn!(disk, size_bytes, lost_bytes, "resized; the data beyond the new size is lost"),
+        }
+        Ok(self.describe(&export))
+    }
+}
+
+/// May the last `lost_bytes` of a disk be given up?
+fn check_shrinking(export: &Export, lost_bytes: u64, shrink: bool, force: bool) -> Result<(), String> {
+    let (name, old_bytes) = (export.name(), export.info(false).size_bytes());
+    let pids: BTreeSet<i32> = export.attached().iter().map(|client| client.pid).collect();
+    let shrink = (!shrink).then_some("--shrink (\"shrink\": true)");
+    let force = (!pids.is_empty() && !force).then_some("--force (\"force\": true)");
+    let missing: Vec<_> = shrink.into_iter().chain(force).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let pids: Vec<String> = pids.iter().take(8).map(i32::to_string).collect();
+    let used = if pids.is_empty() { String::new() } else { format!(", and it is in use by process {}", pids.join(", ")) };
+    Err(format!(
+        "disk '{name}' has {old_bytes} bytes: its last {lost_bytes} bytes would be lost{used}; add {} if that is meant",
+        missing.join(" and ")
+    ))
+}

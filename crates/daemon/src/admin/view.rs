@@ -1,0 +1,83 @@
+//! What is served, as the admin socket's answers describe it (docs/admin.md).
+
+use std::sync::atomic::Ordering;
+
+use fipsee_block::wire::{BlockInfo, CAPABILITY_NAMES, CAPABILITY_WRITE};
+use fipsee_serve::Metric;
+use serde_json::{Value, json};
+
+use super::Admin;
+use crate::export::{AttachedClient, Export, Role};
+use crate::services::block::declared::faults;
+
+impl Admin {
+    pub(super) fn describe(&self, export: &Export) -> Value {
+        let info: BlockInfo = export.info(false);
+        let (io, unit_bytes) = export.io().unzip();
+        let mut description = json!({
+            "disk": export.name(),
+            "kind": export.disk.kind(),
+            "size_bytes": info.size_bytes(),
+            "first_sector": info.first_sector,
+            "last_sector": info.first_sector + info.sector_count - 1,
+            "block_bytes": info.block_bytes,
+            "io": io,
+            "direct_unit_bytes": unit_bytes.flatten(),
+            "optimal_bytes": info.optimal_bytes,
+            "max_transfer_bytes": info.max_transfer_bytes,
+            "max_range_bytes": u64::from(info.max_range_sectors) * 512,
+            "max_segments": info.max_segments,
+            "read_only": !info.can(CAPABILITY_WRITE),
+            "exclusive": export.spec.exclusive,
+            "shared": export.spec.shared,
+            "claimed": export.attached().iter().any(|client| client.role == Role::SoleWriter),
+            "capabilities": CAPABILITY_NAMES.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
+            "attached": export.attached().len(),
+            "vhost_user": self.vms.paths_of(export).iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
+            "errors": null,
+            "stalled": null,
+        });
+        for (name, metric) in faults(&export.disk).into_iter().flatten() {
+            description[name] = to_json(metric);
+        }
+        description
+    }
+
+    pub(super) fn stat(&self) -> Value {
+        let workers = self.workers.iter().enumerate().map(|(index, worker)| {
+            json!({
+                "worker": index,
+                "cpu": worker.place.cpu,
+                "queues": worker.counters.queues.load(Ordering::Relaxed),
+                "sleeps": worker.counters.sleeps.load(Ordering::Relaxed),
+            })
+        });
+        let mut stat = json!({ "uptime_s": self.started.elapsed().as_secs(), "workers": workers.collect::<Vec<_>>() });
+        for (name, metric) in self.registry.metrics() {
+            stat[name] = to_json(metric);
+        }
+        stat
+    }
+}
+
+pub(super) fn describe_client(client: &AttachedClient) -> Value {
+    json!({
+        "client": client.client,
+        "kind": client.kind.name(),
+        "pid": client.pid,
+        "uid": client.uid,
+        "queues": client.queues.len(),
+        "worker_cpus": client.worker_cpus,
+        "sole_writer": client.role == Role::SoleWriter,
+        "leaving": client.leaving,
+    })
+}
+
+fn to_json(metric: Metric) -> Value {
+    match metric {
+        Metric::Number(number) => number.into(),
+        Metric::Text(text) => text.into(),
+        Metric::List(list) => list.into_iter().map(to_json).collect(),
+        Metric::Named(named) => named.into_iter().map(|(name, metric)| (name, to_json(metric))).collect(),
+    }
+}
