@@ -51,13 +51,18 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// For steps that run in this thread beside others: they get the time that those leave, and print nothing before they end.
+    /// For steps that run beside others: nothing is printed before they end.
+    pub(crate) fn kept() -> Self {
+        Self { kept: Some(String::new()), ..Self::default() }
+    }
+
+    /// Likewise, and what this thread starts gets only the time that others leave.
     pub(crate) fn beside() -> Self {
         // A thread's children inherit its scheduling class. Without the program they disturb a little more.
         let thread = std::fs::read_link("/proc/thread-self").unwrap_or_default();
         let thread = thread.file_name().unwrap_or_default().to_owned();
         let _ = output(Command::new("chrt").args(["--idle", "--pid", "0"]).arg(thread));
-        Self { kept: Some(String::new()), ..Self::default() }
+        Self::kept()
     }
 
     /// Take over what ran beside.

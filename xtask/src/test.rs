@@ -12,15 +12,28 @@ use crate::{cargo, ci, deb, setup, simulate, vm};
 /// How a test says, past the capture of its output, that a check could not run; see `fipsee_testkit::skip`.
 const SKIP_MARK: &str = "fipsee-skip: ";
 
-/// Setup, then every tier. What compiles and computes runs beside the tests, which mostly wait, in the time that they leave.
+/// Setup, then every tier. The tests mostly wait: guests run beside them, and what compiles and computes in the time that both
+/// leave.
 pub(crate) fn run(root: &Path, tally: &mut Tally) {
     let setup = setup::run();
     let dist = Dist::new(root);
     let (built, is_built) = mpsc::channel();
+    let (prepared, is_prepared) = mpsc::channel();
+    let (shipped, is_shipped) = mpsc::channel();
     thread::scope(|scope| {
+        let programs = dist.prefix.join("bin");
+        let guests = scope.spawn(move || {
+            let mut tally = Tally::kept();
+            // A sender that is gone has panicked, which is reported below.
+            if is_prepared.recv().is_ok() && is_shipped.recv().is_ok() {
+                vm::tier(root, &programs, &mut tally);
+            }
+            tally
+        });
         let beside = scope.spawn(move || {
             let mut tally = Tally::beside();
             vm::prepare(root, &mut tally);
+            let _ = prepared.send(());
             ci::run(root, &mut tally);
             if is_built.recv() == Ok(true) {
                 simulate::tier(root, &mut tally);
@@ -30,18 +43,20 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
         dist::run(&dist, tally);
         deb::run(&dist, tally);
         let is_built = build(root, &["--workspace"], tally);
+        let _ = shipped.send(());
         // If the other thread has ended, its panic is reported below.
         let _ = built.send(is_built);
         ci::test_peers(root, tally);
         if is_built {
             run_tests(test_command(root, &setup, &["--workspace"]).env(dist::DIST_VARIABLE, &dist.prefix), tally);
         }
-        match beside.join() {
-            Ok(beside) => tally.join(beside),
-            Err(_) => tally.check("tier 1", || Err("what ran beside the tests panicked, as shown above".to_owned())),
+        for (name, lane) in [("tier 1", beside), ("tier 2", guests)] {
+            match lane.join() {
+                Ok(lane) => tally.join(lane),
+                Err(_) => tally.check(name, || Err("what ran beside the tests panicked, as shown above".to_owned())),
+            }
         }
     });
-    vm::tier(root, &dist.prefix.join("bin"), tally);
     tally.skip("tier 3 bench", "needs a quiet machine, run `cargo xtask bench` and `cargo xtask bench ipc`");
 }
 

@@ -14,9 +14,13 @@ fn run_shipped_job_file(test: &str, file: &str, disks: &[&str]) {
     let (Some(fio), Some(path)) = (Fio::new(test, &daemon), shipped(test, &format!("share/doc/fipsee/fio/{file}.fio"))) else {
         return;
     };
+    // As shipped, but for the time of a job: here it shall work, not measure.
+    let short = fio.directory.join(format!("{file}.fio"));
+    std::fs::write(&short, std::fs::read_to_string(&path).expect("a job file").replace("runtime=2\n", "runtime=500ms\n"))
+        .expect("a copy of it");
     for disk in disks {
         let mut command = fio.command();
-        command.arg("--output-format=json").env("DISK", disk).env("JOBS", "2").arg(&path);
+        command.arg("--output-format=json").env("DISK", disk).env("JOBS", "2").arg(&short);
         for job in fio.jobs_of(&mut command) {
             let done = number(&job, "read total_ios") + number(&job, "write total_ios");
             assert!(done > 0.0, "{file} on {disk}: {job}");

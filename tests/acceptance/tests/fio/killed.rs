@@ -59,7 +59,10 @@ fn disk_outlives_fio(options: &str) {
 
 #[test]
 fn acknowledged_writes_are_there_when_fio_was_killed() {
-    for options in ["iodepth=32", "iodepth=1", "iodepth=16 mem=mmap iodepth_batch_submit=8 fsync=64"] {
-        disk_outlives_fio(options);
-    }
+    // Each mostly waits for fio to start and to look for its trigger.
+    std::thread::scope(|scope| {
+        for options in ["iodepth=32", "iodepth=1", "iodepth=16 mem=mmap iodepth_batch_submit=8 fsync=64"] {
+            scope.spawn(move || disk_outlives_fio(options));
+        }
+    });
 }
