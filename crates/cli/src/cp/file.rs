@@ -2,8 +2,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use fipsee_block::disk::file::lock_to_overwrite;
+use rustix::fs::OFlags;
 
 use super::sink::Sink;
 use super::source::{Piece, Source};
@@ -115,18 +118,31 @@ enum SinkKind {
 }
 
 impl FileSink {
-    /// Create or empty the file at `path`, or open the device there. `size_bytes` is the length of the copy, if known.
+    /// Create or empty the file at `path`, or open the device there. `size_bytes` is the length of the copy, if known. What a
+    /// daemon serves or another program has locked is refused with its content as it was.
     pub(super) fn create(path: &Path, size_bytes: Option<u64>) -> Result<Self, Error> {
         let shown = path.display().to_string();
         let cannot = |error: std::io::Error| Error::io(format_args!("write {shown}"), &error);
         let found = std::fs::metadata(path).ok().map(|metadata| metadata.file_type());
-        let mut file = match found {
-            Some(kind) if !kind.is_file() => OpenOptions::new().write(true).open(path),
-            _ => File::create(path),
-        }
-        .map_err(cannot)?;
+        let mut open = OpenOptions::new();
+        open.write(true);
+        match found {
+            // Refused by the kernel while the device is mounted or part of another.
+            Some(kind) if kind.is_block_device() => open.custom_flags(OFlags::EXCL.bits().cast_signed()),
+            Some(kind) if !kind.is_file() => &mut open,
+            // Not emptied before it is locked.
+            _ => open.create(true).truncate(false),
+        };
+        let mut file = open.open(path).map_err(|error| match error.kind() {
+            ErrorKind::ResourceBusy => format!("{shown} is mounted or otherwise in use; unmount it, or choose another").into(),
+            _ => cannot(error),
+        })?;
         let opened = file.metadata().map_err(cannot)?.file_type();
+        if opened.is_file() || opened.is_block_device() {
+            lock_to_overwrite(path, &file).map_err(|text| format!("{text}, or choose another destination"))?;
+        }
         let kind = if opened.is_file() {
+            file.set_len(0).map_err(cannot)?;
             SinkKind::Regular
         } else if opened.is_block_device() {
             let room_bytes = file.seek(SeekFrom::End(0)).map_err(cannot)?;
