@@ -1,6 +1,7 @@
 //! The program `fipsee`, by its subcommands, mostly with a daemon that it serves.
 
 mod alone;
+mod background;
 mod claims;
 mod cp;
 mod ext4_image;
