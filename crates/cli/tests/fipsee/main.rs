@@ -10,3 +10,4 @@ mod program;
 mod report;
 mod topology;
 mod verify_matrix;
+mod vm_args;
