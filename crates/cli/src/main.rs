@@ -4,6 +4,7 @@
 
 mod admin;
 mod attach;
+mod completion;
 mod cp;
 mod demo;
 mod doctor;
@@ -89,6 +90,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    completion::answer();
     let cli = Cli::parse();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,

@@ -3,6 +3,7 @@
 mod alone;
 mod background;
 mod claims;
+mod completion;
 mod cp;
 mod ext4_image;
 mod look;
