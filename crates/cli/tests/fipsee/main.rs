@@ -2,9 +2,11 @@
 
 mod alone;
 mod background;
+mod bench;
 mod claims;
 mod completion;
 mod cp;
+mod cp_interrupted;
 mod ext4_image;
 mod look;
 mod program;
