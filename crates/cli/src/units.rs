@@ -7,6 +7,11 @@ pub(crate) fn bytes(count: u64) -> String {
     scaled(NumberPrefix::binary(to_f64(count)), "B")
 }
 
+/// A number of bytes, and which it is exactly.
+pub(crate) fn exact_bytes(count: u64) -> String {
+    if count < 1024 { format!("{count} bytes") } else { format!("{} ({count} bytes)", bytes(count)) }
+}
+
 /// Bytes per second.
 pub(crate) fn byte_rate(bytes_per_second: f64) -> String {
     scaled(NumberPrefix::binary(bytes_per_second), "B/s")
@@ -69,6 +74,8 @@ mod tests {
         assert_eq!(bytes(1536), "1.50 KiB");
         assert_eq!(bytes((1 << 30) + 512), "1.00 GiB");
         assert_eq!(bytes(u64::MAX), "16 EiB");
+        assert_eq!(exact_bytes(100), "100 bytes");
+        assert_eq!(exact_bytes(1536), "1.50 KiB (1536 bytes)");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::session::Session;
 use super::source::{DiskSource, Piece, Source};
 use super::{Copied, Manner};
 use crate::error::Error;
+use crate::units;
 
 /// Checksums of the pieces of a stream, which cannot be read a second time.
 pub(super) struct Digests {
@@ -100,9 +101,8 @@ fn differs(destination: &Endpoint, offset_bytes: u64) -> Error {
 fn proceed(manner: &Manner, destination: &Endpoint, copied: &Copied, compared_bytes: u64) -> Result<(), Error> {
     manner.bar.set_position(compared_bytes);
     let Some(signal) = manner.interrupt.signal() else { return Ok(()) };
-    let total_bytes = copied.total_bytes;
-    let text =
-        format!("{destination} has all {total_bytes} bytes, flushed; the first {compared_bytes} were compared and are right");
+    let [total, compared] = [copied.total_bytes, compared_bytes].map(units::exact_bytes);
+    let text = format!("{destination} has all {total}, flushed; the first {compared} were compared and are right");
     Err(Error::interrupted(signal, text))
 }
 
@@ -145,7 +145,7 @@ fn reopen(destination: &Endpoint, manner: &Manner, total_bytes: u64) -> Result<S
     };
     let session = Session::attach(socket, name, true, manner)?;
     let end_bytes = total_bytes.next_multiple_of(session.info().block_bytes.into());
-    Ok(Source::Disk(DiskSource::new(session, end_bytes)?))
+    Ok(Source::Disk(Box::new(DiskSource::new(session, end_bytes)?)))
 }
 
 fn compare_digests(

@@ -9,6 +9,7 @@ use super::sink::Sink;
 use super::source::{Piece, Source, Stream};
 use super::{Manner, ZERO_RUN_BYTES, ZEROES};
 use crate::error::Error;
+use crate::units;
 
 /// A file or block device that is read from its start.
 pub(super) struct FileSource {
@@ -191,11 +192,11 @@ impl Sink for FileSink {
         Ok(())
     }
     fn remains(&self, bytes: u64) -> String {
-        let shown = &self.shown;
+        let (shown, bytes) = (&self.shown, units::exact_bytes(bytes));
         match self.kind {
-            SinkKind::Regular => format!("{shown} has the first {bytes} bytes, flushed, and ends there"),
-            SinkKind::Device => format!("{shown} has the first {bytes} bytes, flushed; the rest is as it was"),
-            SinkKind::Stream => format!("{shown} got the first {bytes} bytes"),
+            SinkKind::Regular => format!("{shown} has the first {bytes}, flushed, and ends there"),
+            SinkKind::Device => format!("{shown} has the first {bytes}, flushed; the rest is as it was"),
+            SinkKind::Stream => format!("{shown} got the first {bytes}"),
         }
     }
 }

@@ -151,9 +151,9 @@ fn copy_and_verify(
     let rate = units::byte_rate(units::per_second(copied.total_bytes, elapsed.as_secs_f64()));
     let verified = if arguments.verify { ", verified" } else { "" };
     Ok(format!(
-        "copied {} bytes ({} as zeroes) from {from} to {to} in {:.2} s, {rate}{verified}",
-        copied.total_bytes,
-        copied.zero_bytes,
+        "copied {}, {} of them as zeroes, from {from} to {to} in {:.2} s, {rate}{verified}",
+        units::exact_bytes(copied.total_bytes),
+        units::bytes(copied.zero_bytes),
         elapsed.as_secs_f64()
     ))
 }
@@ -190,12 +190,12 @@ impl Progress {
         let note = || eprintln!("note: interrupted; finishing what is in flight. A second signal ends it at once");
         let last_words = move || {
             at_second.finish_and_clear();
-            let bytes = progress.complete_bytes.load(Ordering::Relaxed);
+            let bytes = units::exact_bytes(progress.complete_bytes.load(Ordering::Relaxed));
             if progress.is_flushed.load(Ordering::Relaxed) {
-                eprintln!("error: interrupted: {shown} has all {bytes} bytes, flushed; they were not all compared");
+                eprintln!("error: interrupted: {shown} has all {bytes}, flushed; they were not all compared");
             } else {
                 eprintln!(
-                    "error: interrupted: {shown} has at least the first {bytes} bytes, not flushed; repeat the command for all of it"
+                    "error: interrupted: {shown} has at least the first {bytes}, not flushed; repeat the command for all of it"
                 );
             }
         };

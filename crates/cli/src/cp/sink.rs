@@ -8,6 +8,7 @@ use super::file::FileSink;
 use super::session::{Session, Work};
 use super::{ALIGN_BYTES, Manner};
 use crate::error::Error;
+use crate::units;
 
 /// The destination of the bytes.
 pub(super) trait Sink {
@@ -160,8 +161,8 @@ impl Sink for DiskSink {
     }
 
     fn remains(&self, bytes: u64) -> String {
-        let name = self.session.name();
-        format!("disk '{name}' has the first {bytes} bytes, flushed; the rest of its {} is as it was", self.size_bytes)
+        let (name, bytes, size) = (self.session.name(), units::exact_bytes(bytes), units::bytes(self.size_bytes));
+        format!("disk '{name}' has the first {bytes}, flushed; the rest of its {size} is as it was")
     }
 
     fn finish(mut self: Box<Self>, total_bytes: u64) -> Result<(), Error> {

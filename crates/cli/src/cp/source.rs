@@ -26,7 +26,7 @@ pub(super) enum Piece {
 /// The source of the bytes.
 pub(super) enum Source {
     /// A disk.
-    Disk(DiskSource),
+    Disk(Box<DiskSource>),
     /// A file with offsets.
     File(FileSource),
     /// What can be read only once.
@@ -39,7 +39,7 @@ impl Source {
             Endpoint::Disk { name, socket } => {
                 let session = Session::attach(socket, name, true, manner)?;
                 let size_bytes = session.info().size_bytes();
-                Ok(Self::Disk(DiskSource::new(session, size_bytes)?))
+                Ok(Self::Disk(Box::new(DiskSource::new(session, size_bytes)?)))
             }
             Endpoint::File(path) => super::file::open_source(path, manner),
             Endpoint::Standard => {
