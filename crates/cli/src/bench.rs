@@ -105,7 +105,13 @@ pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
         verify: arguments.verify,
         range_bytes: (arguments.offset, arguments.range),
     };
-    let interrupt = Interrupt::watch(|| {}, || {})?;
+    let verify = arguments.verify;
+    let note = move || {
+        if verify {
+            eprintln!("note: interrupted; reading back what was written. A second signal ends it at once");
+        }
+    };
+    let interrupt = Interrupt::watch(note, || {})?;
     let report = load::run_until(&settings, &|| interrupt.signal().is_some()).map_err(|error| error.to_string())?;
     if let Some(note) = granted_less(arguments, &report) {
         eprintln!("note: {note}");

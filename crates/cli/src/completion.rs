@@ -20,10 +20,15 @@ pub(crate) fn answer() {
     CompleteEnv::with_factory(command).shells(SHELLS).complete();
 }
 
-/// Write what makes `shell` ask.
+/// Write the file that makes `shell` ask.
 pub(crate) fn write_registration(shell: &str, to: &mut dyn Write) -> io::Result<()> {
     let completer = SHELLS.completer(shell).ok_or_else(|| io::Error::other(format!("there is no completion for {shell}")))?;
-    completer.write_registration("COMPLETE", "fipsee", "fipsee", "fipsee", to)
+    completer.write_registration("COMPLETE", "fipsee", "fipsee", "fipsee", to)?;
+    if shell == "zsh" {
+        // It runs the file when the first command line is completed, and wants the candidates of that.
+        writeln!(to, "if [ \"$funcstack[1]\" = _fipsee ]; then _clap_dynamic_completer_fipsee; fi")?;
+    }
+    Ok(())
 }
 
 /// The command line with candidates for what only the daemon knows.
