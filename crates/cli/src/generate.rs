@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 
 use crate::error::Error;
-use crate::{Cli, serve};
+use crate::{Cli, completion, serve};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -64,7 +64,11 @@ fn generate(directory: &Path, date: &str) -> io::Result<()> {
             (Shell::Fish, format!("fish/vendor_completions.d/{name}.fish")),
         ] {
             let mut text = Vec::new();
-            clap_complete::generate(shell, &mut command.clone(), name, &mut text);
+            match name {
+                // It completes its command lines itself.
+                "fipsee" => completion::write_registration(&shell.to_string(), &mut text)?,
+                _ => clap_complete::generate(shell, &mut command.clone(), name, &mut text),
+            }
             write(&directory.join(path), &text)?;
         }
     }

@@ -15,8 +15,13 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
+/// What the daemon serves.
+pub(crate) fn ask(socket: &Path) -> Result<Value, Error> {
+    Ok(admin::ask(socket, &json!({ "request": "list" }))?)
+}
+
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
-    let answer = admin::ask(socket, &json!({ "request": "list" }))?;
+    let answer = ask(socket)?;
     if arguments.json {
         return output::print_json(&answer);
     }

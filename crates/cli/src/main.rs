@@ -4,12 +4,15 @@
 
 mod admin;
 mod attach;
+mod bench;
+mod completion;
 mod cp;
 mod demo;
 mod doctor;
 mod error;
 mod generate;
 mod info;
+mod interrupt;
 mod ls;
 mod mount;
 mod output;
@@ -69,7 +72,7 @@ enum Command {
     /// Serve a disk as a file, through FUSE, to programs that know only files
     Mount(mount::Arguments),
     /// Put load on a disk and measure it
-    Bench(fipsee::bench::Options),
+    Bench(bench::Arguments),
     /// Measure the ring alone: bursts of messages between two processes, no daemon
     Ping(ping::Arguments),
     /// Show the machine's CPUs, measure what moving a cache line between them costs, recommend where workers and clients run
@@ -89,12 +92,13 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    completion::answer();
     let cli = Cli::parse();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
-            ExitCode::FAILURE
+            ExitCode::from(error.exit_code())
         }
     }
 }
@@ -114,7 +118,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Reload(arguments) => reload::run(&socket, &arguments),
         Command::Cp(arguments) => cp::run(&socket, &arguments),
         Command::Mount(arguments) => mount::run(&socket, &arguments),
-        Command::Bench(options) => Ok(fipsee::bench::run(&socket, &options)?),
+        Command::Bench(arguments) => bench::run(&socket, &arguments),
         Command::Ping(arguments) => ping::run(&arguments),
         Command::Topology(arguments) => topology::run(&arguments),
         Command::Serve(arguments) => serve::run(arguments),

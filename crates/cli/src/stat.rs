@@ -144,8 +144,8 @@ fn render_disks(stat: &Value) -> Option<String> {
 
 fn render_rates(stat: &Value) -> String {
     let queues = queues(stat, "/s", |queue, (_, key, _, is_bytes)| {
-        let rate = units::count(queue.get(key).and_then(Value::as_f64).unwrap_or(0.0));
-        if is_bytes { format!("{rate}B") } else { rate }
+        let rate = queue.get(key).and_then(Value::as_f64).unwrap_or(0.0);
+        if is_bytes { units::byte_rate(rate) } else { units::count(rate) }
     });
     format!("{queues}\n")
 }
