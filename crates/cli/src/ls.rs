@@ -16,7 +16,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
-    let answer = admin::ask(socket, &json!({ "request": "list" }))?;
+    let answer = admin::ask(socket, "disk.list", &json!({}))?;
     if arguments.json {
         return output::print_json(&answer);
     }
