@@ -62,7 +62,8 @@ pub struct Arguments {
     /// Once it serves, write a line with the word ready to this descriptor, and close it.
     #[arg(long, value_name = "FD")]
     pub(crate) ready_fd: Option<i32>,
-    /// Go on in the background once it serves: this command ends then, or with an error. The log stays on standard error.
+    /// Go on in the background: this command ends once the daemon serves, and prints its process, or ends with the daemon's
+    /// error. The log stays on standard error.
     #[arg(long, conflicts_with = "ready_fd")]
     pub(crate) daemonize: bool,
     /// Of the process that --daemonize starts.

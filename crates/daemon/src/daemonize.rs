@@ -29,7 +29,7 @@ impl Ready {
     }
 }
 
-/// Start the daemon with the same arguments in a session of its own, and wait until it serves.
+/// Start the daemon with the same arguments in a session of its own, wait until it serves, and print its process.
 ///
 /// # Errors
 /// There is no such process, or it ended without a word. Its own error is on our standard error, which it shares, and ends this
@@ -40,6 +40,7 @@ pub(crate) fn start() -> Result<(), String> {
     let mut line = Vec::new();
     let _ = ready.read_to_end(&mut line);
     if line == LINE {
+        println!("{}", child.id());
         return Ok(());
     }
     match child.wait() {

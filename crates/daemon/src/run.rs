@@ -258,8 +258,8 @@ impl Daemon {
         self.opened.keep();
         self.listeners.0.own();
         self.listeners.1.own();
-        self.admin.begin();
         self.vms.add(std::mem::take(&mut self.sockets));
+        self.admin.begin();
         let socket = self.listeners.0.path().display();
         tracing::info!(%socket, workers = self.workers.len(), "ready");
         if let Some(old) = old {

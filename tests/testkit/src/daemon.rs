@@ -319,6 +319,19 @@ impl Daemon {
     /// # Errors
     /// It is gone, or answers what is no answer.
     pub fn try_admin(&self, request: &Value) -> std::io::Result<Value> {
+        let mut answer = self.try_admin_answer(request)?;
+        match answer.get_mut("result") {
+            Some(result) => Ok(result.take()),
+            None => Ok(json!({ "error": answer["error"]["message"] })),
+        }
+    }
+
+    /// As [`admin`](Self::admin), with the whole answer.
+    pub fn admin_answer(&self, request: &Value) -> Value {
+        self.try_admin_answer(request).unwrap_or_else(|error| panic!("the admin socket: {error}"))
+    }
+
+    fn try_admin_answer(&self, request: &Value) -> std::io::Result<Value> {
         let mut stream = UnixStream::connect(fipsee_daemon::admin::admin_path(&self.socket()))?;
         stream.set_read_timeout(Some(TIMEOUT))?;
         stream.write_all(json_rpc(request).as_bytes())?;
@@ -330,11 +343,7 @@ impl Daemon {
         if reader.read_line(&mut String::new())? > 0 {
             return Err(std::io::Error::other("more than one answer"));
         }
-        let mut answer: Value = serde_json::from_str(&line)?;
-        match answer.get_mut("result") {
-            Some(result) => Ok(result.take()),
-            None => Ok(json!({ "error": answer["error"]["message"] })),
-        }
+        Ok(serde_json::from_str(&line)?)
     }
 
     pub fn attached_count(&self, disk: &str) -> u64 {

@@ -7,5 +7,6 @@ mod ext4_image;
 mod look;
 mod program;
 mod report;
+mod run_time;
 mod topology;
 mod verify_matrix;

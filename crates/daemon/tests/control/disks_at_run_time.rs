@@ -1,7 +1,13 @@
 //! Disks that the admin socket adds, removes and sets: they survive a reload and a takeover, and are gone at a restart.
 
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
 use fipsee_block::client::{AttachOptions, Claim, Disk};
+use fipsee_daemon::admin::{admin_path, send};
 use fipsee_ring::control::RefusalCode;
+use fipsee_testkit::daemon::json_rpc;
 use fipsee_testkit::hypervisor::Hypervisor;
 use fipsee_testkit::{CorrectClient, Daemon, Scratch, as_user, assert_says, eventually, is_root, refusal_of, skip};
 use serde_json::{Value, json};
@@ -9,7 +15,9 @@ use serde_json::{Value, json};
 const ONE_DISK: &str = "[[disk]]\nname = \"a\"\nspec = \"memory:1M\"\n";
 
 fn write(dir: &Scratch, text: &str) {
-    std::fs::write(dir.path("f.toml"), dir.fill(text)).expect("a file");
+    // Disks may be files beside its socket.
+    let text = format!("confine_paths = [\"{{dir}}\"]\n{text}");
+    std::fs::write(dir.path("f.toml"), dir.fill(&text)).expect("a file");
 }
 
 fn with_file(text: &str) -> Daemon {
@@ -18,8 +26,9 @@ fn with_file(text: &str) -> Daemon {
     Daemon::start_in(dir, &[], &["--config", "{dir}/f.toml"])
 }
 
+/// Its disks may be files beside its socket.
 fn without_file() -> Daemon {
-    Daemon::start(&["--disk", "a=memory:1M"])
+    Daemon::start(&["--disk", "a=memory:1M", "--confine-path", "{dir}"])
 }
 
 #[track_caller]
@@ -280,4 +289,66 @@ fn dumped_configuration_starts_the_same_daemon() {
     let again = dump(&daemon);
     let plain = |text: &str| text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(plain(&again), plain(&dumped));
+}
+
+/// A file where the daemon may not open it, and the request that passes it.
+fn passed(daemon: &Daemon, file: &std::fs::File, spec: &str) -> Value {
+    let request = json!({ "method": "disk.add", "spec": spec, "file_passed": true });
+    let stream = UnixStream::connect(admin_path(&daemon.socket())).expect("an admin socket");
+    send(&stream, json_rpc(&request).as_bytes(), Some(file.as_fd())).expect("it reads");
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).expect("it answers");
+    serde_json::from_str(&line).expect("JSON")
+}
+
+#[test]
+fn a_file_elsewhere_is_served_when_it_is_passed() {
+    let elsewhere = Scratch::new();
+    let mut daemon = without_file();
+    let path = elsewhere.file("disk", vec![7; 1 << 20]);
+    let spec = format!("f=file:{}", path.display());
+    let answer = daemon.admin_answer(&json!({ "method": "disk.add", "spec": spec }));
+    let is_confined = daemon.log().contains("landlock=true");
+    if !is_confined {
+        return skip("a file that a confined daemon cannot open", "this kernel has no landlock");
+    }
+    assert_eq!(answer["error"]["data"]["pass_file"], true, "{answer}");
+    assert_says(answer["error"]["message"].as_str().expect("a text"), &["landlock", "confine_paths"]);
+    let open = |how: &std::fs::OpenOptions| how.open(&path).expect("ours");
+    let (reading, writing) = (open(std::fs::File::options().read(true)), open(std::fs::File::options().read(true).write(true)));
+    for (file, spec, piece) in [
+        (&reading, &spec, "is open otherwise as far as ro goes"),
+        (&writing, &format!("{spec},ro"), "is open otherwise as far as ro goes"),
+        (&writing, &"f=memory:1M".to_owned(), "has no file"),
+        (&std::fs::File::open(&elsewhere.0).expect("ours"), &spec, "is a directory"),
+    ] {
+        assert_says(passed(&daemon, file, spec)["error"]["message"].as_str().expect("refused"), &[piece]);
+    }
+    assert_eq!(passed(&daemon, &writing, &spec)["result"]["size_bytes"], 1 << 20);
+    drop(writing);
+    let mut read = vec![0; 4096];
+    daemon.blocking("f").read_at(&mut read, 0).expect("read");
+    assert_eq!(read, vec![7; 4096]);
+    // Its lock is held, and neither a takeover nor a resize needs the path.
+    std::fs::rename(&path, elsewhere.path("moved")).expect("ours");
+    daemon.take_over();
+    let mut correct_client = CorrectClient::new(&daemon, "f");
+    daemon.take_over();
+    correct_client.check();
+    let text = fipsee_testkit::refused(&["--disk", &format!("g=file:{}", elsewhere.path("moved").display())]);
+    assert_says(&text, &["is in use by process"]);
+    assert_eq!(ask(&daemon, &json!({ "method": "disk.resize", "disk": "f", "size_bytes": 2 << 20 }))["size_bytes"], 2 << 20);
+    assert_eq!(std::fs::metadata(elsewhere.path("moved")).expect("there").len(), 2 << 20);
+}
+
+#[test]
+fn users_without_the_right_to_administer_change_nothing() {
+    if !is_root() {
+        return skip("administer as another user", "only root can be one");
+    }
+    let daemon = without_file();
+    std::fs::set_permissions(&daemon.dir.0, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("ours");
+    let admin = admin_path(&daemon.socket());
+    let connected = as_user(4000, &[], move || UnixStream::connect(admin));
+    assert_eq!(connected.expect_err("not admitted").kind(), std::io::ErrorKind::PermissionDenied);
 }
