@@ -92,7 +92,8 @@ pub(crate) fn exchange(
             Ok(Err(Refusal { message, wants_file }))
         }
         _ => {
-            let text = format!("the daemon at {shown} is of another version: it speaks another protocol; use its fipsee, or restart it");
+            let text =
+                format!("the daemon at {shown} is of another version: it speaks another protocol; use its fipsee, or restart it");
             Err(NoAnswer::Other(text.into()))
         }
     }
@@ -114,7 +115,8 @@ fn connect(socket: &Path, path: &Path) -> Result<UnixStream, NoAnswer> {
 
 /// An absolute path as text, for the daemon, which has another working directory.
 pub(crate) fn absolute(path: &Path) -> Result<String, Error> {
-    let absolute = std::path::absolute(path).map_err(|error| Error::io(format_args!("use the path {}", path.display()), &error))?;
+    let absolute =
+        std::path::absolute(path).map_err(|error| Error::io(format_args!("use the path {}", path.display()), &error))?;
     let text = absolute.into_os_string().into_string();
     text.map_err(|path| format!("the path {} is not UTF-8; give the file another name", PathBuf::from(path).display()).into())
 }

@@ -31,10 +31,12 @@ pub(crate) fn run(connect: Option<&Path>, arguments: &Arguments) -> Result<(), E
         let socket = connect.map_or_else(default_socket_path, Path::to_owned);
         let Err(error) = is_served(&socket, disk.as_deref()) else { return Ok(()) };
         if Instant::now() >= deadline {
-            let what = disk.as_ref().map_or_else(|| "no daemon answers".to_owned(), |disk| format!("disk '{disk}' is not served"));
+            let what =
+                disk.as_ref().map_or_else(|| "no daemon answers".to_owned(), |disk| format!("disk '{disk}' is not served"));
             return Err(Error::at(format!("{what} after {timeout} s"), error));
         }
-        std::thread::sleep(PAUSE.min(deadline.saturating_duration_since(Instant::now()))); // tidy: allow sleep, nothing notifies when a daemon listens
+        // tidy: allow sleep, nothing notifies when a daemon listens
+        std::thread::sleep(PAUSE.min(deadline.saturating_duration_since(Instant::now())));
     }
 }
 

@@ -36,7 +36,8 @@ mod tests {
 
     #[test]
     fn paths_that_do_not_fit_are_given_apart() {
-        for (text, path) in [("a=file:,size=1M,ro", Some("/x,y")), ("a=file:/x,size=1M", None), ("a=delay:1ms:file:", Some("/,"))] {
+        for (text, path) in [("a=file:,size=1M,ro", Some("/x,y")), ("a=file:/x,size=1M", None), ("a=delay:1ms:file:", Some("/,"))]
+        {
             let spec = parse(text, path.map(Path::new)).expect(text);
             let (again, apart) = text_of(&spec);
             assert_eq!(apart.as_deref(), path.map(Path::new), "{again}");

@@ -102,7 +102,8 @@ impl Daemon {
     /// The daemon's refusal.
     pub fn resize(&self, sector_count: u64) -> Result<(), String> {
         let size_bytes = sector_count * 512;
-        self.ask(&json!({ "method": "disk.resize", "disk": "d", "size_bytes": size_bytes, "shrink": true, "force": true })).map(drop)
+        self.ask(&json!({ "method": "disk.resize", "disk": "d", "size_bytes": size_bytes, "shrink": true, "force": true }))
+            .map(drop)
     }
 
     fn ask(&self, request: &Value) -> Result<Value, String> {

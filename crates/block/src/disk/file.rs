@@ -72,12 +72,7 @@ impl FileDisk {
 
     /// Continue with the file that another process has open, and serves with `sector_count` sectors.
     /// `was_passed`: opened for that process by another one, so that the path is only a name.
-    pub(super) fn take_over(
-        options: &FileOptions,
-        served: OwnedFd,
-        sector_count: u64,
-        was_passed: bool,
-    ) -> Result<Self, String> {
+    pub(super) fn take_over(options: &FileOptions, served: OwnedFd, sector_count: u64, was_passed: bool) -> Result<Self, String> {
         let served = served.into();
         let source = if was_passed { Source::ServedAsPassed(served) } else { Source::Served(served) };
         let disk = open::open(options, source)?;

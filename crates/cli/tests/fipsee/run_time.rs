@@ -125,7 +125,8 @@ fn daemon_in_the_background_is_reported_once_it_serves() {
 #[test]
 fn ready_is_written_to_a_descriptor_that_is_passed() {
     let dir = Scratch::new();
-    let command = |fd: &str| format!("{} --listen {} --disk a=memory:1M --ready-fd {fd}", program().display(), text(&dir.path("s")));
+    let command =
+        |fd: &str| format!("{} --listen {} --disk a=memory:1M --ready-fd {fd}", program().display(), text(&dir.path("s")));
     let bash = |script: &str| Command::new("bash").args(["-c", script]).stdin(Stdio::null()).output().expect("bash runs");
     // `cat` ends when the daemon has closed the descriptor, while it goes on.
     let script = format!("exec 4< <(exec {} 3>&1 >/dev/null 2>/dev/null); cat <&4; kill $!; wait $!", command("3"));

@@ -12,15 +12,17 @@ use super::rpc::RpcError;
 use crate::config::DiskConfig;
 use crate::disk_text;
 use crate::export::{AllowList, Export, Opened};
-use crate::reload::serving;
 use crate::notify;
+use crate::reload::serving;
 
 impl Admin {
     pub(super) fn add(&mut self, add: AddDisk, files: &mut Vec<OwnedFd>) -> Result<Value, RpcError> {
         let AddDisk { spec, path, allow_uids, allow_gids, allow_everyone, vhost_user, file_passed } = add;
         let passed = match (file_passed, files.is_empty()) {
             (false, _) => None,
-            (true, true) => return Err("file_passed is set, and no descriptor came with the request; send one".to_owned().into()),
+            (true, true) => {
+                return Err("file_passed is set, and no descriptor came with the request; send one".to_owned().into());
+            }
             (true, false) => Some(files.remove(0)),
         };
         let spec = disk_text::parse(&spec, path.as_deref())?;

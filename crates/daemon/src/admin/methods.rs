@@ -209,7 +209,9 @@ mod tests {
             let schema = params.to_value();
             let required = schema["required"].as_array().cloned().unwrap_or_default();
             let properties = schema["properties"].as_object().cloned().unwrap_or_default();
-            let param = |(name, schema): (String, Value)| json!({ "required": required.contains(&json!(name)), "name": name, "schema": schema });
+            let param = |(name, schema): (String, Value)| {
+                json!({ "required": required.contains(&json!(name)), "name": name, "schema": schema })
+            };
             json!({
                 "name": name,
                 "summary": doc.trim(),
@@ -240,7 +242,10 @@ mod tests {
             std::fs::write(path, &text).expect("written");
         }
         let there = std::fs::read_to_string(path).expect("a file");
-        assert!(there == text, "docs/admin-schema.json is not that of the types; run this test with FIPSEE_WRITE_SCHEMA=1, and look");
+        assert!(
+            there == text,
+            "docs/admin-schema.json is not that of the types; run this test with FIPSEE_WRITE_SCHEMA=1, and look"
+        );
     }
 
     #[test]
@@ -255,7 +260,8 @@ mod tests {
     fn parameters_are_checked() {
         let code = |method, params: Value| {
             let error = Call::parse(method, Some(params)).expect_err(method);
-            serde_json::from_str::<Value>(&super::super::rpc::failure(&Value::Null, error)).expect("JSON")["error"]["code"].clone()
+            serde_json::from_str::<Value>(&super::super::rpc::failure(&Value::Null, error)).expect("JSON")["error"]["code"]
+                .clone()
         };
         assert_eq!(code("disk", json!({})), -32601);
         assert_eq!(code("disk.info", json!({})), -32602);

@@ -18,9 +18,9 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
+use super::Admin;
 use super::methods::Call;
 use super::rpc::{self, Message, RpcError};
-use super::Admin;
 use crate::descriptors;
 use crate::fault_log::FaultLog;
 use crate::takeover::give::Asked;
@@ -96,7 +96,8 @@ impl Admin {
         let (handing_over, reload_wanted) = (Arc::clone(&self.handing_over), AtomicBool::new(false));
         let server = Server { admin: Mutex::new(self), handing_over, connections: Mutex::default(), reload_wanted };
         let (running, ended) = channel();
-        let acceptor = Acceptor { server: Arc::new(server), listener, stop: Arc::clone(&stop), faults, hang_up, running, next: 0 };
+        let acceptor =
+            Acceptor { server: Arc::new(server), listener, stop: Arc::clone(&stop), faults, hang_up, running, next: 0 };
         let (begin, begun) = channel();
         let run = move || {
             if begun.recv().is_ok() {
@@ -252,7 +253,10 @@ impl Server {
         self.connections().values().for_each(|stream| drop(stream.shutdown(std::net::Shutdown::Both)));
         // A takeover that is under way waits for the main thread, which takes no orders any more.
         while ended.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
-            orders.take().into_iter().for_each(|order| order.refuse("the daemon has been stopped; start the new one without --takeover"));
+            orders
+                .take()
+                .into_iter()
+                .for_each(|order| order.refuse("the daemon has been stopped; start the new one without --takeover"));
         }
     }
 

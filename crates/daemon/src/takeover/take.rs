@@ -244,7 +244,6 @@ fn take_disk(
     let info = given.info.as_slice().try_into().ok().and_then(|bytes| BlockInfo::from_bytes(bytes).ok());
     let info = info.ok_or_else(|| format!("disk '{name}': its description by the running daemon is impossible"))?;
     let file = descriptors.pop();
-    let taken =
-        if overlay.was_passed(name) { disk.spec.take_over_passed(&info, file) } else { disk.spec.take_over(&info, file) };
+    let taken = if overlay.was_passed(name) { disk.spec.take_over_passed(&info, file) } else { disk.spec.take_over(&info, file) };
     Ok(Arc::new(Export::new(disk, taken?)))
 }

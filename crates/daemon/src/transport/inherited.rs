@@ -53,7 +53,8 @@ pub(crate) fn take(ready_fd: Option<RawFd>) -> Result<Inherited, String> {
 }
 
 fn take_ready(fd: RawFd) -> Result<OwnedFd, String> {
-    let wrong = |what: &dyn std::fmt::Display| format!("--ready-fd {fd}: {what}; give a descriptor that is open for writing, from 3 on");
+    let wrong =
+        |what: &dyn std::fmt::Display| format!("--ready-fd {fd}: {what}; give a descriptor that is open for writing, from 3 on");
     if fd <= LAST_STANDARD {
         return Err(wrong(&"this is standard input, output or error"));
     }

@@ -66,7 +66,11 @@ fn wrong_requests_get_the_codes_of_json_rpc() {
         ("{\"jsonrpc\":\"1.0\",\"id\":1,\"method\":\"stat\"}\n", -32600, &["\"2.0\""]),
         (&long, -32600, &["at most 16384 bytes"]),
         ("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"disk.eject\"}\n", -32601, &["disk.eject", "rpc.discover"]),
-        ("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"disk.info\",\"params\":{\"name\":\"a\"}}\n", -32602, &["unknown field `name`"]),
+        (
+            "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"disk.info\",\"params\":{\"name\":\"a\"}}\n",
+            -32602,
+            &["unknown field `name`"],
+        ),
         ("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"disk.info\",\"params\":[\"a\"]}\n", -32602, &["by name"]),
         ("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"disk.info\",\"params\":{\"disk\":\"z\"}}\n", -32000, &["no disk 'z'"]),
     ] {
@@ -85,7 +89,7 @@ fn wrong_requests_get_the_codes_of_json_rpc() {
 }
 
 #[test]
-fn program_of_an_earlier_version_is_told_in_its_own_form() {
+fn program_of_an_earlier_version_gets_an_error_in_its_own_form() {
     let answer = answer_to(&start(), b"{\"request\":\"list\"}\n");
     assert_says(answer["error"].as_str().expect("a text"), &["JSON-RPC 2.0", "use fipsee of the daemon's version"]);
 }
@@ -102,7 +106,7 @@ fn the_schema_can_be_asked_for() {
 }
 
 #[test]
-fn silent_connections_and_slow_readers_hold_up_nobody() {
+fn silent_connections_and_slow_readers_hold_up_no_other() {
     let daemon = start();
     let _silent: Vec<UnixStream> = (0..30).map(|_| connect(&daemon)).collect();
     let mut half = connect(&daemon);
@@ -153,7 +157,7 @@ fn connections_have_a_limit_and_say_so() {
 }
 
 #[test]
-fn descriptors_that_nobody_asked_for_are_closed() {
+fn descriptors_that_were_not_asked_for_are_closed() {
     let daemon = start();
     daemon.admin(&json!({ "method": "stat" }));
     let before = daemon.fd_count();

@@ -134,7 +134,9 @@ fn virtual_machine_keeps_its_disk_and_sockets_go_with_theirs() {
 
 #[test]
 fn changes_survive_takeovers_and_reloads_and_are_gone_at_a_restart() {
-    for (mut daemon, has_file) in [(with_file(&format!("{ONE_DISK}{}", ONE_DISK.replace("\"a\"", "\"r\""))), true), (without_file(), false)] {
+    for (mut daemon, has_file) in
+        [(with_file(&format!("{ONE_DISK}{}", ONE_DISK.replace("\"a\"", "\"r\""))), true), (without_file(), false)]
+    {
         let path = daemon.dir.path("vm");
         add(&daemon, "b=file:{dir}/b,size=1M");
         ask(&daemon, &json!({ "method": "disk.add", "spec": "c=memory:1M", "allow_uids": [4711], "vhost_user": [path] }));
@@ -179,7 +181,10 @@ fn disk_that_is_configured_later_is_the_configured_one() {
     let with_b = |size: &str| format!("{ONE_DISK}[[disk]]\nname = \"b\"\nspec = \"memory:{size}\"\nallow_uids = [4711]\n");
     write(&daemon.dir, &with_b("2M"));
     let text = refused(&daemon, &json!({ "method": "reload" }));
-    assert_says(&text, &["disk 'b' is in the configuration as b=memory:2097152", "added at run time as b=memory:1048576", "disk remove b"]);
+    assert_says(
+        &text,
+        &["disk 'b' is in the configuration as b=memory:2097152", "added at run time as b=memory:1048576", "disk remove b"],
+    );
     write(&daemon.dir, &with_b("1M"));
     assert_eq!(ask(&daemon, &json!({ "method": "reload" }))["changed"], json!(["disk 'b'"]));
     correct_client.check();
@@ -196,7 +201,10 @@ fn configured_disk_and_socket_that_were_removed_stay_away() {
     let path = daemon.dir.path("vm");
     ask(&daemon, &json!({ "method": "disk.detach", "vhost_user": path }));
     ask(&daemon, &json!({ "method": "disk.remove", "disk": "b" }));
-    assert_eq!(ask(&daemon, &json!({ "method": "reload" })), json!({ "added": [], "removed": [], "changed": [], "needs_restart": [] }));
+    assert_eq!(
+        ask(&daemon, &json!({ "method": "reload" })),
+        json!({ "added": [], "removed": [], "changed": [], "needs_restart": [] })
+    );
     daemon.take_over();
     ask(&daemon, &json!({ "method": "reload" }));
     assert!(disks(&daemon) == ["a"] && !path.exists());

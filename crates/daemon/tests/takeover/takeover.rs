@@ -67,8 +67,7 @@ fn sleepers_are_woken_by_the_new_daemon_and_wake_it() {
     let mut daemon = Daemon::start(TWO_DISKS);
     let (disk, mut queue) = daemon.client(&Daemon::options("m"));
     let buffer = disk.allocate(4096).expect("a pool");
-    let sleeps =
-        |daemon: &Daemon| daemon.admin(&json!({ "method": "stat" }))["workers"][0]["sleeps"].as_u64().expect("a number");
+    let sleeps = |daemon: &Daemon| daemon.admin(&json!({ "method": "stat" }))["workers"][0]["sleeps"].as_u64().expect("a number");
     for round in 0..5_u64 {
         // Both sides sleep when the new daemon starts: the client waits for an event that only a resize causes.
         let size_bytes = (17 + round) << 20;

@@ -7,8 +7,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use fipsee_testkit::load::Load;
-use fipsee_testkit::takeover::{FakeNew, takeover_request};
 use fipsee_testkit::takeover::between::forward;
+use fipsee_testkit::takeover::{FakeNew, takeover_request};
 use fipsee_testkit::{CorrectClient, Daemon, Scratch, TIMEOUT, assert_says, eventually, is_root, refused_in, skip};
 
 const DISKS: [&str; 4] = ["--disk", "m=memory:16M", "--disk", "f=file:{dir}/disk,size=16M"];
