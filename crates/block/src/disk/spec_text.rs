@@ -1,4 +1,5 @@
-//! Specifications as text: what [`DiskSpec::parse`] parses to the same disk, unless a path has a comma.
+//! Specifications as text: what [`DiskSpec::parse`] parses to the same disk, unless a path has a comma. `read_only` of the options
+//! is set when a disk is opened, from `ro`.
 
 use std::fmt::{Display, Formatter, Result};
 use std::time::Duration;
@@ -18,18 +19,18 @@ impl Display for DiskSpec {
 impl Display for KindSpec {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
-            Self::Null(NullOptions { size_bytes, block_bytes, .. }) => {
+            Self::Null(NullOptions { size_bytes, block_bytes, read_only: _ }) => {
                 write!(f, "null:{size_bytes}")?;
                 option(f, "block", block_bytes.as_ref())
             }
-            Self::Memory(MemoryOptions { size_bytes, max_bytes, block_bytes, huge, thp, lock, .. }) => {
+            Self::Memory(MemoryOptions { size_bytes, max_bytes, block_bytes, huge, thp, lock, read_only: _ }) => {
                 write!(f, "memory:{size_bytes}")?;
                 option(f, "max", max_bytes.as_ref())?;
                 option(f, "block", block_bytes.as_ref())?;
                 let flags = [("huge", huge), ("thp", thp), ("lock", lock)];
                 flags.iter().filter(|(_, is_set)| **is_set).try_for_each(|(name, _)| write!(f, ",{name}"))
             }
-            Self::File(FileOptions { path, size_bytes, block_bytes, direct, .. }) => {
+            Self::File(FileOptions { path, size_bytes, block_bytes, direct, read_only: _ }) => {
                 write!(f, "file:{}", path.display())?;
                 option(f, "size", size_bytes.as_ref())?;
                 option(f, "block", block_bytes.as_ref())?;

@@ -24,6 +24,7 @@ use super::rpc::{self, Message, RpcError};
 use crate::descriptors;
 use crate::fault_log::FaultLog;
 use crate::takeover::give::Asked;
+use crate::transport::LogQuota;
 use crate::transport::unix::HandOver;
 
 /// Connections at a time. Further ones are refused.
@@ -97,7 +98,7 @@ impl Admin {
         let server = Server { admin: Mutex::new(self), handing_over, connections: Mutex::default(), reload_wanted };
         let (running, ended) = channel();
         let acceptor =
-            Acceptor { server: Arc::new(server), listener, stop: Arc::clone(&stop), faults, hang_up, running, next: 0 };
+            Acceptor { server: Arc::new(server), listener, stop: Arc::clone(&stop), faults, hang_up, running, next: 0, quota: LogQuota::default() };
         let (begin, begun) = channel();
         let run = move || {
             if begun.recv().is_ok() {
@@ -119,6 +120,7 @@ struct Acceptor {
     running: Sender<()>,
     /// Number of the next connection.
     next: u64,
+    quota: LogQuota,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -205,7 +207,9 @@ impl Acceptor {
             Ok(socket) => socket,
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return true,
             Err(error) => {
-                tracing::error!(%error, "cannot accept a connection to the admin socket; raise LimitNOFILE=");
+                if self.quota.allows() {
+                    tracing::error!(%error, "cannot accept a connection to the admin socket; raise LimitNOFILE=");
+                }
                 return false;
             }
         };
