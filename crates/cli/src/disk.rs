@@ -57,7 +57,6 @@ pub(crate) struct RemoveArguments {
 }
 
 #[derive(Debug, clap::Args)]
-#[group(id = "change", required = true, multiple = true, args = ["allow_uids", "allow_gids", "allow_everyone", "shared"])]
 pub(crate) struct SetArguments {
     /// Name of the disk
     disk: String,
@@ -144,6 +143,9 @@ impl Opened {
 
 fn set(socket: &Path, arguments: &SetArguments) -> Result<(), Error> {
     let SetArguments { disk, allow_uids, allow_gids, allow_everyone, shared, json } = arguments;
+    if allow_uids.is_none() && allow_gids.is_none() && allow_everyone.is_none() && shared.is_none() {
+        return Err("nothing to change; give --allow-uids, --allow-gids, --allow-everyone or --shared".into());
+    }
     let params = json!({
         "disk": disk,
         "allow_uids": allow_uids,

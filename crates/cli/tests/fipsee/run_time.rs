@@ -21,7 +21,7 @@ fn disks_are_added_listed_set_and_removed() {
     assert_eq!(json(&daemon.fipsee(&set))["shared"], true);
     assert_says(&dump(), &["memory:2097152,shared", "allow_gids = [1, 2]"]);
     assert!(!dump().contains("allow_uids") && !dump().contains("everyone"), "{}", dump());
-    assert!(!daemon.fipsee(&["disk", "set", "b"]).status.success(), "it changes nothing");
+    assert_error(&daemon.fipsee(&["disk", "set", "b"]), &["nothing to change; give --allow-uids"]);
     let client = daemon.blocking("b");
     let in_use = format!("in use by process {}", std::process::id());
     assert_error(&daemon.fipsee(&["disk", "remove", "b"]), &["disk 'b'", &in_use]);
