@@ -1,7 +1,7 @@
 //! The configuration in force, as a file that `fipseed --config` takes.
 
 use std::fmt::{Display, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use fipsee_block::disk::{DiskSpec, KindSpec};
@@ -63,6 +63,9 @@ fn spec_in_force(export: &Export) -> DiskSpec {
     let mut spec = DiskSpec { shared: export.shared(), ..export.spec.clone() };
     let size_bytes = export.info(false).size_bytes();
     set_size(&mut spec.kind, size_bytes);
+    if let Some(options) = spec.kind.file_mut() {
+        options.path = absolute(&options.path);
+    }
     spec
 }
 
@@ -112,7 +115,11 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\x7f', "\\u007f")
 }
 
-/// Paths are UTF-8 in the file.
+/// Paths are UTF-8 in the file, whose reader may have another working directory.
 fn quoted_path(path: &Path) -> String {
-    quoted(&path.to_string_lossy())
+    quoted(&absolute(path).to_string_lossy())
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

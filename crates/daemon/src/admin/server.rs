@@ -97,8 +97,16 @@ impl Admin {
         let (handing_over, reload_wanted) = (Arc::clone(&self.handing_over), AtomicBool::new(false));
         let server = Server { admin: Mutex::new(self), handing_over, connections: Mutex::default(), reload_wanted };
         let (running, ended) = channel();
-        let acceptor =
-            Acceptor { server: Arc::new(server), listener, stop: Arc::clone(&stop), faults, hang_up, running, next: 0, quota: LogQuota::default() };
+        let acceptor = Acceptor {
+            server: Arc::new(server),
+            listener,
+            stop: Arc::clone(&stop),
+            faults,
+            hang_up,
+            running,
+            next: 0,
+            quota: LogQuota::default(),
+        };
         let (begin, begun) = channel();
         let run = move || {
             if begun.recv().is_ok() {

@@ -8,7 +8,8 @@ use std::time::Instant;
 use fipsee_daemon::admin::admin_path;
 use fipsee_testkit::daemon::json_rpc;
 use fipsee_testkit::takeover::FakeNew;
-use fipsee_testkit::{CorrectClient, Daemon, TIMEOUT, assert_says, eventually};
+use fipsee_testkit::{CorrectClient, Daemon, Scratch, TIMEOUT, assert_says, eventually};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// The daemon closes a connection that is silent for 10 s: no test here takes so long.
@@ -198,10 +199,13 @@ fn requests_during_a_takeover_are_answered_once_it_is_over() {
 }
 
 #[test]
-fn the_end_of_the_daemon_does_not_wait_for_a_takeover_or_a_slow_reader() {
-    let mut daemon = start();
+fn daemon_ends_although_a_takeover_is_under_way_and_a_reload_waits_for_it() {
+    let dir = Scratch::new();
+    std::fs::write(dir.path("f.toml"), "[[disk]]\nname = \"a\"\nspec = \"memory:1M\"\n").expect("a file");
+    let mut daemon = Daemon::start_in(dir, &[], &["--config", "{dir}/f.toml"]);
     let _silent = connect(&daemon);
     let _fake = FakeNew::connect(&daemon);
+    daemon.signal(Signal::HUP);
     daemon.signal_term();
     assert!(daemon.await_exit().success(), "{}", daemon.log());
     assert!(!admin_path(&daemon.socket()).exists());
