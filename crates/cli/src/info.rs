@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
-    let description = match admin::ask(socket, &json!({ "request": "info", "disk": arguments.disk })) {
+    let description = match admin::ask(socket, "disk.info", &json!({ "disk": arguments.disk })) {
         Ok(description) => description,
         // Another user's daemon: a client may still attach, and gets the same description of the disk, without its clients.
         Err(NoAnswer::NoPermission(_)) => attach_and_describe(socket, &arguments.disk)?,

@@ -17,7 +17,7 @@ pub(crate) struct Arguments {
 
 /// What the daemon serves.
 pub(crate) fn ask(socket: &Path) -> Result<Value, Error> {
-    Ok(admin::ask(socket, &json!({ "request": "list" }))?)
+    Ok(admin::ask(socket, "disk.list", &json!({}))?)
 }
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {

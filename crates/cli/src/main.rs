@@ -6,8 +6,10 @@ mod admin;
 mod attach;
 mod bench;
 mod completion;
+mod config;
 mod cp;
 mod demo;
+mod disk;
 mod doctor;
 mod error;
 mod generate;
@@ -25,6 +27,7 @@ mod stat;
 mod topology;
 mod units;
 mod vm_args;
+mod wait;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -57,6 +60,14 @@ enum Command {
     Info(info::Arguments),
     /// Show what queues and workers have done
     Stat(stat::Arguments),
+    /// Wait until the daemon answers, and serves a disk
+    Wait(wait::Arguments),
+    /// Add, remove or change a disk of the running daemon
+    #[command(subcommand)]
+    Disk(disk::Command),
+    /// Show the configuration of the running daemon
+    #[command(subcommand)]
+    Config(config::Command),
     /// Change the size of a disk
     Resize(resize::Arguments),
     /// Serve a disk to virtual machines at a Unix socket, as a vhost-user-blk device
@@ -104,13 +115,16 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<(), Error> {
-    let socket = cli.connect.unwrap_or_else(default_socket_path);
+    let socket = cli.connect.clone().unwrap_or_else(default_socket_path);
     match cli.command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&socket, &arguments),
         Command::Ls(arguments) => ls::run(&socket, &arguments),
         Command::Info(arguments) => info::run(&socket, &arguments),
         Command::Stat(arguments) => stat::run(&socket, &arguments),
+        Command::Wait(arguments) => wait::run(cli.connect.as_deref(), &arguments),
+        Command::Disk(command) => disk::run(&socket, &command),
+        Command::Config(command) => config::run(&socket, &command),
         Command::Resize(arguments) => resize::run(&socket, &arguments),
         Command::Attach(arguments) => attach::attach(&socket, &arguments),
         Command::Detach(arguments) => attach::detach(&socket, &arguments),

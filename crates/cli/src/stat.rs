@@ -39,7 +39,7 @@ const COUNTERS: [(&str, &str, &str, bool); 6] = [
 ];
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
-    let ask = || admin::ask(socket, &json!({ "request": "stat" }));
+    let ask = || admin::ask(socket, "stat", &json!({}));
     let (mut before, mut asked) = (ask()?, Instant::now());
     let Some(interval) = arguments.interval else {
         return if arguments.json { output::print_json(&before) } else { output::print(&render_totals(&before)) };

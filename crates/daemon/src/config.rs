@@ -59,6 +59,16 @@ pub struct Arguments {
     /// With --takeover: wait so long for requests that are at a disk; if it takes longer, nothing is taken over.
     #[arg(long, value_name = "MS", default_value_t = 1000)]
     pub(crate) takeover_wait_ms: u64,
+    /// Once it serves, write a line with the word ready to this descriptor, and close it.
+    #[arg(long, value_name = "FD")]
+    pub(crate) ready_fd: Option<i32>,
+    /// Go on in the background: this command ends once the daemon serves, and prints its process, or ends with the daemon's
+    /// error. The log stays on standard error.
+    #[arg(long, conflicts_with = "ready_fd")]
+    pub(crate) daemonize: bool,
+    /// Of the process that --daemonize starts.
+    #[arg(long, hide = true)]
+    pub(crate) new_session: bool,
     /// Check this configuration, and end; disks are not opened.
     #[arg(long)]
     pub(crate) check_config: bool,

@@ -1,5 +1,7 @@
 //! Exports: named disks, the users that may use them, and the clients attached to them.
 
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::DiskConfig;
 
 /// The users that may attach, besides root and the daemon's own user.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct AllowList {
     /// Every user that can open the socket.
     pub everyone: bool,
@@ -105,8 +108,9 @@ impl AttachedClient {
 }
 
 pub struct Export {
-    /// Its configuration; the size may have changed.
+    /// Its configuration; the size may have changed, and [`shared`](Self::shared).
     pub(crate) spec: DiskSpec,
+    shared: AtomicBool,
     pub(crate) disk: Arc<AnyDisk>,
     users: Mutex<Users>,
     /// A client has left.
@@ -181,12 +185,19 @@ impl Export {
     /// Serve `disk` as `config` says.
     pub fn new(config: &DiskConfig, disk: AnyDisk) -> Self {
         let users = Mutex::new(Users { allow: config.allow.clone(), attached: Vec::new(), retired: false });
-        Self { spec: config.spec.clone(), disk: Arc::new(disk), users, left: Condvar::new() }
+        let (spec, shared) = (config.spec.clone(), AtomicBool::new(config.spec.shared));
+        Self { spec, shared, disk: Arc::new(disk), users, left: Condvar::new() }
     }
 
     pub(crate) fn open(disk: &DiskConfig) -> Result<Arc<Self>, String> {
+        Self::open_with(disk, None)
+    }
+
+    /// Open it, or continue with the file that another process has opened for it.
+    pub(crate) fn open_with(disk: &DiskConfig, passed: Option<OwnedFd>) -> Result<Arc<Self>, String> {
         let spec = &disk.spec;
-        let export = Self::new(disk, spec.open()?);
+        let opened = passed.map_or_else(|| spec.open(), |file| spec.open_passed(file));
+        let export = Self::new(disk, opened?);
         let size_bytes = export.info(false).size_bytes();
         let (io, unit_bytes) = export.io().unzip();
         let (kind, unit_bytes) = (export.disk.kind(), unit_bytes.flatten());
@@ -238,10 +249,20 @@ impl Export {
         Ok(())
     }
 
-    const fn role_in_force(&self, wanted: Role) -> Role {
+    /// May several clients write at a time, whatever they claim?
+    pub(crate) fn shared(&self) -> bool {
+        self.shared.load(Ordering::Relaxed)
+    }
+
+    /// For clients that attach from now on. Returns whether that is a change.
+    pub(crate) fn set_shared(&self, shared: bool) -> bool {
+        self.shared.swap(shared, Ordering::Relaxed) != shared
+    }
+
+    fn role_in_force(&self, wanted: Role) -> Role {
         match wanted {
             _ if self.spec.ro => Role::Reader,
-            Role::SoleWriter if self.spec.shared => Role::Writer,
+            Role::SoleWriter if self.shared() => Role::Writer,
             wanted => wanted,
         }
     }
@@ -325,6 +346,10 @@ impl Export {
 
     pub fn attached(&self) -> Vec<AttachedClient> {
         self.lock().attached.clone()
+    }
+
+    pub(crate) fn allow(&self) -> AllowList {
+        self.lock().allow.clone()
     }
 
     /// Change the list of users that may attach. Attached clients stay. Returns whether the list changed.

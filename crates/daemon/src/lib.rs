@@ -8,12 +8,15 @@
 pub mod admin;
 pub mod config;
 pub mod confine;
+mod daemonize;
 mod descriptors;
+mod disk_text;
 pub mod export;
 mod fault_log;
 mod live;
 mod log;
 mod notify;
+mod overlay;
 mod placement;
 mod reload;
 mod run;

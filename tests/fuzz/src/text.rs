@@ -4,8 +4,8 @@ use fipsee_block::disk::DiskSpec;
 use fipsee_daemon::{admin, config};
 
 pub(crate) fn one_admin(bytes: &[u8]) {
-    if let Err(text) = admin::check(&String::from_utf8_lossy(bytes)) {
-        assert!(text.starts_with("cannot understand the request: ") && !text.contains(char::is_control), "{text:?}");
+    if let Err(answer) = admin::check(&String::from_utf8_lossy(bytes)) {
+        assert!(answer.starts_with("{\"error\":") && !answer.contains(char::is_control), "{answer:?}");
     }
 }
 
@@ -37,12 +37,14 @@ fn of(texts: &[&str]) -> Vec<Vec<u8>> {
 pub(crate) fn admin_seeds() -> Vec<Vec<u8>> {
     of(&[
         r#"{"request":"list"}"#,
-        r#"{"request":"info","disk":"a"}"#,
-        r#"{"request":"stat"}"#,
-        r#"{"request":"resize","disk":"a","size_bytes":1048576}"#,
-        r#"{"request":"attach","disk":"a","vhost_user":"/run/a"}"#,
-        r#"{"request":"detach","vhost_user":"/run/a"}"#,
-        r#"{"request":"reload"}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"disk.list"}"#,
+        r#"{"jsonrpc":"2.0","id":"x","method":"disk.info","params":{"disk":"a"}}"#,
+        r#"{"jsonrpc":"2.0","id":null,"method":"disk.add","params":{"spec":"a=file:,ro","path":"/a","allow_uids":[1],"allow_gids":[2],"allow_everyone":true,"vhost_user":["/run/a"],"file_passed":true}}"#,
+        r#"{"jsonrpc":"2.0","id":2,"method":"disk.set","params":{"disk":"a","allow_uids":[1],"shared":true}}"#,
+        r#"{"jsonrpc":"2.0","id":2,"method":"disk.resize","params":{"disk":"a","size_bytes":1048576}}"#,
+        r#"{"jsonrpc":"2.0","id":2,"method":"disk.attach","params":{"disk":"a","vhost_user":"/run/a"}}"#,
+        r#"{"jsonrpc":"2.0","method":"reload","params":{}}"#,
+        r#"[{"jsonrpc":"2.0","id":2,"method":"stat"}]"#,
     ])
 }
 

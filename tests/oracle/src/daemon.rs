@@ -96,19 +96,14 @@ impl Daemon {
         self.process.kill_and_begin()
     }
 
-    /// Ask the admin socket for a new size. Shrinking is requested as such, for daemons that require it.
+    /// Ask the admin socket for a new size, a smaller one, too.
     ///
     /// # Errors
     /// The daemon's refusal.
     pub fn resize(&self, sector_count: u64) -> Result<(), String> {
-        let plain = json!({ "request": "resize", "disk": "d", "size_bytes": sector_count * 512 });
-        let mut forced = plain.clone();
-        forced["shrink"] = Value::Bool(true);
-        forced["force"] = Value::Bool(true);
-        match self.ask(&forced) {
-            Err(refusal) if refusal.contains("unknown field") => self.ask(&plain).map(drop),
-            answer => answer.map(drop),
-        }
+        let size_bytes = sector_count * 512;
+        self.ask(&json!({ "method": "disk.resize", "disk": "d", "size_bytes": size_bytes, "shrink": true, "force": true }))
+            .map(drop)
     }
 
     fn ask(&self, request: &Value) -> Result<Value, String> {

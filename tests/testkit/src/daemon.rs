@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use fipsee_block::client::{AttachOptions, Blocking, Disk, Error, Queue};
 use rustix::process::{Pid, Signal};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::machine::{Share, share};
 use crate::{Scratch, TIMEOUT, process, report};
@@ -309,7 +309,7 @@ impl Daemon {
         Blocking::attach(&self.socket(), options).expect("attached")
     }
 
-    /// One request to the admin socket.
+    /// One request to the admin socket: `method`, and its parameters beside it. Returns the result, or `{"error": message}`.
     pub fn admin(&self, request: &Value) -> Value {
         self.try_admin(request).unwrap_or_else(|error| panic!("the admin socket: {error}"))
     }
@@ -319,9 +319,22 @@ impl Daemon {
     /// # Errors
     /// It is gone, or answers what is no answer.
     pub fn try_admin(&self, request: &Value) -> std::io::Result<Value> {
+        let mut answer = self.try_admin_answer(request)?;
+        match answer.get_mut("result") {
+            Some(result) => Ok(result.take()),
+            None => Ok(json!({ "error": answer["error"]["message"] })),
+        }
+    }
+
+    /// As [`admin`](Self::admin), with the whole answer.
+    pub fn admin_answer(&self, request: &Value) -> Value {
+        self.try_admin_answer(request).unwrap_or_else(|error| panic!("the admin socket: {error}"))
+    }
+
+    fn try_admin_answer(&self, request: &Value) -> std::io::Result<Value> {
         let mut stream = UnixStream::connect(fipsee_daemon::admin::admin_path(&self.socket()))?;
         stream.set_read_timeout(Some(TIMEOUT))?;
-        stream.write_all(format!("{request}\n").as_bytes())?;
+        stream.write_all(json_rpc(request).as_bytes())?;
         let mut line = String::new();
         let mut reader = BufReader::new(&stream);
         reader.read_line(&mut line)?;
@@ -334,13 +347,20 @@ impl Daemon {
     }
 
     pub fn attached_count(&self, disk: &str) -> u64 {
-        let info = self.admin(&serde_json::json!({ "request": "info", "disk": disk }));
+        let info = self.admin(&json!({ "method": "disk.info", "disk": disk }));
         info["attached"].as_u64().unwrap_or_else(|| panic!("no count in {info}"))
     }
 
     pub fn fd_count(&self) -> usize {
         process::fd_count(self.pid())
     }
+}
+
+/// A line of JSON-RPC for `method` with the other members as its parameters.
+pub fn json_rpc(request: &Value) -> String {
+    let mut params = request.clone();
+    let method = params.as_object_mut().and_then(|members| members.remove("method")).expect("a method");
+    format!("{}\n", json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }))
 }
 
 impl Drop for Daemon {

@@ -20,6 +20,7 @@ pub mod file;
 pub mod memory;
 pub mod null;
 pub mod spec;
+mod spec_text;
 mod takeover;
 pub mod wrap;
 

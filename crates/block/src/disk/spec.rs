@@ -10,6 +10,7 @@
 //! path with a comma cannot be written this way: use the configuration file, which fills in a [`DiskSpec`] itself.
 //! The last form wraps a disk ([`wrap`](super::wrap)).
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use fipsee_ring::control::MAX_NAME_BYTES;
@@ -111,7 +112,8 @@ impl KindSpec {
         Ok(())
     }
 
-    fn open(&self, name: &str, ro: bool) -> Result<AnyDisk, String> {
+    /// `passed`: the file, opened by another process.
+    fn open(&self, name: &str, ro: bool, passed: Option<OwnedFd>) -> Result<AnyDisk, String> {
         match self {
             Self::Null(options) => {
                 NullDisk::new(name, &NullOptions { read_only: options.read_only || ro, ..options.clone() }).map(AnyDisk::Null)
@@ -120,9 +122,14 @@ impl KindSpec {
                 MemoryDisk::new(&MemoryOptions { read_only: options.read_only || ro, ..options.clone() }).map(AnyDisk::Memory)
             }
             Self::File(options) => {
-                FileDisk::open(&FileOptions { read_only: options.read_only || ro, ..options.clone() }).map(AnyDisk::File)
+                let options = FileOptions { read_only: options.read_only || ro, ..options.clone() };
+                let opened = match passed {
+                    Some(file) => FileDisk::open_passed(&options, file),
+                    None => FileDisk::open(&options),
+                };
+                opened.map(AnyDisk::File)
             }
-            Self::Wrapped(wrapper, below) => WrappedDisk::new(below.open(name, ro)?, wrapper).map(AnyDisk::Wrapped),
+            Self::Wrapped(wrapper, below) => WrappedDisk::new(below.open(name, ro, passed)?, wrapper).map(AnyDisk::Wrapped),
         }
     }
 }
@@ -178,7 +185,16 @@ impl DiskSpec {
     /// # Errors
     /// The reason, beginning with the disk's name, in words that say what to do.
     pub fn open(&self) -> Result<AnyDisk, String> {
-        let opened = check_name(&self.name).and_then(|()| self.kind.open(&self.name, self.ro));
+        self.open_file(None)
+    }
+
+    /// As [`open`](Self::open), with the file that another process has opened: this one may not be able to reach its path.
+    pub fn open_passed(&self, file: OwnedFd) -> Result<AnyDisk, String> {
+        self.open_file(Some(file))
+    }
+
+    fn open_file(&self, passed: Option<OwnedFd>) -> Result<AnyDisk, String> {
+        let opened = check_name(&self.name).and_then(|()| self.kind.open(&self.name, self.ro, passed));
         opened.map_err(|problem| format!("disk '{}': {problem}", self.name))
     }
 }

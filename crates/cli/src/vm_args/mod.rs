@@ -125,7 +125,7 @@ fn devices(daemon: &Path, arguments: &Arguments) -> Result<Vec<Device>, Error> {
 
 /// The socket at which the running daemon serves the disk to virtual machines.
 fn socket_of(daemon: &Path, disk: &str) -> Result<PathBuf, Error> {
-    let answer = admin::ask(daemon, &json!({ "request": "info", "disk": disk }));
+    let answer = admin::ask(daemon, "disk.info", &json!({ "disk": disk }));
     let answer = answer.map_err(|no_answer| match no_answer {
         admin::NoAnswer::NoPermission(error) => Error::at("name the socket with --socket PATH", error),
         admin::NoAnswer::Other(error) => error,

@@ -11,6 +11,7 @@ mod ext4_image;
 mod look;
 mod program;
 mod report;
+mod run_time;
 mod topology;
 mod verify_matrix;
 mod vm_args;

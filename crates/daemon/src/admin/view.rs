@@ -29,7 +29,7 @@ impl Admin {
             "max_segments": info.max_segments,
             "read_only": !info.can(CAPABILITY_WRITE),
             "exclusive": export.spec.exclusive,
-            "shared": export.spec.shared,
+            "shared": export.shared(),
             "claimed": export.attached().iter().any(|client| client.role == Role::SoleWriter),
             "capabilities": CAPABILITY_NAMES.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
             "attached": export.attached().len(),

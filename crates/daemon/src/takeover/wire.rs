@@ -10,16 +10,20 @@ use fipsee_ring::ring::Cursor;
 use fipsee_serve::takeover::{Answer, PacketKind};
 use serde::{Deserialize, Serialize};
 
-/// Version of everything below. Daemons of two versions do not take over from each other.
-pub(crate) const VERSION: u32 = 6;
+use crate::overlay::Overlay;
 
-/// The old daemon's packets, in this order: greeting, listeners, disks, `Prepare`; clients, each followed by its memory and
+/// Version of everything below. Daemons of two versions do not take over from each other.
+pub(crate) const VERSION: u32 = 7;
+
+/// The old daemon's packets, in this order: greeting, overlay, listeners, disks, `Prepare`; clients, each followed by its memory and
 /// the records of its service, virtual machines likewise, `End`. `Refused` may come at any point, and ends the takeover: the old
 /// daemon continues.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "packet", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum HandoverPacket {
     Greeting(Greeting),
+    /// One of the changes at run time.
+    Overlay(Overlay),
     /// With the socket, and its lock if the old daemon made it.
     Listener {
         of: ListenerOf,
@@ -63,7 +67,7 @@ impl HandoverPacket {
     pub(crate) fn kind(&self) -> PacketKind {
         match self {
             Self::Greeting(_) => PacketKind::Greeting,
-            Self::Listener { .. } | Self::Disk(_) => PacketKind::Shared,
+            Self::Overlay(_) | Self::Listener { .. } | Self::Disk(_) => PacketKind::Shared,
             Self::Prepare {} => PacketKind::Prepare,
             Self::Client(ClientRecord { client, stage, .. }) => {
                 let (memories, records) = match stage {

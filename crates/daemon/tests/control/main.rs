@@ -1,7 +1,9 @@
 //! How the daemon is started, configured, reloaded and placed, which clients it takes, and how they wait.
 
+mod admin_protocol;
 mod attach_refusals;
 mod choices;
+mod disks_at_run_time;
 mod event_loop;
 mod example;
 mod hostile_control;

@@ -58,7 +58,7 @@ fn write(dir: &Scratch, text: &str) {
 
 fn reload(daemon: &Daemon, text: &str) -> Value {
     write(&daemon.dir, text);
-    daemon.admin(&json!({ "request": "reload" }))
+    daemon.admin(&json!({ "method": "reload" }))
 }
 
 #[test]

@@ -21,11 +21,11 @@ fn start(text: &str) -> Daemon {
 
 fn reload(daemon: &Daemon, text: &str) -> Value {
     write(&daemon.dir, text);
-    daemon.admin(&json!({ "request": "reload" }))
+    daemon.admin(&json!({ "method": "reload" }))
 }
 
 fn disks(daemon: &Daemon) -> Vec<String> {
-    let list = daemon.admin(&json!({ "request": "list" }));
+    let list = daemon.admin(&json!({ "method": "disk.list" }));
     let name = |disk: &Value| disk["disk"].as_str().expect("a name").to_owned();
     list["disks"].as_array().expect("a list").iter().map(name).collect()
 }
@@ -120,7 +120,7 @@ fn what_needs_a_restart_is_named_and_the_rest_takes_effect() {
     let restart = ["workers", "cpus", "wait", "look_us", "log_format", "disk 'a'"];
     let answer = reload(&daemon, file);
     assert_eq!(answer, outcome(&[], &[], &["max_clients", "disk 'a'"], &restart));
-    assert_eq!(daemon.admin(&json!({ "request": "info", "disk": "a" }))["size_bytes"], 1 << 20);
+    assert_eq!(daemon.admin(&json!({ "method": "disk.info", "disk": "a" }))["size_bytes"], 1 << 20);
     assert_eq!(reload(&daemon, file), outcome(&[], &[], &[], &restart), "as long as it is not restarted");
     assert_says(&daemon.log(), &["needs a restart", "workers"]);
     let _both = [CorrectClient::new(&daemon, "a"), CorrectClient::new(&daemon, "b")];
@@ -169,7 +169,7 @@ fn sighup_reloads_and_changes_the_level_of_the_log() {
 #[test]
 fn daemon_without_a_file_has_nothing_to_reload() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
-    let answer = daemon.admin(&json!({ "request": "reload" }));
+    let answer = daemon.admin(&json!({ "method": "reload" }));
     assert_says(answer["error"].as_str().unwrap_or_default(), &["no configuration file", "--config FILE.toml"]);
 }
 

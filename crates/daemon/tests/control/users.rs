@@ -102,7 +102,7 @@ fn root_may_have_every_place() {
     correct_clients.iter_mut().for_each(CorrectClient::check);
     let text = std::fs::read_to_string(daemon.dir.path("f.toml")).expect("the file");
     std::fs::write(daemon.dir.path("f.toml"), text.replace("max_clients_per_user = 1", "")).expect("a file");
-    assert_eq!(daemon.admin(&json!({ "request": "reload" }))["changed"], json!(["max_clients_per_user"]));
+    assert_eq!(daemon.admin(&json!({ "method": "reload" }))["changed"], json!(["max_clients_per_user"]));
 }
 
 #[test]

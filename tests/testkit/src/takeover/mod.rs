@@ -20,6 +20,11 @@ pub fn pauses_us(log: &str) -> Vec<u64> {
     lines.filter_map(of_line).collect()
 }
 
+/// The request of a new daemon at the admin socket.
+pub fn takeover_request(wait_ms: u64) -> String {
+    crate::daemon::json_rpc(&serde_json::json!({ "method": "takeover", "version": 7, "wait_ms": wait_ms }))
+}
+
 /// A test in place of the new daemon, which may send the old one anything.
 pub struct FakeNew {
     line: OwnedFd,
@@ -30,7 +35,7 @@ impl FakeNew {
     /// Ask for a takeover as a new daemon does.
     pub fn connect(daemon: &Daemon) -> Self {
         let stream = UnixStream::connect(fipsee_daemon::admin::admin_path(&daemon.socket())).expect("an admin socket");
-        (&stream).write_all(b"{\"request\":\"takeover\",\"version\":6,\"wait_ms\":1000}\n").expect("it reads");
+        (&stream).write_all(takeover_request(1000).as_bytes()).expect("it reads");
         let (answer, line) = receive_with_descriptors(stream.as_fd(), RecvFlags::empty()).expect("it answers");
         let line = line.into_iter().next().unwrap_or_else(|| panic!("no line: {}", String::from_utf8_lossy(&answer)));
         Self { line, _stream: stream }

@@ -34,7 +34,7 @@ pub(crate) struct HandOver {
 
 impl HandOver {
     /// Refuse the takeover: the other daemon and the receiver of `reply` get the reason.
-    pub(super) fn refuse(mut self, reason: &str) {
+    pub(crate) fn refuse(mut self, reason: &str) {
         let step = self.giving.done(Err(reason.to_owned()));
         self.line.carry_out(&mut self.giving, step, Instant::now());
         let _ = self.reply.send(reason.to_owned());
