@@ -12,6 +12,7 @@ mod generate;
 mod info;
 mod ls;
 mod mount;
+mod names;
 mod output;
 mod ping;
 mod process;

@@ -12,4 +12,5 @@ mod reload;
 mod service_manager;
 mod start_refusals;
 mod users;
+mod visible;
 mod waiting;
