@@ -4,6 +4,7 @@ mod alone;
 mod claims;
 mod cp;
 mod ext4_image;
+mod listing;
 mod look;
 mod program;
 mod report;

@@ -175,7 +175,7 @@ fn features_that_the_daemon_does_not_know_are_not_in_force() {
         (2, FEATURE_SOLE_WRITER),
         (4, FEATURE_CHOICES),
         (8, FEATURE_LIST),
-        (8, 0),
+        (16, 0),
         (u64::MAX, FEATURES),
         (u64::MAX - 1, FEATURES & !1),
     ] {

@@ -100,7 +100,7 @@ fn requests_that_a_disk_does_not_finish_in_time_stay_where_they_are() {
 fn another_version_is_refused() {
     let daemon = Daemon::start(&DISKS);
     let answer = daemon.admin(&serde_json::json!({ "request": "takeover", "version": 99, "wait_ms": 100 }));
-    assert_says(answer["error"].as_str().expect("refused"), &["hands over by version 6, and 99 is asked for"]);
+    assert_says(answer["error"].as_str().expect("refused"), &["hands over by version 7, and 99 is asked for"]);
     CorrectClient::new(&daemon, "m").check();
 }
 
@@ -120,19 +120,19 @@ fn refusal_of_answer(answer: &'static [u8]) -> String {
         request
     });
     let text = refused_in(&dir, &[], &["--takeover", "--disk", "m=memory:1M"]);
-    assert_says(&old.join().expect("it has answered"), &["\"request\":\"takeover\"", "\"version\":6"]);
+    assert_says(&old.join().expect("it has answered"), &["\"request\":\"takeover\"", "\"version\":7"]);
     text
 }
 
 #[test]
 fn an_old_daemon_of_another_version_is_named_by_the_new_one() {
-    for (answer, version) in [(&b"{\"takeover\":5}\n"[..], "version 5"), (b"{\"takeover\":7}\n", "version 7")] {
+    for (answer, version) in [(&b"{\"takeover\":5}\n"[..], "version 5"), (b"{\"takeover\":8}\n", "version 8")] {
         let text = refusal_of_answer(answer);
-        assert_says(&text, &[version, "takes over by version 6", "stop it and start this one without --takeover"]);
+        assert_says(&text, &[version, "takes over by version 7", "stop it and start this one without --takeover"]);
     }
-    // So says a daemon of version 5 that is asked for version 6.
+    // So says a daemon of version 5 that is asked for version 7.
     let text =
-        refusal_of_answer(b"{\"error\":\"it hands over by version 5, and 6 is asked for; stop it and start the other\"}\n");
+        refusal_of_answer(b"{\"error\":\"it hands over by version 5, and 7 is asked for; stop it and start the other\"}\n");
     assert_says(&text, &["the running daemon refuses: it hands over by version 5", "stop it and start the other"]);
 }
 
@@ -152,7 +152,7 @@ fn only_root_and_the_daemons_user_may_ask() {
         // For this thread alone: the kernel takes its credentials when it connects.
         rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
         let mut stream = UnixStream::connect(&admin).expect("it listens");
-        stream.write_all(b"{\"request\":\"takeover\",\"version\":6,\"wait_ms\":1}\n").expect("it reads");
+        stream.write_all(b"{\"request\":\"takeover\",\"version\":7,\"wait_ms\":1}\n").expect("it reads");
         let mut answer = String::new();
         BufReader::new(stream).read_line(&mut answer).expect("it answers");
         answer

@@ -30,7 +30,7 @@ impl FakeNew {
     /// Ask for a takeover as a new daemon does.
     pub fn connect(daemon: &Daemon) -> Self {
         let stream = UnixStream::connect(fipsee_daemon::admin::admin_path(&daemon.socket())).expect("an admin socket");
-        (&stream).write_all(b"{\"request\":\"takeover\",\"version\":6,\"wait_ms\":1000}\n").expect("it reads");
+        (&stream).write_all(b"{\"request\":\"takeover\",\"version\":7,\"wait_ms\":1000}\n").expect("it reads");
         let (answer, line) = receive_with_descriptors(stream.as_fd(), RecvFlags::empty()).expect("it answers");
         let line = line.into_iter().next().unwrap_or_else(|| panic!("no line: {}", String::from_utf8_lossy(&answer)));
         Self { line, _stream: stream }
