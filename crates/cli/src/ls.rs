@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(shorten("/srv/disks/a.img", 10), "...s/a.img");
         assert_eq!(shorten("/srv", 0), "");
         let path = format!("/{}/a.img", "folder".repeat(30));
-        let disk = json!({ "disk": "a", "kinds": ["delay", "file"], "io": "direct", "path": path, "size_bytes": 1 << 40 });
+        let disk = json!({ "disk": "a", "kinds": ["delay", "file"], "io": "direct", "path": path, "size_bytes": 1_u64 << 40 });
         let table = render(&[disk], 40);
         assert!(table.lines().all(|line| line.chars().count() <= WIDTH), "{table}");
         assert!(table.contains("delay:file  direct") && table.contains("folder/a.img"), "{table}");
