@@ -309,6 +309,7 @@ int main(int argc, char **argv)
 	the_socket = argv[1];
 	opening();
 	describing();
+	listing();
 	remembering();
 	blocking();
 	forking();
