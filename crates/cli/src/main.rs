@@ -17,6 +17,7 @@ mod info;
 mod interrupt;
 mod ls;
 mod mount;
+mod names;
 mod output;
 mod ping;
 mod process;

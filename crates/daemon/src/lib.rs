@@ -22,6 +22,7 @@ mod reload;
 mod run;
 pub mod services;
 mod takeover;
+mod totals;
 pub mod transport;
 mod worker;
 

@@ -7,6 +7,7 @@ mod attached;
 mod disk;
 mod error;
 mod events;
+mod list;
 mod memory;
 mod transfer;
 mod wait;
@@ -22,6 +23,8 @@ mod _fipsee {
     use super::disk::Disk;
     #[pymodule_export]
     use super::events::EventQueue;
+    #[pymodule_export]
+    use super::list::{ListedDisk, list_disks};
     #[pymodule_export]
     use super::memory::Memory;
 }

@@ -82,10 +82,13 @@ fn disks_are_for_users_that_are_allowed(root: &ThrowawayRoot) {
     root.succeed("runuser -u friend -- fipsee bench data --seconds 1; cmp -n 8388608 image /var/lib/fipsee/data.img");
     for (user, disk) in [("stranger", "data"), ("friend", "memory")] {
         let refusal = root.fail(&format!("runuser -u {user} -- fipsee bench {disk} --seconds 1"));
-        assert!(refusal.contains(&format!("disk '{disk}' is not for user")), "{refusal}");
+        assert!(refusal.contains(&format!("no disk '{disk}' that user")), "{refusal}");
     }
     root.succeed("runuser -u manager -- fipsee ls");
-    let refusal = root.fail("runuser -u friend -- fipsee ls");
+    // Others see the disks that they may use, and no more.
+    let disks = root.succeed("runuser -u friend -- fipsee ls");
+    assert!(disks.contains("data ") && !disks.contains("memory "), "{disks}");
+    let refusal = root.fail("runuser -u friend -- fipsee stat");
     assert!(refusal.contains("no permission"), "{refusal}");
 }
 

@@ -33,6 +33,8 @@ pub const UNREGISTER: u16 = 8;
 pub const UNREGISTERED: u16 = 9;
 pub const DETACH: u16 = 10;
 pub const DETACHED: u16 = 11;
+pub const LIST: u16 = 12;
+pub const LISTED: u16 = 13;
 
 pub fn u16_at(bytes: &[u8], offset: usize) -> u16 {
     u16::from_le_bytes(*bytes[offset..].first_chunk().expect("long enough"))
@@ -89,6 +91,11 @@ pub fn attach(wanted: &Wanted<'_>) -> Vec<u8> {
     let bytes = with(with(bytes, 14, &wanted.queues.to_le_bytes()), 16, &wanted.depth.to_le_bytes());
     let bytes = with(with(bytes, 20, &wanted.flags.to_le_bytes()), 24, &wanted.pool_bytes.to_le_bytes());
     with(bytes, 32, wanted.name)
+}
+
+/// What may be attached to of this service, after a name.
+pub fn list(service: u16, after: &[u8]) -> Vec<u8> {
+    with(with(control(LIST, 80), 12, &service.to_le_bytes()), 16, after)
 }
 
 pub fn register(id: u16, access: u16, length: u64) -> Vec<u8> {

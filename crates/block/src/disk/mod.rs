@@ -78,6 +78,17 @@ impl AnyDisk {
         }
     }
 
+    /// Its kind, after those that it is wrapped in.
+    pub fn kinds(&self) -> Vec<&'static str> {
+        let mut kinds = vec![self.kind()];
+        let mut disk = self;
+        while let Self::Wrapped(wrapped) = disk {
+            disk = wrapped.inner();
+            kinds.push(disk.kind());
+        }
+        kinds
+    }
+
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Null(_) => "null",

@@ -157,7 +157,7 @@ fn every_refusal_says_what_to_do() {
     let daemon = serve(&["a=memory:1M", "r=memory:1M,ro"]);
     let source = text(&daemon.dir.file("source", b"data"));
     let missing = text(&daemon.dir.path("missing"));
-    assert_error(&daemon.fipsee(&["cp", &source, "fip:zz"]), &["no disk 'zz'", "a, r"]);
+    assert_error(&daemon.fipsee(&["cp", &source, "fip:zz"]), &["no disk 'zz' that user", "`fipsee ls` lists those"]);
     assert_error(&daemon.fipsee(&["cp", &source, "fip:r"]), &["'r' is exported for reading only", "serve it without ro"]);
     assert_error(&daemon.fipsee(&["cp", &missing, "fip:a"]), &["cannot read", "missing", "check the name"]);
     assert_error(&daemon.fipsee(&["cp", &source, &missing]), &["is a disk", "write fip:NAME"]);

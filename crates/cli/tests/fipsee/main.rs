@@ -8,6 +8,7 @@ mod completion;
 mod cp;
 mod cp_interrupted;
 mod ext4_image;
+mod listing;
 mod look;
 mod program;
 mod report;

@@ -16,7 +16,7 @@ use crate::overlay::Overlay;
 pub(crate) const VERSION: u32 = 7;
 
 /// The old daemon's packets, in this order: greeting, overlay, listeners, disks, `Prepare`; clients, each followed by its memory and
-/// the records of its service, virtual machines likewise, `End`. `Refused` may come at any point, and ends the takeover: the old
+/// the records of its service, virtual machines likewise, totals, `End`. `Refused` may come at any point, and ends the takeover: the old
 /// daemon continues.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "packet", rename_all = "snake_case", deny_unknown_fields)]
@@ -52,6 +52,11 @@ pub(crate) enum HandoverPacket {
     GuestMemory(machine::GuestMemoryRecord),
     /// With the eventfds that the record lists.
     Virtqueue(machine::VirtqueueRecord),
+    /// What the clients of a disk that are gone have done: [`Totals`](crate::totals::Totals) in JSON.
+    Totals {
+        disk: String,
+        totals: String,
+    },
     /// End of all: when queues were quiesced, on CLOCK_MONOTONIC, and the least number of the next client.
     End {
         quiesced_at_ns: u64,
@@ -83,6 +88,7 @@ impl HandoverPacket {
                 PacketKind::Memory(*client)
             }
             Self::Part { client, .. } | Self::Virtqueue(machine::VirtqueueRecord { client, .. }) => PacketKind::Record(*client),
+            Self::Totals { .. } => PacketKind::Late,
             Self::End { .. } => PacketKind::End,
             Self::Refused { reason } => PacketKind::Refused(reason.clone()),
         }

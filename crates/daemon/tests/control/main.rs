@@ -14,4 +14,5 @@ mod reload;
 mod service_manager;
 mod start_refusals;
 mod users;
+mod visible;
 mod waiting;

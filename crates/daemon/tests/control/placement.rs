@@ -3,7 +3,7 @@
 use fipsee_block::client::{AttachOptions, Queue};
 use fipsee_block::wire::{FEATURE_SOLE_WRITER, FEATURES};
 use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU};
-use fipsee_ring::control::{Control, VERSION};
+use fipsee_ring::control::{Control, FEATURE_LIST, VERSION};
 use fipsee_testkit::raw::{HELLO, RawClient, attach_message, connect, receive, say};
 use fipsee_testkit::{Daemon, Scratch, assert_says, eventually, refused, skip};
 use fipsee_topology::{cpu_list, pin};
@@ -174,7 +174,8 @@ fn features_that_the_daemon_does_not_know_are_not_in_force() {
         (1, FEATURE_WORKER_CPU),
         (2, FEATURE_SOLE_WRITER),
         (4, FEATURE_CHOICES),
-        (8, 0),
+        (8, FEATURE_LIST),
+        (16, 0),
         (u64::MAX, FEATURES),
         (u64::MAX - 1, FEATURES & !1),
     ] {
