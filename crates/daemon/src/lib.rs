@@ -15,6 +15,7 @@ mod live;
 mod log;
 mod notify;
 mod placement;
+mod program;
 mod reload;
 mod run;
 pub mod services;
@@ -23,4 +24,5 @@ pub mod transport;
 mod worker;
 
 pub use fipsee_serve::unix::credentials_of;
+pub use program::{end, program};
 pub use run::{run, start, start_with};

@@ -2,8 +2,12 @@
 
 mod attach_refusals;
 mod choices;
+mod config_file;
+mod config_memory;
+mod config_users;
 mod event_loop;
 mod example;
+mod fatal;
 mod hostile_control;
 mod moves;
 mod placement;
