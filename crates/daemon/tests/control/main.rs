@@ -14,6 +14,7 @@ mod placement;
 mod refused_changes;
 mod reload;
 mod service_manager;
+mod sockets;
 mod start_refusals;
 mod users;
 mod waiting;
