@@ -41,10 +41,22 @@ const MAX_CPU: usize = 65535;
 pub(super) fn read(file: &str, find: Find<'_>) -> Result<(Settings, Vec<DiskConfig>), String> {
     let (table, errors) = DeTable::parse_recoverable(file);
     let read = match errors.first() {
-        Some(error) => Err(Mistake::new(error.span().unwrap_or_default(), error.message())),
+        Some(error) => Err(Mistake::new(error.span().unwrap_or_default(), in_words(error.message()))),
         None => read_table(table.get_ref(), find),
     };
     read.map_err(|mistake| mistake.shown(file))
+}
+
+/// What the parser says most often speaks of its grammar.
+fn in_words(message: &str) -> &str {
+    const WORDS: [(&str, &str); 5] = [
+        ("string values must be quoted", "text must be in quotes: \"64M\""),
+        ("invalid basic string, expected `\"`", "the text has no closing quote"),
+        ("invalid literal string, expected `'`", "the text has no closing quote"),
+        ("key with no value", "the key has no value; write key = value"),
+        ("duplicate key", "this key is there twice; remove one of them"),
+    ];
+    WORDS.iter().find(|(beginning, _)| message.starts_with(beginning)).map_or(message, |(_, words)| words)
 }
 
 /// What the file says, or its undamaged part, about the format of messages.

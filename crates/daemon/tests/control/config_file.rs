@@ -79,7 +79,13 @@ fn mistakes_in_settings_and_tables_are_named_with_their_place_and_what_to_write(
         ("size = \"1G\"".to_owned(), &["unknown key 'size'; it belongs in a table of a disk"]),
         (disk("spec = \"null:1M\"\n  readonly = true"), &["line 4, column 3: unknown key 'readonly'; did you mean 'read_only'?"]),
         (disk("spec = \"null:1M\"\nworkers = 2"), &["line 4, column 1", "'workers'; it belongs above the first [[disk]]"]),
-        ("workers = 1\nworkers = 2".to_owned(), &["line 2", "duplicate key"]),
+        ("workers = 1\nworkers = 2".to_owned(), &["line 2, column 1: this key is there twice"]),
+        // Text that is no TOML.
+        ("listen = /run/x".to_owned(), &["line 1, column 10: text must be in quotes"]),
+        ("max_pool_bytes = 64M".to_owned(), &["line 1, column 18: text must be in quotes: \"64M\""]),
+        ("listen = \"/run/x\nworkers = 2".to_owned(), &["line 1, column 17: the text has no closing quote"]),
+        ("workers: 2".to_owned(), &["line 1, column 10: the key has no value; write key = value"]),
+        ("workers".to_owned(), &["line 1, column 8: the key has no value; write key = value"]),
         // Values of settings.
         ("workers = \"two\"".to_owned(), &["line 1, column 11: workers: \"two\" is not possible", "1 to 512, without quotes"]),
         ("workers = 0".to_owned(), &["workers: 0 is not possible; write an integer from 1 to 512"]),

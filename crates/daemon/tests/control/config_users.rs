@@ -78,3 +78,29 @@ fn names_are_looked_up_again_at_a_reload_of_a_confined_daemon() {
         ["disk 'a': allow_users: there is no user 'no-such-user' in /etc/passwd", "id -u no-such-user", "or restart the daemon"];
     assert_says(&daemon.log(), &pieces);
 }
+
+/// Tools write another file and rename it.
+#[test]
+fn user_made_later_is_found_by_a_daemon_that_is_not_root() {
+    let tried = std::process::Command::new("unshare").args(["--mount", "mount", "-t", "tmpfs", "none", "/run"]).output();
+    if !is_root() || !tried.is_ok_and(|tried| tried.status.success()) {
+        return skip("users of a system", "only root, where it may mount, can have a daemon see another /etc");
+    }
+    const OWN_ETC: &str = "cp /etc/passwd /etc/group /etc/nsswitch.conf {dir}/etc/; mount --bind {dir}/etc /etc; cp $1 {dir}/fipseed; shift; \
+                           chown 4000 {dir}; exec setpriv --reuid 4000 --regid 4000 --clear-groups {dir}/fipseed \"$@\"";
+    let dir = Scratch::new();
+    std::fs::create_dir(dir.path("etc")).expect("a folder");
+    std::fs::create_dir(dir.path("conf")).expect("a folder");
+    let text = |user: &str| format!("[[disk]]\nname = \"a\"\nkind = \"memory\"\nsize = \"1M\"\nallow_users = [\"{user}\"]\n");
+    dir.file("conf/f.toml", text("daemon"));
+    let prefix = ["unshare", "--mount", "--propagation", "private", "sh", "-c", OWN_ETC, "sh"];
+    let daemon = Daemon::start_in(dir, &prefix, &["--config", "{dir}/conf/f.toml"]);
+    assert!(!attaches(&daemon, (4711, 4711), "a"));
+    let users = std::fs::read_to_string(daemon.dir.path("etc/passwd")).expect("users");
+    daemon.dir.file("etc/passwd+", format!("{users}friend:x:4711:4711::/:/bin/sh\n"));
+    std::fs::rename(daemon.dir.path("etc/passwd+"), daemon.dir.path("etc/passwd")).expect("replaced");
+    daemon.dir.file("conf/f.toml", text("friend"));
+    daemon.signal(Signal::HUP);
+    eventually("the file is read again", || daemon.log().contains("changed=[\"disk 'a'\"]"));
+    assert!(attaches(&daemon, (4711, 4711), "a") && !attaches(&daemon, (DAEMON.1, DAEMON.1), "a"));
+}
