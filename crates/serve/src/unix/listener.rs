@@ -254,3 +254,40 @@ fn listen(path: &Path, there: &There, kind: SocketType, address: &SocketAddrUnix
     })?;
     Ok((socket, took_over))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "sockets of the kernel")]
+    fn one_of_many_that_find_the_socket_of_an_ended_server_gets_its_path() {
+        let folder = std::env::temp_dir().join(format!("fipsee-listener-{}", std::process::id()));
+        std::fs::create_dir(&folder).expect("a folder");
+        let path = folder.join("s");
+        for _ in 0..20 {
+            drop(std::os::unix::net::UnixListener::bind(&path).expect("a free path"));
+            let barrier = Barrier::new(8);
+            let bind = || {
+                barrier.wait();
+                Listener::bind(&path, SocketType::SEQPACKET, 0o600)
+            };
+            let all: Vec<_> = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..8).map(|_| scope.spawn(bind)).collect();
+                threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+            });
+            assert_eq!(all.iter().filter(|bound| bound.as_ref().is_ok_and(Listener::took_over)).count(), 1);
+            let refused = |bound: &&Result<Listener, String>| {
+                bound
+                    .as_ref()
+                    .is_err_and(|text| text.contains("another server already listens") && text.contains("this very process"))
+            };
+            assert_eq!(all.iter().filter(refused).count(), 7, "{all:?}");
+            drop(all);
+            assert!(!path.exists());
+        }
+        std::fs::remove_dir(&folder).expect("nothing is left in it");
+    }
+}
