@@ -18,6 +18,7 @@ mod log;
 mod notify;
 mod overlay;
 mod placement;
+mod program;
 mod reload;
 mod run;
 pub mod services;
@@ -27,4 +28,5 @@ pub mod transport;
 mod worker;
 
 pub use fipsee_serve::unix::credentials_of;
+pub use program::{end, program};
 pub use run::{run, start, start_with};

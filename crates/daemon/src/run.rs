@@ -7,12 +7,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fipsee_ring::clock;
-use fipsee_ring::listener::Listener;
+use fipsee_serve::unix::listener::Listener;
 use rustix::net::SocketType;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::admin::{Admin, AdminHandle, HandingOver, admin_path};
-use crate::config::{Arguments, Config};
+use crate::config::{Arguments, Config, make_usual_folder};
 use crate::confine::Confinement;
 use crate::daemonize::{self, Ready};
 use crate::export::{Export, Opened};
@@ -294,7 +294,9 @@ fn stop_workers(workers: &[WorkerHandle], threads: Vec<JoinHandle<()>>) -> Resul
 }
 
 fn bind(path: &Path, kind: SocketType, mode: u32) -> Result<Listener, String> {
-    let listener = Listener::bind(path, kind, mode).map_err(|text| format!("{text} with --listen"))?;
+    let listener = make_usual_folder(path)
+        .and_then(|()| Listener::bind(path, kind, mode))
+        .map_err(|text| format!("{text} with --listen"))?;
     if listener.took_over() {
         tracing::info!(path = %path.display(), "taking over the socket of a daemon that is gone");
     }

@@ -72,7 +72,7 @@ fn first_client_starts_the_daemon(root: &ThrowawayRoot) {
 fn disks_are_for_users_that_are_allowed(root: &ThrowawayRoot) {
     root.succeed("useradd --uid 4711 friend; useradd --uid 4712 stranger; useradd --uid 4713 --groups fipsee manager");
     root.succeed(
-        "cat >> /etc/fipsee/fipseed.toml <<'END'\n[[disk]]\nname = \"data\"\nspec = \"file:/var/lib/fipsee/data.img,size=32M\"\nallow_uids = [4711]\nEND\n\
+        "cat >> /etc/fipsee/fipseed.toml <<'END'\n[[disk]]\nname = \"data\"\nspec = \"file:/var/lib/fipsee/data.img,size=32M\"\nallow_users = [\"friend\"]\nEND\n\
          systemctl reload fipseed.service",
     );
     let disks = root.succeed("fipsee ls");
@@ -167,7 +167,7 @@ fn drop_in_makes_a_reload_a_takeover(root: &ThrowawayRoot) {
     root.succeed("kill $(cat bench.pid)");
     assert_ne!(main(), first);
     let before = main();
-    root.succeed("cp /etc/fipsee/fipseed.toml kept; sed -i s/memory:64M/memory:32M/ /etc/fipsee/fipseed.toml");
+    root.succeed("cp /etc/fipsee/fipseed.toml kept; sed -i s/64M/32M/ /etc/fipsee/fipseed.toml");
     root.fail("systemctl reload fipseed.service");
     assert_eq!(main(), before, "what was refused changes nothing");
     root.succeed("cp kept /etc/fipsee/fipseed.toml; fipsee bench memory --seconds 1");

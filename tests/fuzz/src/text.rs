@@ -56,6 +56,11 @@ pub(crate) fn config_seeds() -> Vec<Vec<u8>> {
         "[[disk]]\nname = \"a\"\nspec = \"file:,size=1M\"\npath = \"/d,1\"\nvhost_user = \"/run/v\"\nallow_uids = [1]\n\
          allow_gids = [2]\nallow_everyone = true\n",
         "[[disk]]\nname = \"m\"\nspec = \"memory:64K,max=1G,thp,lock,ro\"\n",
+        "max_pool_bytes = \"1M\"\n[[disk]]\nname = \"k\"\nkind = \"file\"\npath = \"/d\"\nsize = \"1M\"\nblock = 4096\n\
+         direct = \"on\"\nread_only = true\nallow_users = [\"1\", 2]\nallow_groups = [\"disk\"]\n\
+         delay = { time = \"1ms\", random = \"1ms\" }\nerror = { every = 2, op = [\"read\", \"flush\"] }\n",
+        "[[disk]]\nname = \"k\"\nkind = \"memory\"\nsize = 0x1000\nmax = \"1G\"\npages = \"thp\"\nlock = true\n\
+         overcommit = true\npowercut = { survive = 3 }\n",
     ])
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! a=null:1G
-//! b=memory:256M,max=1G,thp
+//! b=memory:256M,max=1G,thp,overcommit
 //! c=file:PATH,size=512M,ro
 //! d=powercut:survive=50,seed=7:file:PATH
 //! ```
@@ -95,13 +95,14 @@ impl KindSpec {
             (Self::Memory(options), "huge") => flag(&mut options.huge, key, value)?,
             (Self::Memory(options), "thp") => flag(&mut options.thp, key, value)?,
             (Self::Memory(options), "lock") => flag(&mut options.lock, key, value)?,
+            (Self::Memory(options), "overcommit") => flag(&mut options.overcommit, key, value)?,
             (Self::File(options), "block") => options.block_bytes = Some(block_of(value)?),
             (Self::File(options), "size") => options.size_bytes = Some(size_option(key, value)?),
             (Self::File(options), "direct") => options.direct = direct_of(value)?,
             (kind, _) => {
                 let known = match kind {
                     Self::Null(_) => "a null disk takes block=, ro, exclusive and shared",
-                    Self::Memory(_) => "a memory disk takes max=, block=, huge, thp, lock, ro, exclusive and shared",
+                    Self::Memory(_) => "a memory disk takes max=, block=, huge, thp, lock, overcommit, ro, exclusive and shared",
                     _ => {
                         "a file disk takes size=, block=, direct=, ro, exclusive and shared (a path with a comma needs the configuration file)"
                     }
@@ -199,7 +200,8 @@ impl DiskSpec {
     }
 }
 
-fn check_name(name: &str) -> Result<(), String> {
+/// Is this a name that a disk can have?
+pub fn check_name(name: &str) -> Result<(), String> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(is_allowed) {
         return Err(format!("this name is not possible; use 1 to {MAX_NAME_BYTES} letters, digits, '-', '_' and '.'"));
@@ -225,9 +227,9 @@ fn size_option(key: &str, value: Option<&str>) -> Result<u64, String> {
 }
 
 fn block_of(value: Option<&str>) -> Result<u32, String> {
-    match value {
-        Some("512") => Ok(512),
-        Some("4096" | "4K" | "4k" | "4KiB") => Ok(4096),
+    match value.map(parse_size) {
+        Some(Ok(512)) => Ok(512),
+        Some(Ok(4096)) => Ok(4096),
         _ => Err(format!("the block size '{}' is not possible; use block=512 or block=4096", value.unwrap_or_default())),
     }
 }

@@ -35,6 +35,20 @@ fn memory_disk_grows_up_to_its_max() {
 }
 
 #[test]
+fn memory_disk_grows_within_the_memory_of_the_machine() {
+    let text = std::fs::read_to_string("/proc/meminfo").expect("a Linux system");
+    let all = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")).expect("it has memory");
+    let sectors = 2 * all.parse::<u64>().expect("a number");
+    let options = MemoryOptions { size_bytes: 1 << 20, max_bytes: Some(sectors << 11), ..Default::default() };
+    let disk = MemoryDisk::new(&options).expect("a memory disk");
+    assert_says(&disk.resize(sectors + 8).expect_err("refused"), &["is more than the", "MiB of memory", "add overcommit"]);
+    assert_eq!(disk.info().sector_count, 2048, "a refused resize changes nothing");
+    disk.resize(4096).expect("grow");
+    let disk = MemoryDisk::new(&MemoryOptions { overcommit: true, ..options }).expect("a memory disk");
+    disk.resize(sectors + 8).expect("as it was asked for");
+}
+
+#[test]
 fn two_workers_and_a_resizer_share_a_memory_disk() {
     let disk = memory(4 << 20, None);
     std::thread::scope(|scope| {
@@ -96,7 +110,10 @@ fn memory_options_that_contradict_are_refused() {
     assert_says(&refusal(&MemoryOptions { max_bytes: Some(1025), ..sized(1024) }), &["max: ", "1025 bytes is not a multiple"]);
     assert_says(&refusal(&MemoryOptions { huge: true, thp: true, ..sized(1024) }), &["huge and thp exclude"]);
     assert_says(&refusal(&MemoryOptions { block_bytes: Some(1024), ..sized(1024) }), &["block=512 or block=4096"]);
-    assert_says(&refusal(&sized(1 << 62)), &["cannot reserve 4611686018427387904 bytes", "ulimit -v"]);
+    assert_says(
+        &refusal(&MemoryOptions { overcommit: true, ..sized(1 << 62) }),
+        &["cannot reserve 4611686018427387904 bytes", "ulimit -v"],
+    );
     assert_says(&refusal(&sized(1 << 63)), &["more than a disk can have"]);
 }
 

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fipsee_ring::listener::Listener;
 use fipsee_ring::mailbox::Mailbox;
+use fipsee_serve::unix::listener::Listener;
 use serde_json::{Value, json};
 
 use self::methods::{Call, SCHEMA, Takeover};

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fipsee_ring::doorbell::EventDoorbell;
-use fipsee_ring::listener::Listener;
 use fipsee_ring::mailbox::Mailbox;
+use fipsee_serve::unix::listener::Listener;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;

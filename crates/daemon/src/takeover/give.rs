@@ -6,9 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use fipsee_ring::listener::Listener;
 use fipsee_serve::takeover::{Giving, GivingStep};
 use fipsee_serve::unix::credentials_of;
+use fipsee_serve::unix::listener::Listener;
 use serde_json::{Value, json};
 
 use super::MAX_WAIT;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fipsee_block::wire::BlockInfo;
-use fipsee_ring::listener::Listener;
 use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_serve::takeover::{Answer, PREPARE_TIMEOUT, Taking, TakingStep};
+use fipsee_serve::unix::listener::Listener;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::json;

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 
-use fipsee_ring::listener::Listener;
+use fipsee_serve::unix::listener::Listener;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 
 /// The name that distinguishes the admin socket from the client socket (`FileDescriptorName=`).

@@ -148,7 +148,7 @@ fn placement_may_be_set_in_the_file_and_needs_a_restart() {
     assert_eq!(outcome["needs_restart"], json!(["placement"]));
     std::fs::write(daemon.dir.path("f.toml"), file("on")).expect("written");
     let outcome = daemon.admin(&json!({ "method": "reload" }));
-    assert_says(outcome["error"].as_str().expect("an error"), &["line 1, column 13", "`on`", "`auto`", "`off`"]);
+    assert_says(outcome["error"].as_str().expect("an error"), &["line 1, column 13", "\"on\"", "\"auto\"", "\"off\""]);
 }
 
 /// checks: R-4.4-4

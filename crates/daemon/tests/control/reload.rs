@@ -185,6 +185,6 @@ fn configuration_is_checked_without_opening_anything() {
     assert!(output.status.success());
     assert_says(&String::from_utf8_lossy(&output.stdout), &["the configuration is sound", "2 disks"]);
     assert!(!dir.path("b.img").exists());
-    write(&dir, "workers = 0\n");
+    write(&dir, "workers = 2\n");
     assert_says(&refused_in(&dir, &[], &["--config", "{dir}/f.toml", "--check-config"]), &["no disk to serve"]);
 }

@@ -163,7 +163,7 @@ fn many_clients_and_unfinished_handshakes_come_along() {
     eventually("all clients are gone", || daemon.attached_count("m") + daemon.attached_count("f") == 0);
     daemon.signal_term();
     assert!(daemon.await_exit().success());
-    assert!(!daemon.socket().exists() && !daemon.dir.path("s.lock").exists(), "the last daemon removes what the first made");
+    assert!(!daemon.socket().exists() && !daemon.dir.path("s.admin").exists(), "the last daemon removes what the first made");
 }
 
 #[test]

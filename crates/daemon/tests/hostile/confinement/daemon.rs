@@ -108,7 +108,7 @@ fn disks_and_sockets_elsewhere_are_refused_with_the_setting_that_allows_them() {
         let text = answer["error"].as_str().unwrap_or_else(|| panic!("not refused: {answer}")).to_owned();
         assert_says(&text, &["Permission denied", "landlock", "elsewhere/", "in confine_paths, and restart it"]);
     }
-    // In a folder for sockets, files may be created but not written.
+    // In a folder for sockets, no file can be made.
     let beside_the_socket = format!("{head}[[disk]]\nname = \"b\"\nspec = \"file:{},size=1M\"\n", daemon.dir.path("b").display());
     let after_another = format!("{}[[disk]]\nname = \"c\"\nspec = \"file:{},size=1M\"\n", named[0], path("elsewhere/c"));
     for (text, refused) in [(&beside_the_socket, daemon.dir.path("b")), (&after_another, others.path("elsewhere/c"))] {
