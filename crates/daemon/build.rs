@@ -20,7 +20,7 @@ fn commit_of_a_release() -> Option<String> {
         return None;
     }
     let root = Path::new(&env::var_os("CARGO_MANIFEST_DIR")?).join("../..").canonicalize().ok()?;
-    // An archive that was unpacked within somebody's clone is no clone of ours.
+    // An archive that was unpacked within another project's clone is not that clone.
     if PathBuf::from(git(&root, &["rev-parse", "--show-toplevel"])?).canonicalize().ok()? != root {
         return None;
     }
