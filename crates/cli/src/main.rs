@@ -8,6 +8,7 @@ mod cp;
 mod demo;
 mod doctor;
 mod error;
+mod examples;
 mod generate;
 mod info;
 mod ls;
