@@ -11,8 +11,14 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "fipseed",
         &[
-            ("Serve a file, which is created with 10 GiB, to user 1000", "fipseed --disk data=file:/var/lib/fipsee/data.img,size=10G --allow-uid 1000"),
-            ("Check a configuration, then serve what it says", "fipseed --config /etc/fipsee/fipseed.toml --check-config\nfipseed --config /etc/fipsee/fipseed.toml"),
+            (
+                "Serve a file, which is created with 10 GiB, to user 1000",
+                "fipseed --disk data=file:/var/lib/fipsee/data.img,size=10G --allow-uid 1000",
+            ),
+            (
+                "Check a configuration, then serve what it says",
+                "fipseed --config /etc/fipsee/fipseed.toml --check-config\nfipseed --config /etc/fipsee/fipseed.toml",
+            ),
             ("Take over from the daemon that runs, with its clients", "fipseed --config /etc/fipsee/fipseed.toml --takeover"),
         ],
     ),
@@ -20,7 +26,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         "fipsee",
         &[
             ("See it work, without a daemon or a configuration", "fipsee demo"),
-            ("List the disks of the daemon, copy an image to one, and measure it", "fipsee ls\nfipsee cp disk.img fip:data --verify\nfipsee bench data --rw randread"),
+            (
+                "List the disks of the daemon, copy an image to one, and measure it",
+                "fipsee ls\nfipsee cp disk.img fip:data --verify\nfipsee bench data --rw randread",
+            ),
         ],
     ),
     ("fipsee-demo", &[("Start a daemon, write and verify data, compare with a Unix socket", "fipsee demo")]),
@@ -33,18 +42,33 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     (
         "fipsee-ls",
-        &[("List the disks", "fipsee ls"), ("Those of another daemon, for a program", "fipsee ls --json --connect /run/other/fipsee.sock")],
+        &[
+            ("List the disks", "fipsee ls"),
+            ("Those of another daemon, for a program", "fipsee ls --json --connect /run/other/fipsee.sock"),
+        ],
     ),
-    ("fipsee-info", &[("Describe a disk and its clients", "fipsee info data"), ("The same for a program", "fipsee info data --json")]),
+    (
+        "fipsee-info",
+        &[("Describe a disk and its clients", "fipsee info data"), ("The same for a program", "fipsee info data --json")],
+    ),
     (
         "fipsee-stat",
-        &[("Show the counters since the start", "fipsee stat"), ("Show rates, twice a second, ten times", "fipsee stat --interval 0.5 --count 10")],
+        &[
+            ("Show the counters since the start", "fipsee stat"),
+            ("Show rates, twice a second, ten times", "fipsee stat --interval 0.5 --count 10"),
+        ],
     ),
     (
         "fipsee-resize",
-        &[("Let a disk grow", "fipsee resize data 20G"), ("Cut its end off: what is there is lost", "fipsee resize data 5G --shrink")],
+        &[
+            ("Let a disk grow", "fipsee resize data 20G"),
+            ("Cut its end off: what is there is lost", "fipsee resize data 5G --shrink"),
+        ],
     ),
-    ("fipsee-attach", &[("Serve a disk to virtual machines, too", "fipsee attach data --vhost-user /run/fipsee/data.vhost-user")]),
+    (
+        "fipsee-attach",
+        &[("Serve a disk to virtual machines, too", "fipsee attach data --vhost-user /run/fipsee/data.vhost-user")],
+    ),
     ("fipsee-detach", &[("Remove the socket again", "fipsee detach --vhost-user /run/fipsee/data.vhost-user")]),
     (
         "fipsee-vm-args",
@@ -65,7 +89,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "fipsee-mount",
         &[
-            ("Show a disk as a file to other programs, until it is unmounted", "fipsee mount --background data disk.img\nfusermount3 -u disk.img"),
+            (
+                "Show a disk as a file to other programs, until it is unmounted",
+                "fipsee mount --background data disk.img\nfusermount3 -u disk.img",
+            ),
             ("Only for reading, with the kernel's cache", "fipsee mount --read-only --cache kernel data disk.img"),
         ],
     ),
@@ -74,7 +101,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("Random reads of 4 KiB with 64 requests in flight", "fipsee bench data --rw randread --bs 4k --depth 64"),
             ("Latency of one request at a time", "fipsee bench data --depth 1 --seconds 10"),
-            ("Write on four queues and check every byte: the contents of the disk are lost", "fipsee bench data --rw randwrite --queues 4 --verify"),
+            (
+                "Write on four queues and check every byte: the contents of the disk are lost",
+                "fipsee bench data --rw randwrite --queues 4 --verify",
+            ),
         ],
     ),
     (
@@ -94,13 +124,22 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     (
         "fipsee-disk",
-        &[("Serve another disk until the daemon ends, then remove it", "fipsee disk add scratch=memory:1G\nfipsee disk remove scratch")],
+        &[(
+            "Serve another disk until the daemon ends, then remove it",
+            "fipsee disk add scratch=memory:1G\nfipsee disk remove scratch",
+        )],
     ),
     ("fipsee-disk-ls", &[("List the disks", "fipsee disk ls")]),
     ("fipsee-disk-add", &[("Serve a file to user 1000", "fipsee disk add data=file:/srv/data.img --allow-uid 1000")]),
     ("fipsee-disk-remove", &[("Close a disk that no client uses", "fipsee disk remove data")]),
     ("fipsee-disk-set", &[("Let user 1000 attach from now on", "fipsee disk set data --allow-uid 1000")]),
     ("fipsee-config", &[("Write down what the daemon serves now", "fipsee config dump")]),
-    ("fipsee-config-dump", &[("Write down what the daemon serves now, and check that", "fipsee config dump > now.toml\nfipseed --config now.toml --check-config")]),
+    (
+        "fipsee-config-dump",
+        &[(
+            "Write down what the daemon serves now, and check that",
+            "fipsee config dump > now.toml\nfipseed --config now.toml --check-config",
+        )],
+    ),
     ("fipsee-wait", &[("Wait until the daemon serves a disk, up to ten seconds", "fipsee wait --timeout 10 data")]),
 ];

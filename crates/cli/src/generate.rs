@@ -119,18 +119,19 @@ fn page(name: &str, command: &Command, section: &str, date: &str, more: &[(&str,
 }
 
 fn exit_status(page: &str) -> String {
-    let own = |value: &str| MORE_STATUSES.iter().find(|(name, own, _)| *name == page && *own == value).map(|(_, _, meaning)| *meaning);
-    let beside = MORE_STATUSES.iter().filter(|(name, value, _)| *name == page && !STATUSES.iter().any(|(known, _)| known == value));
+    let own =
+        |value: &str| MORE_STATUSES.iter().find(|(name, own, _)| *name == page && *own == value).map(|(_, _, meaning)| *meaning);
+    let beside =
+        MORE_STATUSES.iter().filter(|(name, value, _)| *name == page && !STATUSES.iter().any(|(known, _)| known == value));
     let all = STATUSES.iter().map(|(value, meaning)| (*value, own(value).unwrap_or(meaning)));
     let all = all.chain(beside.map(|(_, value, meaning)| (*value, *meaning)));
     all.fold(".SH \"EXIT STATUS\"\n".to_owned(), |text, (value, meaning)| text + &format!(".TP\n{value}\n{meaning}\n"))
 }
 
 fn examples(page: &str) -> String {
-    let examples = examples::of(page).unwrap_or_default().iter();
-    examples.fold(".SH EXAMPLES\n".to_owned(), |text, (what, command)| {
-        text + &format!(".PP\n{}:\n.PP\n.RS 4\n.EX\n{}\n.EE\n.RE\n", escape(what), escape(command))
-    })
+    let example = |(what, command): &(&str, &str)| format!("{}:\n.PP\n.RS 4\n.EX\n{}\n.EE\n.RE\n", escape(what), escape(command));
+    let examples: Vec<String> = examples::of(page).unwrap_or_default().iter().map(example).collect();
+    format!(".SH EXAMPLES\n{}", examples.join(".PP\n"))
 }
 
 /// Nothing of a text is a request to roff.
@@ -170,7 +171,8 @@ mod tests {
                 };
                 assert!(error.is_none(), "{line}\n{}", error.expect("just seen"));
             }
-            let is_own = examples.iter().flat_map(|(_, command)| command.lines()).any(|line| line.starts_with(&name.replace('-', " ")));
+            let is_own =
+                examples.iter().flat_map(|(_, command)| command.lines()).any(|line| line.starts_with(&name.replace('-', " ")));
             // A name with a dash of its own, as vm-args.
             assert!(is_own || name == "fipsee-vm-args", "{name}: no example runs it");
         }

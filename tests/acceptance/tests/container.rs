@@ -21,7 +21,7 @@ fn image_serves_clients_of_its_host_as_an_ordinary_user() {
     if !rustix::process::geteuid().is_root() {
         return skip(WHAT, "only root can run a container here");
     }
-    if !["umoci", "crun", "apt-get", "dpkg-deb"].iter().all(|program| has_program(WHAT, program)) {
+    if !["umoci", "runc", "apt-get", "dpkg-deb"].iter().all(|program| has_program(WHAT, program)) {
         return;
     }
     let directory = Scratch::new();
@@ -50,11 +50,14 @@ fn image_serves_clients_of_its_host_as_an_ordinary_user() {
     client(&["cp", "--no-progress", "--verify", image.to_str().expect("an ordinary path"), "fip:data"]);
     assert!(client(&["bench", "data", "--seconds", "0.2"]).contains("p50"));
     // The client in the image, which finds the socket by itself.
-    let listed = run(container.crun("exec").args([&container.name, "/usr/bin/fipsee", "ls"]));
+    let listed = run(container.runc("exec").args([&container.name, "/usr/bin/fipsee", "ls"]));
     assert!(listed.lines().any(|line| line.starts_with("data ")), "{listed}");
-    let state: Value = serde_json::from_str(&run(container.crun("state").arg(&container.name))).expect("JSON");
+    let state: Value = serde_json::from_str(&run(container.runc("state").arg(&container.name))).expect("JSON");
     let status = fs::read_to_string(format!("/proc/{}/status", state["pid"])).expect("its process");
-    assert!(status.contains(&format!("\nUid:\t{USER}\t{USER}\t{USER}\t{USER}\n")) && status.contains("\nNoNewPrivs:\t1\n"), "{status}");
+    assert!(
+        status.contains(&format!("\nUid:\t{USER}\t{USER}\t{USER}\t{USER}\n")) && status.contains("\nNoNewPrivs:\t1\n"),
+        "{status}"
+    );
     container.end();
     let kept = fs::read(disks.join("data.img")).expect("the disk's file");
     assert!(kept.len() == 16 << 20 && kept[..1 << 20].iter().all(|byte| *byte == 0x5a), "the disk is in the folder of the host");
@@ -72,7 +75,11 @@ fn build(fipsee: &Path, directory: &Scratch) {
 
 fn unpack(directory: &Scratch) -> std::path::PathBuf {
     let bundle = directory.path("bundle");
-    run(Command::new("umoci").arg("unpack").arg("--image").arg(format!("{}:latest", directory.path("layout").display())).arg(&bundle));
+    run(Command::new("umoci")
+        .arg("unpack")
+        .arg("--image")
+        .arg(format!("{}:latest", directory.path("layout").display()))
+        .arg(&bundle));
     bundle
 }
 
@@ -110,15 +117,15 @@ impl Container {
     fn start(bundle: &Path, directory: &Scratch) -> Self {
         let (name, state, log) = (format!("fipsee-{}", std::process::id()), directory.path("state"), directory.path("log"));
         let file = File::create(&log).expect("a file");
-        let mut command = crun(&state, "run");
+        let mut command = runc(&state, "run");
         command.arg("--bundle").arg(bundle).arg(&name).stdin(Stdio::null());
         command.stdout(file.try_clone().expect("a descriptor")).stderr(file);
-        let process = Guard(command.spawn().expect("crun can be run"));
+        let process = Guard(command.spawn().expect("runc can be run"));
         Self { name, state, log, process }
     }
 
-    fn crun(&self, what: &str) -> Command {
-        crun(&self.state, what)
+    fn runc(&self, what: &str) -> Command {
+        runc(&self.state, what)
     }
 
     fn log(&self) -> String {
@@ -139,7 +146,7 @@ impl Container {
     }
 
     fn end(mut self) {
-        run(self.crun("kill").args([self.name.as_str(), "TERM"]));
+        run(self.runc("kill").args([self.name.as_str(), "TERM"]));
         let status = self.process.0.wait().expect("a child");
         assert!(status.success(), "{status}\n{}", self.log());
     }
@@ -148,13 +155,12 @@ impl Container {
 impl Drop for Container {
     fn drop(&mut self) {
         // After a test that failed; else it is gone.
-        let _ = self.crun("delete").args(["--force", self.name.as_str()]).output();
+        let _ = self.runc("delete").args(["--force", self.name.as_str()]).output();
     }
 }
 
-fn crun(state: &Path, what: &str) -> Command {
-    let mut command = Command::new("crun");
-    // The control groups of the machine may not be ours.
-    command.arg("--root").arg(state).args(["--cgroup-manager=disabled", what]);
+fn runc(state: &Path, what: &str) -> Command {
+    let mut command = Command::new("runc");
+    command.arg("--root").arg(state).arg(what);
     command
 }

@@ -120,7 +120,8 @@ impl<'a> Build<'a> {
 
     /// The package file of what is below `root`, control files included.
     fn pack(&self, name: &str, root: &Path) -> Result<String, String> {
-        let sums = "find . -type f ! -path './DEBIAN/*' ! -path './etc/*' -printf '%P\\0' | sort -z | xargs -0 md5sum > DEBIAN/md5sums";
+        let sums =
+            "find . -type f ! -path './DEBIAN/*' ! -path './etc/*' -printf '%P\\0' | sort -z | xargs -0 md5sum > DEBIAN/md5sums";
         step::succeed(Command::new("sh").current_dir(root).args(["-euc", sums]))?;
         step::succeed(Command::new("chmod").args(["--recursive", "u=rwX,go=rX"]).arg(root))?;
         let file = format!("{name}_{}_{}.deb", self.version, self.architecture);
@@ -181,6 +182,7 @@ impl<'a> Build<'a> {
 
     fn control(&self, name: &str, work: &Path, root: &Path, files: &[&str], linked: &[&str]) -> Result<(), String> {
         let folder = root.join("DEBIAN");
+        files::make_folder(&folder)?;
         for what in SCRIPTS.into_iter().chain(["triggers", "shlibs"]) {
             if let Some(path) = self.own(name, what) {
                 self.copy(&path, &folder.join(what))?;

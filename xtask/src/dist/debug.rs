@@ -48,5 +48,6 @@ pub(crate) fn path(id: &str) -> String {
 pub(crate) fn build_id(linked: &Path) -> Result<String, String> {
     let notes = print(Command::new("readelf").env("LC_ALL", "C").arg("--notes").arg(linked))?;
     let id = notes.lines().find_map(|line| line.trim().strip_prefix("Build ID: "));
-    id.map(str::to_owned).ok_or_else(|| format!("{} has no build id: the linker must be called with --build-id", linked.display()))
+    id.map(str::to_owned)
+        .ok_or_else(|| format!("{} has no build id: the linker must be called with --build-id", linked.display()))
 }

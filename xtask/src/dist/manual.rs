@@ -172,7 +172,8 @@ mod tests {
         let text = "# Title\n\n| k | v |\n|---|---|\n| a | b |\n\n| c | d |\n| e | f |\n\n### Less\n\n- one\n";
         let whole = page(text, "", "2026-01-02", "1.2");
         assert!(whole.contains(".SS \"Less\"\n"), "{whole}");
-        let expected = [7, 8].map(|line| format!("{DOCUMENT}:{line}: not in fipseed.toml(5): {}", text.lines().nth(line - 1).unwrap_or_default()));
+        let expected = [7, 8]
+            .map(|line| format!("{DOCUMENT}:{line}: not in fipseed.toml(5): {}", text.lines().nth(line - 1).unwrap_or_default()));
         assert_eq!(dropped(text, &whole), expected);
         assert_eq!(dropped(text, &whole.replace("\none\n", "\n")).len(), 3);
     }

@@ -44,11 +44,13 @@ pub(super) fn install(dist: &Dist, names: &[&str], package: &str, built: &[&str]
 
 fn notices(root: &Path, package: &str, built: &[&str]) -> Result<String, String> {
     let mut tree = cargo(root);
-    tree.args(["tree", "--locked", "--edges", "normal,no-proc-macro", "--no-dedupe", "--prefix", "none", "--format", "{p}|{l}|{r}"]);
+    // Quiet: else it may say that it waits for another cargo.
+    tree.args(["tree", "--quiet", "--locked", "--edges", "normal,no-proc-macro", "--no-dedupe", "--prefix", "none"]);
+    tree.args(["--format", "{p}|{l}|{r}"]);
     let tree = step::print(tree.args(built.iter().flat_map(|package| ["--package", package])))?;
     let parts = linked(&tree, package);
     if parts.is_empty() {
-        return Err(format!("cargo tree names nothing that {package} is linked with:\n{tree}"));
+        return Err(format!("cargo tree names nothing that {package} is linked with"));
     }
     let refused: Vec<String> = parts
         .iter()
@@ -56,9 +58,12 @@ fn notices(root: &Path, package: &str, built: &[&str]) -> Result<String, String>
         .map(|part| format!("{} {} has the licence '{}'", part.name, part.version, part.licence))
         .collect();
     if !refused.is_empty() {
-        return Err(format!("{}\nno allowed one (xtask/src/dist/licence.rs): do without the crate, or decide", refused.join("\n")));
+        return Err(format!(
+            "{}\nno allowed one (xtask/src/dist/licence.rs): do without the crate, or decide",
+            refused.join("\n")
+        ));
     }
-    let metadata = step::print(cargo(root).args(["metadata", "--locked", "--format-version", "1"]))?;
+    let metadata = step::print(cargo(root).args(["metadata", "--quiet", "--locked", "--format-version", "1"]))?;
     let mut texts = Texts::new();
     for part in &parts {
         add_texts_of_crate(part, &metadata, &mut texts)?;
@@ -159,15 +164,27 @@ fn crate_and_version(title: &str) -> (String, String) {
 
 /// Without what HTML has instead of characters.
 fn plain(html: &str) -> String {
-    [("&#34;", "\""), ("&#39;", "'"), ("&#60;", "<"), ("&#62;", ">"), ("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&amp;", "&")]
-        .iter()
-        .fold(html.to_owned(), |text, (from, to)| text.replace(from, to))
+    [
+        ("&#34;", "\""),
+        ("&#39;", "'"),
+        ("&#60;", "<"),
+        ("&#62;", ">"),
+        ("&lt;", "<"),
+        ("&gt;", ">"),
+        ("&quot;", "\""),
+        ("&amp;", "&"),
+    ]
+    .iter()
+    .fold(html.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
 fn page(package: &str, parts: &BTreeSet<Part>, library: &BTreeSet<Part>, texts: &Texts) -> String {
     let mut page = format!("{package} contains the following libraries. The texts of their licences are below.\n\n");
     let row = |page: &mut String, part: &Part| {
-        let _ = writeln!(page, "{} {}\n    {}\n    {}", part.name, part.version, part.licence, part.place);
+        let _ = writeln!(page, "{} {}", part.name, part.version);
+        for field in [&part.licence, &part.place].into_iter().filter(|field| !field.is_empty()) {
+            let _ = writeln!(page, "    {field}");
+        }
     };
     parts.iter().for_each(|part| row(&mut page, part));
     page.push_str("\nand Rust's standard library, which is built from these, some only on other systems:\n\n");
@@ -187,7 +204,8 @@ mod tests {
     fn crates_of_others_below_one_package_are_found_once() {
         let tree = "fipsee v0.1.0 (/a b)|MIT|\nclap v4.6.7|MIT OR Apache-2.0|place\nfipsee-ring v0.1.0 (/r)|MIT|\nclap v4.6.7|MIT OR Apache-2.0|place\n\n\
                     fipsee-daemon v0.1.0 (/d)|MIT|\ntoml v1.2.1|MIT|\n";
-        let names = |package| linked(tree, package).into_iter().map(|part| format!("{} {}", part.name, part.version)).collect::<Vec<_>>();
+        let names =
+            |package| linked(tree, package).into_iter().map(|part| format!("{} {}", part.name, part.version)).collect::<Vec<_>>();
         assert_eq!(names("fipsee"), ["clap 4.6.7"]);
         assert_eq!(names("fipsee-daemon"), ["toml 1.2.1"]);
         assert_eq!(names("fips"), [""; 0]);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{Dist, PROFILE, debug, notices};
-use crate::files::{copy, empty_folder, list, list_ending, name_of, read, read_text, write};
+use crate::files::{copy, empty_folder, list, list_ending, name_of, read, read_text, rename, write};
 use crate::step;
 
 /// What is installed in the virtual environment; a path in the workspace.
@@ -47,10 +47,12 @@ fn finish(dist: &Dist, venv: &Path, wheel: &Path, wheels: &Path) -> Result<(), S
     let [root] = list(&work)?.try_into().map_err(|_| format!("{} has no folder of its own", wheel.display()))?;
     for module in list_ending(&root.join("fipsee"), "so") {
         let linked = dist.target.join("python-wheel").join(name_of(&module));
-        copy(&module, &linked)?;
+        // Away, so that what is there is not taken for what was stripped before.
+        rename(&module, &linked)?;
         debug::split(dist, &linked, &module)?;
     }
-    let [information] = list_ending(&root, "dist-info").try_into().map_err(|_| format!("{} has no dist-info", wheel.display()))?;
+    let [information] =
+        list_ending(&root, "dist-info").try_into().map_err(|_| format!("{} has no dist-info", wheel.display()))?;
     let notices = dist.prefix.join("share/doc").join(DEBIAN_PACKAGE).join(notices::FILE);
     copy(&notices, &information.join("licenses").join(notices::FILE))?;
     let metadata = read_text(&information.join("METADATA"))?;

@@ -113,7 +113,9 @@ fn check_tables(file: &File, lines: &[&str]) -> Vec<String> {
     };
     let is_document = file.path.ends_with(".md");
     let wrong = lines.iter().enumerate().filter(|(index, line)| is_document && is_wrong(*index, line));
-    wrong.map(|(index, _)| at(file, index, "a row without its table: remove the empty line before it, or add titles and a rule")).collect()
+    wrong
+        .map(|(index, _)| at(file, index, "a row without its table: remove the empty line before it, or add titles and a rule"))
+        .collect()
 }
 
 fn check_words(file: &File, lines: &[&str]) -> Vec<String> {

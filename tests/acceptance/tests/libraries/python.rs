@@ -107,7 +107,8 @@ assert 'pyo3' in texts['THIRD-PARTY-NOTICES'] and sorted(texts) == names, sorted
     let name = wheel.file_name().expect("a file").to_string_lossy().into_owned();
     let tag = name.split_once("-manylinux_").and_then(|(_, tag)| tag.strip_suffix(".whl")).unwrap_or_else(|| panic!("{name}"));
     // The least that it needs, by the judge of those tags.
-    let judged = run(command(&python).args(["-m", "auditwheel", "show"]).arg(&wheel)).split_whitespace().collect::<Vec<_>>().join(" ");
+    let judged =
+        run(command(&python).args(["-m", "auditwheel", "show"]).arg(&wheel)).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(judged.contains(&format!("constrains the platform tag to \"manylinux_{tag}\"")), "{tag}: {judged}");
     let directory = Scratch::new();
     let venv = directory.path("venv");
