@@ -25,7 +25,7 @@ fn image_serves_clients_of_its_host_as_an_ordinary_user() {
         return;
     }
     let directory = Scratch::new();
-    build(&fipsee, &directory);
+    build(packages[0].parent().expect("a folder"), &directory);
     let bundle = unpack(&directory);
     let root = bundle.join("rootfs");
     assert!(!root.join("bin/sh").exists() && !root.join("usr/bin/sh").exists(), "the image has a shell");
@@ -63,11 +63,12 @@ fn image_serves_clients_of_its_host_as_an_ordinary_user() {
     assert!(kept.len() == 16 << 20 && kept[..1 << 20].iter().all(|byte| *byte == 0x5a), "the disk is in the folder of the host");
 }
 
-fn build(fipsee: &Path, directory: &Scratch) {
-    let target = fipsee.join("../../..");
+fn build(packages: &Path, directory: &Scratch) {
+    // Kept for the next time, as the throwaway system is.
+    let cache = packages.join("../container-packages");
     let recipe = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/container/build.sh");
     let image = directory.path("image.tar");
-    run(Command::new(recipe).arg(target.join("debian")).arg(&image).arg(target.join("container-packages")));
+    run(Command::new(recipe).arg(packages).arg(&image).arg(cache));
     let layout = directory.path("layout");
     fs::create_dir(&layout).expect("a fresh directory");
     run(Command::new("tar").arg("--extract").arg("--file").arg(image).arg("--directory").arg(layout));
