@@ -37,6 +37,8 @@ const TOOLS: &[Tool] = &[
     tool("cmark-gfm", "cmark-gfm", "the documents as a site"),
     tool("mmdebstrap", "mmdebstrap", "the throwaway system the packages are tested in"),
     tool("systemd-nspawn", "systemd-container", "the throwaway system the packages are tested in"),
+    tool("umoci", "umoci", "the container image"),
+    tool("runc", "runc", "the container image"),
     tool("systemd-analyze", "systemd", "the test of the daemon's confinement"),
     tool("qemu-storage-daemon", "qemu-system-common", "the benchmark's peers: vhost-user, NBD, FUSE"),
     tool("qemu-system-x86_64", "qemu-system-x86", "virtual machines with PCI and several CPUs"),

@@ -12,6 +12,7 @@ mod demo;
 mod disk;
 mod doctor;
 mod error;
+mod examples;
 mod generate;
 mod info;
 mod interrupt;
@@ -40,7 +41,7 @@ use crate::error::Error;
 
 /// Look at, copy and measure disks served over Fip-see channels.
 #[derive(Debug, Parser)]
-#[command(name = "fipsee", version, about, max_term_width = 110)]
+#[command(name = "fipsee", version = fipsee_daemon::VERSION, about, max_term_width = 110)]
 struct Cli {
     /// The daemon's socket [default: $FIPSEE_SOCKET, then your own daemon's, then /run/fipsee/fipsee.sock]
     #[arg(long, global = true, value_name = "SOCKET")]

@@ -30,3 +30,6 @@ mod worker;
 pub use fipsee_serve::unix::credentials_of;
 pub use program::{end, program};
 pub use run::{run, start, start_with};
+
+/// What `--version` says: the version and, of a release build, its commit (build.rs).
+pub const VERSION: &str = env!("FIPSEE_VERSION");

@@ -18,6 +18,10 @@ use pyo3::pymodule;
 #[pymodule]
 mod _fipsee {
     #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name for it")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+
+    #[pymodule_export]
     use super::attached::forked;
     #[pymodule_export]
     use super::disk::Disk;

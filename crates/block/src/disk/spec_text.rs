@@ -23,11 +23,11 @@ impl Display for KindSpec {
                 write!(f, "null:{size_bytes}")?;
                 option(f, "block", block_bytes.as_ref())
             }
-            Self::Memory(MemoryOptions { size_bytes, max_bytes, block_bytes, huge, thp, lock, read_only: _ }) => {
+            Self::Memory(MemoryOptions { size_bytes, max_bytes, block_bytes, huge, thp, lock, overcommit, read_only: _ }) => {
                 write!(f, "memory:{size_bytes}")?;
                 option(f, "max", max_bytes.as_ref())?;
                 option(f, "block", block_bytes.as_ref())?;
-                let flags = [("huge", huge), ("thp", thp), ("lock", lock)];
+                let flags = [("huge", huge), ("thp", thp), ("lock", lock), ("overcommit", overcommit)];
                 flags.iter().filter(|(_, is_set)| **is_set).try_for_each(|(name, _)| write!(f, ",{name}"))
             }
             Self::File(FileOptions { path, size_bytes, block_bytes, direct, read_only: _ }) => {
@@ -82,7 +82,7 @@ mod tests {
             "a=null:1G",
             "a=null:1G,block=4096,ro,exclusive,shared",
             "a=memory:256M,max=1G,block=512,thp,lock",
-            "a=memory:256M,huge",
+            "a=memory:256M,huge,overcommit",
             "a=file:/x/y:z=1,size=512M,block=4096,direct=on",
             "a=file:x,direct=off,ro",
             "a=delay:5ms+2us,seed=9:null:1G,ro",

@@ -40,7 +40,7 @@ pub enum LogFormat {
 
 /// Serve disks to programs on this host over shared-memory rings.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "fipseed", version, about, max_term_width = 110)]
+#[command(name = "fipseed", version = crate::VERSION, about, max_term_width = 110)]
 pub struct Arguments {
     /// A disk to serve; may be repeated. KIND:ARGS is null:SIZE, memory:SIZE[,huge|thp][,lock][,overcommit], or
     /// file:PATH[,size=SIZE][,block=512|4096][,direct=on|off|auto]; any kind takes ,ro ,exclusive and ,shared. For

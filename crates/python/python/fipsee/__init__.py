@@ -26,6 +26,7 @@ from ._errors import (
     TimedOutError,
 )
 from ._fipsee import Disk, ListedDisk, Memory, _forked, list_disks
+from ._fipsee import __version__ as __version__
 from .aio import AsyncDisk
 from .aio import open as aopen
 

@@ -7,7 +7,9 @@ import numpy
 import numpy.typing
 from typing_extensions import Buffer, Self
 
-__all__ = ["Disk", "EventQueue", "ListedDisk", "Memory", "_forked", "list_disks"]
+__all__ = ["Disk", "EventQueue", "ListedDisk", "Memory", "__version__", "_forked", "list_disks"]
+
+__version__: str
 
 Claim = Literal["none", "sole_writer", "ignore"]
 Wait = Literal["adaptive", "pause", "poll", "spin", "yield", "sleep", "umwait", "tpause", "monitorx"]
