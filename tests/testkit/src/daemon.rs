@@ -117,9 +117,6 @@ impl Daemon {
     }
 
     /// Start a daemon and wait until it takes connections.
-    ///
-    /// # Errors
-    /// It does not; with its log.
     pub fn launch(dir: Scratch, launch: Launch) -> Result<Self, String> {
         let mut daemon = Self::begin(dir, launch)?;
         daemon.await_ready(&mut || Ok(()))?;
@@ -127,9 +124,6 @@ impl Daemon {
     }
 
     /// Start a daemon, which may not take connections yet.
-    ///
-    /// # Errors
-    /// There is no such program.
     pub fn begin(dir: Scratch, launch: Launch) -> Result<Self, String> {
         let share = share();
         let child = launch.spawn(&dir)?;
@@ -137,9 +131,6 @@ impl Daemon {
     }
 
     /// Wait until it takes connections.
-    ///
-    /// # Errors
-    /// It does not; or `goes_on`, which is asked now and then, says no.
     pub fn await_ready(&mut self, goes_on: &mut dyn FnMut() -> Result<(), String>) -> Result<(), String> {
         let admin = fipsee_daemon::admin::admin_path(&self.socket());
         let deadline = Instant::now() + TIMEOUT;
@@ -217,9 +208,6 @@ impl Daemon {
     }
 
     /// SIGKILL, and the next one at once; it may not be ready yet.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn kill_and_begin(&mut self) -> Result<(), String> {
         self.kill_9();
         self.start_again()
@@ -243,9 +231,6 @@ impl Daemon {
     }
 
     /// As [`take_over`](Self::take_over), with `more` arguments; the new daemon's message if it fails.
-    ///
-    /// # Errors
-    /// What the new daemon says.
     pub fn try_take_over(&mut self, more: &[&str]) -> Result<(), String> {
         let mut new = self.launch_takeover(more);
         let deadline = Instant::now() + TIMEOUT;
@@ -289,8 +274,6 @@ impl Daemon {
         AttachOptions::new(name)
     }
 
-    /// # Errors
-    /// The daemon refuses it.
     pub fn attach(&self, options: &AttachOptions) -> Result<(Disk, Vec<Queue>), Error> {
         Disk::attach(&self.socket(), options)
     }
@@ -315,9 +298,6 @@ impl Daemon {
     }
 
     /// As [`admin`](Self::admin), of a daemon that may be gone.
-    ///
-    /// # Errors
-    /// It is gone, or answers what is no answer.
     pub fn try_admin(&self, request: &Value) -> std::io::Result<Value> {
         let mut answer = self.try_admin_answer(request)?;
         match answer.get_mut("result") {

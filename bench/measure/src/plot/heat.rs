@@ -29,7 +29,6 @@ const DARK: f64 = 0.55;
 /// One map: a square for each pair of a row and a column.
 #[derive(Clone, Debug)]
 pub struct Map {
-    /// The line above it.
     pub title: String,
     /// `figures[row][column]`; `None` if that pair was not measured.
     pub figures: Vec<Vec<Option<f64>>>,
@@ -43,7 +42,6 @@ pub struct Picture<'a> {
     pub columns: &'a str,
     /// The names of the rows, which are those of the columns, too.
     pub names: &'a [String],
-    /// What is drawn.
     pub maps: &'a [Map],
     /// Is a colour chosen by the logarithm of its figure?
     pub is_logarithmic: bool,
@@ -62,9 +60,6 @@ struct Scale {
 
 impl Picture<'_> {
     /// The SVG text.
-    ///
-    /// # Errors
-    /// It cannot be drawn.
     pub fn draw(&self) -> Result<String, String> {
         let side = count(self.names.len()).max(1);
         let width = (MAP / side).clamp(2, 90);

@@ -1,8 +1,10 @@
 //! Memory and null disks: what the model test does not cover.
 
-use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, FileDisk, MemoryDisk, MemoryOptions, NullDisk, NullOptions};
+use fipsee_block::disk::{AnyDisk, Disk, FileDisk, MemoryDisk, MemoryOptions, NullDisk, NullOptions};
 use fipsee_block::wire::{CAPABILITY_WRITE, Operation, Status};
 use fipsee_testkit::{Scratch, Worker, assert_says, request, skip};
+
+use crate::open;
 
 fn memory(size_bytes: u64, max_bytes: Option<u64>) -> MemoryDisk {
     MemoryDisk::new(&MemoryOptions { size_bytes, max_bytes, ..Default::default() }).expect("a memory disk")
@@ -153,7 +155,7 @@ fn ro_makes_any_kind_refuse_writes() {
     let path = scratch.path("disk");
     std::fs::write(&path, [0; 4096]).expect("written");
     for kind in ["null:4K".to_owned(), "memory:4K".to_owned(), format!("file:{}", path.display())] {
-        let disk = DiskSpec::parse(&format!("a={kind},ro")).expect("a description").open().expect("a disk");
+        let disk = open(&format!("a={kind},ro"));
         assert!(!disk.info().can(CAPABILITY_WRITE), "{kind}");
         let mut worker = Worker::new();
         assert_eq!(worker.write(&disk, 0, &[1; 512]), Status::ReadOnly, "{kind}");
