@@ -69,7 +69,7 @@ fn names_are_looked_up_again_at_a_reload_of_a_confined_daemon() {
         as_user(BIN.1, &[], move || fipsee_block::client::Disk::attach(&socket, &Daemon::options("a"))).expect("attached");
         let socket = daemon.socket();
         let attached = as_user(4711, &[], move || fipsee_block::client::Disk::attach(&socket, &Daemon::options("a")));
-        refusal_of(attached, RefusalCode::NotAllowed);
+        refusal_of(attached, RefusalCode::UnknownName);
     }
     write("\"no-such-user\"");
     daemon.signal(Signal::HUP);
