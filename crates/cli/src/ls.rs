@@ -43,10 +43,7 @@ pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
     if answer.get("for_uid").is_some() {
         return output::print(&render_for_client(disks));
     }
-    let without_paths = render(disks, 0);
-    let width = without_paths.lines().map(|line| line.chars().count()).max().unwrap_or(0);
-    let room = (WIDTH + "PATH".len()).saturating_sub(width).max(MIN_PATH_WIDTH);
-    output::print(&render(disks, room))
+    output::print(&render(disks))
 }
 
 /// What an ordinary client may know: the disks that its user may attach.
@@ -62,8 +59,16 @@ fn ask_as_client(socket: &Path) -> Result<Value, Error> {
     Ok(json!({ "disks": disks.collect::<Vec<_>>(), "for_uid": rustix::process::geteuid().as_raw() }))
 }
 
+/// With as much of the paths as there is room for.
+fn render(disks: &[Value]) -> String {
+    let without_paths = render_with(disks, 0);
+    let width = without_paths.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    let room = (WIDTH + "PATH".len()).saturating_sub(width).max(MIN_PATH_WIDTH);
+    render_with(disks, room)
+}
+
 /// A path has at most so many columns.
-fn render(disks: &[Value], path_width: usize) -> String {
+fn render_with(disks: &[Value], path_width: usize) -> String {
     let mut table = Table::new(5, &["DISK", "KIND", "IO", "ACCESS", "PATH", "SIZE", "BLOCK", "CLIENTS"]);
     for disk in disks {
         let or_none = |key| disk.get(key).and_then(Value::as_str).unwrap_or("-").to_owned();
@@ -129,7 +134,7 @@ mod tests {
         assert_eq!(shorten("/srv", 0), "");
         let path = format!("/{}/a.img", "folder".repeat(30));
         let disk = json!({ "disk": "a", "kinds": ["delay", "file"], "io": "direct", "path": path, "size_bytes": 1_u64 << 40 });
-        let table = render(&[disk], 40);
+        let table = render(&[disk]);
         assert!(table.lines().all(|line| line.chars().count() <= WIDTH), "{table}");
         assert!(table.contains("delay:file  direct") && table.contains("folder/a.img"), "{table}");
     }
