@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use fipsee_testkit::process::exit_within;
 use fipsee_testkit::system;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -61,12 +62,9 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        let deadline = Instant::now() + STOP_DEADLINE;
-        while matches!(self.child.try_wait(), Ok(None)) {
-            if Instant::now() > deadline {
-                let _ = self.child.kill();
-            }
-            std::thread::sleep(Duration::from_millis(5)); // tidy: allow sleep, a wait with a deadline
+        if exit_within(&mut self.child, STOP_DEADLINE).is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
         }
         if let Some(path) = self.mount.as_ref().filter(|path| is_mounted(path)) {
             let _ = Command::new("fusermount3").arg("-uz").arg(path).stdin(Stdio::null()).status();

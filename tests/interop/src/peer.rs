@@ -155,12 +155,8 @@ impl Peer {
             rustix::io::read(&self.our_doorbell, &mut rings).expect("the doorbell was rung");
             return Ok(());
         }
-        self.child.wait().map(PeerGone).map_or_else(
-            |error| panic!("cannot wait for the peer: {error}"),
-            |gone| {
-                if self.reader.has_message() { Ok(()) } else { Err(gone) }
-            },
-        )
+        let gone = PeerGone(self.end());
+        if self.reader.has_message() { Ok(()) } else { Err(gone) }
     }
 
     /// Wait until the peer ends by itself.

@@ -4,18 +4,19 @@
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use fipsee_testkit::Scratch;
+use fipsee_testkit::process::Guard;
 use fipsee_testkit::system::{Loop, Mounted, run};
 
 use crate::slow_file::NAME;
 
-/// The process of a mount that the oracle started, and what it mounted.
+/// The process of a mount that the oracle started, and what it mounted: unmounted, it ends by itself.
 #[derive(Debug)]
 pub struct Server {
-    mounted: Option<Mounted>,
-    child: Child,
+    _mounted: Mounted,
+    _child: Guard,
 }
 
 impl Server {
@@ -34,15 +35,7 @@ impl Server {
             let _ = child.wait();
             return Err(format!("{command:?} failed: {}", text.trim()));
         }
-        Ok(Self { mounted: Some(Mounted::by_other(place.to_owned())), child })
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.mounted = None; // unmounted, it ends by itself
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        Ok(Self { _mounted: Mounted::by_other(place.to_owned()), _child: Guard(child) })
     }
 }
 
