@@ -11,6 +11,7 @@ use fipsee_ring::seqpacket::socket_address;
 use serde_json::Value;
 
 use crate::error::Error;
+use crate::no_daemon;
 
 /// The daemon answers in microseconds unless another request keeps it busy.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,13 +37,11 @@ impl From<NoAnswer> for Error {
 pub(crate) fn ask(socket: &Path, request: &Value) -> Result<Value, NoAnswer> {
     let path = admin_path(socket);
     let shown = path.display().to_string();
-    let other = |error: &io::Error| NoAnswer::Other(Error::io(format_args!("talk to the daemon at {shown}"), error));
     socket_address(&path).map_err(|error| NoAnswer::Other(Error::from(error.to_string())))?;
     let stream = UnixStream::connect(&path).map_err(|source| {
         let denied = source.kind() == io::ErrorKind::PermissionDenied;
         if denied {
-            let text = format!("no permission to open {shown}; use the daemon's user or root for this command");
-            return NoAnswer::NoPermission(text.into());
+            return NoAnswer::NoPermission(no_daemon::no_permission(&path));
         }
         // Without a daemon, the client socket is the one that the user knows.
         let missing = if socket.exists() { path.clone() } else { socket.to_owned() };
@@ -54,15 +53,12 @@ pub(crate) fn ask(socket: &Path, request: &Value) -> Result<Value, NoAnswer> {
         let mut writer = &stream;
         writer.write_all(format!("{request}\n").as_bytes())?;
         let mut line = String::new();
-        BufReader::new(&stream).read_line(&mut line)?;
-        Ok(line)
-    };
-    let line = exchange().map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            NoAnswer::Other(format!("the daemon at {shown} did not answer in time; is it stopped or overloaded?").into())
+        match BufReader::new(&stream).read_line(&mut line)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(line),
         }
-        _ => other(&error),
-    })?;
+    };
+    let line = exchange().map_err(|error| NoAnswer::Other(no_daemon::no_answer(socket, &error)))?;
     let answer: Value = serde_json::from_str(&line).map_err(|error| {
         let text =
             format!("the daemon at {shown} did not answer in JSON ({error}); is {} another program's socket?", socket.display());

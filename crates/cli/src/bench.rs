@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value = "randread")]
     rw: Mix,
     /// Bytes of one request, for example 512, 4k, 1M.
-    #[arg(long, value_parser = parse_block_size, default_value = "4k")]
+    #[arg(long, allow_hyphen_values = true, value_parser = parse_block_size, default_value = "4k")]
     bs: u64,
     /// Requests outstanding per queue; the daemon grants up to its max_depth.
     #[arg(long, value_parser = parse_count::<u32>, default_value = "64")]
@@ -51,10 +51,10 @@ pub(crate) struct Arguments {
     #[arg(long)]
     verify: bool,
     /// Use the disk from this offset on.
-    #[arg(long, value_parser = parse_size, default_value = "0")]
+    #[arg(long, allow_hyphen_values = true, value_parser = parse_size, default_value = "0")]
     offset: u64,
     /// Use so much of the disk [default: all].
-    #[arg(long, value_parser = parse_size, default_value = "0")]
+    #[arg(long, allow_hyphen_values = true, value_parser = parse_size, default_value = "0")]
     range: u64,
     /// Write even while another client may, or is the disk's sole writer.
     #[arg(long)]
@@ -71,11 +71,11 @@ fn parse_block_size(text: &str) -> Result<u64, String> {
     }
 }
 
-fn parse_count<T: FromStr<Err: ToString> + Default + PartialEq>(text: &str) -> Result<T, String> {
+fn parse_count<T: FromStr + Default + PartialEq>(text: &str) -> Result<T, String> {
     match text.parse() {
         Ok(count) if count == T::default() => Err("with none there is no load; write 1 or more".to_owned()),
         Ok(count) => Ok(count),
-        Err(error) => Err(format!("{}; write a whole number, 1 or more", error.to_string())),
+        Err(_) => Err(format!("write a whole number from 1 to {}", u128::MAX >> (128 - 8 * size_of::<T>()))),
     }
 }
 
@@ -89,6 +89,7 @@ pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
     if arguments.verify && !arguments.rw.writes() {
         return Err("--verify needs a load that writes; use --rw randwrite, write or randrw".into());
     }
+    arguments.cpus.iter().try_for_each(CpuChoice::check)?;
     let default = if arguments.queues == 1 { CpuChoice::Auto } else { CpuChoice::List(Vec::new()) };
     let settings = Settings {
         socket: socket.to_owned(),

@@ -15,6 +15,7 @@ mod info;
 mod interrupt;
 mod ls;
 mod mount;
+mod no_daemon;
 mod output;
 mod ping;
 mod process;
@@ -29,7 +30,7 @@ mod vm_args;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use fipsee_block::client::default_socket_path;
 
 use crate::error::Error;
@@ -93,7 +94,7 @@ enum Command {
 
 fn main() -> ExitCode {
     completion::answer();
-    let cli = Cli::parse();
+    let cli = read_command_line();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -103,11 +104,28 @@ fn main() -> ExitCode {
     }
 }
 
+fn read_command_line() -> Cli {
+    let mut command = numbers_may_be_negative(Cli::command());
+    let matches = command.get_matches_mut();
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
+}
+
+/// A negative number is a value, whose error says what the option takes, and not an unknown option.
+fn numbers_may_be_negative(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|argument| {
+        let takes_values = argument.get_action().takes_values();
+        argument.allow_negative_numbers(takes_values)
+    });
+    command.mut_subcommands(numbers_may_be_negative)
+}
+
 fn run(cli: Cli) -> Result<(), Error> {
+    cli.connect.iter().try_for_each(|path| no_daemon::check_socket(path))?;
+    let is_named = cli.connect.is_some() || std::env::var_os("FIPSEE_SOCKET").is_some();
     let socket = cli.connect.unwrap_or_else(default_socket_path);
     match cli.command {
         Command::Demo(arguments) => demo::run(&arguments),
-        Command::Doctor(arguments) => doctor::run(&socket, &arguments),
+        Command::Doctor(arguments) => doctor::run(&socket, is_named, &arguments),
         Command::Ls(arguments) => ls::run(&socket, &arguments),
         Command::Info(arguments) => info::run(&socket, &arguments),
         Command::Stat(arguments) => stat::run(&socket, &arguments),

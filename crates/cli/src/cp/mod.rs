@@ -56,7 +56,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     no_progress: bool,
     /// Bytes of one request, a multiple of 4096 [default: 1M]
-    #[arg(long, value_name = "SIZE", value_parser = parse_request_bytes)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_request_bytes)]
     block_size: Option<usize>,
     /// When the daemon goes away, wait so long for it to come back [default: fail at once]
     #[arg(long, value_name = "SECONDS", default_value = "0", hide_default_value = true)]
@@ -131,15 +131,16 @@ fn copy_and_verify(
     let mut sink = sink::open(to, manner, from, source.size_bytes())?;
     show(&manner.bar, arguments, source.size_bytes());
     let digests = (arguments.verify && !source.can_be_read_again()).then(|| Digests::new(manner.request_bytes));
-    let copied = copy(&mut source, sink.as_mut(), digests, manner, progress)?;
+    let copied = copy(&mut source, sink.as_mut(), digests, manner, progress).map_err(|error| progress.add_to(error, to))?;
     if let Some(signal) = manner.interrupt.signal().filter(|_| !copied.is_whole) {
-        sink.make_durable(copied.total_bytes).map_err(|error| Error::at("interrupted", error))?;
+        let durable = sink.make_durable(copied.total_bytes);
+        durable.map_err(|error| progress.add_to(Error::at("interrupted", error), to))?;
         return Err(Error::interrupted(
             signal,
             format_args!("{}; repeat the command for all of it", sink.remains(copied.total_bytes)),
         ));
     }
-    sink.finish(copied.total_bytes)?;
+    sink.finish(copied.total_bytes).map_err(|error| progress.add_to(error, to))?;
     progress.is_flushed.store(true, Ordering::Relaxed);
     drop(source);
     let elapsed = started.elapsed();
@@ -200,6 +201,17 @@ impl Progress {
             }
         };
         Interrupt::watch(move || at_first.suspend(note), last_words)
+    }
+
+    /// The error of a copy that ended early, and what it has left in the destination.
+    fn add_to(&self, error: Error, destination: &Endpoint) -> Error {
+        match self.complete_bytes.load(Ordering::Relaxed) {
+            bytes if bytes > 0 && *destination != Endpoint::Standard => {
+                let bytes = units::exact_bytes(bytes);
+                format!("{error}; at least the first {bytes} were written to {destination}, not flushed").into()
+            }
+            _ => error,
+        }
     }
 }
 

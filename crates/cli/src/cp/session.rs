@@ -193,7 +193,7 @@ impl Session {
     fn come_back(&mut self) -> Result<(), Error> {
         let (name, manner) = (&self.name, &self.manner);
         if manner.reconnect.is_zero() {
-            let text = "the daemon closed the connection or died, the copy is incomplete; repeat it when the daemon is back, or use --reconnect SECONDS";
+            let text = "the daemon closed the connection or died; repeat the copy when it is back, or use --reconnect SECONDS";
             return Err(Error::at(format_args!("disk '{name}'"), text));
         }
         let policy = ReconnectPolicy { give_up_after: manner.reconnect, ..ReconnectPolicy::default() };
@@ -208,6 +208,6 @@ impl Session {
             }
         };
         let back = self.disk.reconnect(&mut self.queues, &policy, &mut report);
-        back.map_err(|error| Error::at(format_args!("disk '{name}' did not come back, the copy is incomplete"), error))
+        back.map_err(|error| Error::at(format_args!("disk '{name}' did not come back"), error))
     }
 }

@@ -74,5 +74,6 @@ impl Arguments {
 }
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
+    arguments.cpus.check()?;
     if arguments.background && !background::is_second() { background::start() } else { session::run(socket, arguments) }
 }

@@ -42,6 +42,15 @@ pub fn lock_to_overwrite(path: &Path, file: &File) -> Result<(), String> {
     lock_against_others(path, file, false)
 }
 
+/// The same before it is read as a whole: programs that only read it, too, do no harm.
+///
+/// # Errors
+/// The program that may write the file.
+pub fn lock_to_copy(path: &Path, file: &File) -> Result<(), String> {
+    let _ = lock_against_daemons(path, file, true)?;
+    lock_against_others(path, file, true)
+}
+
 /// flock(2): an error inside, if the file system has none.
 fn lock_against_daemons(path: &Path, file: &File, read_only: bool) -> Result<Result<(), Errno>, String> {
     let path = path.display();
