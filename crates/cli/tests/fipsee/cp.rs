@@ -1,13 +1,13 @@
 //! `fipsee cp` between files, streams and disks of a real daemon.
 
 use std::io::Write;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use fipsee_block::client::{AttachOptions, Claim};
 use fipsee_testkit::{Daemon, Guard, TIMEOUT};
 
-use crate::program::{Fipsee, assert_error, assert_success, noise, serve, text};
+use crate::program::{FIPSEE, Fipsee, assert_error, assert_success, noise, serve, text};
 
 const MIB: usize = 1 << 20;
 
@@ -29,7 +29,7 @@ fn files_of_odd_sizes_come_back_identical() {
 }
 
 #[test]
-fn file_of_a_served_disk_is_not_overwritten() {
+fn file_of_a_served_disk_is_neither_overwritten_nor_read_past_the_daemon() {
     let daemon = serve(&["a=file:{dir}/a.img,size=4M", "b=memory:4M"]);
     let content = noise(4 * MIB, 17);
     daemon.blocking("a").write_at(&content, 0).expect("content");
@@ -38,6 +38,8 @@ fn file_of_a_served_disk_is_not_overwritten() {
         let pid = format!("process {}", daemon.pid());
         let output = daemon.fipsee(&["cp", source, &image]);
         assert_error(&output, &[&image, "in use", &pid, "choose another destination"]);
+        let output = daemon.fipsee(&["cp", &image, source]);
+        assert_error(&output, &[&image, "in use", &pid, "copy what it serves"]);
     }
     let (mut again, back) = (daemon.blocking("a"), &mut vec![0; 4 * MIB]);
     again.read_at(back, 0).expect("content");
@@ -164,8 +166,34 @@ fn every_refusal_says_what_to_do() {
     assert_error(&daemon.fipsee(&["cp", "fip:a", "fip:a"]), &["the same disk", "name two"]);
     assert_error(&daemon.fipsee(&["cp", "fip:a", "-", "--verify"]), &["--verify cannot read standard output back"]);
     assert_error(&daemon.fipsee(&["cp", "fip:a", "/dev/full"]), &["No space left", "make room"]);
+    let folder = text(&daemon.dir.path("folder"));
+    let beyond = format!("{folder}/file");
+    for arguments in [["cp", "fip:a", &beyond], ["mount", "a", &beyond]] {
+        assert_error(&daemon.fipsee(&arguments), &[&format!("the folder {folder} does not exist; create it")]);
+    }
+    assert_error(&daemon.fipsee(&["mount", "a", &missing, "--cpus", "1000"]), &["CPU 1000 is not one", "choose from"]);
+    for arguments in [&["resize", "a", "-5M"][..], &["cp", "--block-size", "-4K", &source, "fip:a"]] {
+        let output = daemon.fipsee(arguments);
+        assert_eq!(output.status.code(), Some(2), "a usage error");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("is not a size; write"), "{output:?}");
+    }
     let absent = format!("fip:a@{missing}");
     assert_error(&daemon.fipsee(&["cp", &source, &absent]), &["no daemon at", "start fipseed"]);
+}
+
+#[test]
+fn copy_that_finds_no_room_says_how_much_it_left() {
+    let daemon = serve(&["a=memory:4M"]);
+    let content = noise(4 * MIB, 11);
+    daemon.blocking("a").write_at(&content, 0).expect("content");
+    let copy = daemon.dir.path("copy");
+    // A limit of the process acts as a full file system.
+    let mut command = Command::new("env");
+    command.args(["--ignore-signal=XFSZ", "prlimit", "--fsize=2097152", FIPSEE, "cp", "--block-size=64K", "fip:a"]);
+    let output = command.arg(&copy).arg("--connect").arg(daemon.socket()).output().expect("env runs");
+    let left = format!("at least the first 2 MiB (2097152 bytes) were written to {}, not flushed", text(&copy));
+    assert_error(&output, &["at offset 2097152", "make room", &left]);
+    assert!(std::fs::read(&copy).expect("the copy") == content[..2 * MIB], "as it was said");
 }
 
 /// Start a copy from standard input to disk 'f', write `part` to it, and wait until its first block is on the disk.
