@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value = "randread")]
     rw: Mix,
     /// Bytes of one request, for example 512, 4k, 1M.
-    #[arg(long, allow_hyphen_values = true, value_parser = parse_block_size, default_value = "4k")]
+    #[arg(long, value_parser = parse_block_size, default_value = "4k")]
     bs: u64,
     /// Requests outstanding per queue; the daemon grants up to its max_depth.
     #[arg(long, value_parser = parse_count::<u32>, default_value = "64")]
@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_parser = parse_count::<u16>, default_value = "1")]
     queues: u16,
     /// How long to run; Ctrl-C ends it early and prints what was measured.
-    #[arg(long, value_parser = parse_seconds, default_value = "3")]
+    #[arg(long, value_parser = units::parse_seconds, default_value = "3")]
     seconds: Duration,
     /// How to wait for completions: adaptive, sleep, or never sleep and pause, spin, yield, umwait, tpause, monitorx
     /// between two looks.
@@ -51,10 +51,10 @@ pub(crate) struct Arguments {
     #[arg(long)]
     verify: bool,
     /// Use the disk from this offset on.
-    #[arg(long, allow_hyphen_values = true, value_parser = parse_size, default_value = "0")]
+    #[arg(long, value_parser = parse_size, default_value = "0")]
     offset: u64,
     /// Use so much of the disk [default: all].
-    #[arg(long, allow_hyphen_values = true, value_parser = parse_size, default_value = "0")]
+    #[arg(long, value_parser = parse_size, default_value = "0")]
     range: u64,
     /// Write even while another client may, or is the disk's sole writer.
     #[arg(long)]
@@ -77,12 +77,6 @@ fn parse_count<T: FromStr + Default + PartialEq>(text: &str) -> Result<T, String
         Ok(count) => Ok(count),
         Err(_) => Err(format!("write a whole number from 1 to {}", u128::MAX >> (128 - 8 * size_of::<T>()))),
     }
-}
-
-fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds < 1e6);
-    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    duration.ok_or_else(|| "write a number of seconds above 0, for example 0.5 or 10".to_owned())
 }
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {

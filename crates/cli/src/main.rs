@@ -30,8 +30,10 @@ mod vm_args;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use fipsee_block::client::default_socket_path;
+use fipsee_block::disk::spec::parse_size;
 
 use crate::error::Error;
 
@@ -106,8 +108,19 @@ fn main() -> ExitCode {
 
 fn read_command_line() -> Cli {
     let mut command = numbers_may_be_negative(Cli::command());
-    let matches = command.get_matches_mut();
+    let matches = command.try_get_matches_from_mut(std::env::args_os()).unwrap_or_else(|error| refuse(&error));
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
+}
+
+/// A negative size looks like options.
+fn refuse(error: &clap::Error) -> ! {
+    let is_size = |word: &String| word.strip_prefix('-').is_some_and(|size| parse_size(size).is_ok());
+    let size = std::env::args_os().skip(1).filter_map(|word| word.into_string().ok()).find(is_size);
+    match size.filter(|_| error.kind() == ErrorKind::UnknownArgument) {
+        Some(size) => eprintln!("error: '{size}' is negative; write a size without a sign"),
+        None => error.exit(),
+    }
+    std::process::exit(2)
 }
 
 /// A negative number is a value, whose error says what the option takes, and not an unknown option.

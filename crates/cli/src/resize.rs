@@ -13,7 +13,7 @@ pub(crate) struct Arguments {
     /// Name of the disk
     disk: String,
     /// New size in bytes, or with K, M, G or T (powers of 1024)
-    #[arg(allow_hyphen_values = true, value_parser = parse_size)]
+    #[arg(value_parser = parse_size)]
     size: u64,
     /// Make it smaller: all data beyond the new size is lost
     #[arg(long)]

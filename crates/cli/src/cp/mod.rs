@@ -56,10 +56,10 @@ pub(crate) struct Arguments {
     #[arg(long)]
     no_progress: bool,
     /// Bytes of one request, a multiple of 4096 [default: 1M]
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_request_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_request_bytes)]
     block_size: Option<usize>,
     /// When the daemon goes away, wait so long for it to come back [default: fail at once]
-    #[arg(long, value_name = "SECONDS", default_value = "0", hide_default_value = true)]
+    #[arg(long, value_name = "SECONDS", default_value = "0", hide_default_value = true, value_parser = units::parse_whole_seconds)]
     reconnect: u64,
     /// Write even while another client may, or is the disk's sole writer
     #[arg(long)]

@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum)]
     vmm: Vmm,
     /// The guest's memory: a number of MiB or GiB, for example 512M or 4G
-    #[arg(long, value_name = "SIZE", default_value = "512M", allow_hyphen_values = true, value_parser = parse_memory)]
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = parse_memory)]
     memory: u64,
     /// Without the memory: for a machine that has such disks, or shared memory, already
     #[arg(long, conflicts_with = "memory")]

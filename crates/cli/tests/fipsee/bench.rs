@@ -54,7 +54,7 @@ fn what_cannot_run_is_refused_in_a_sentence() {
         ("n --queues=70000", 2, "write a whole number from 1 to 65535"),
         ("n --depth -1", 2, "write a whole number from 1 to 4294967295"),
         ("n --bs=0", 2, "requests of 0 bytes move nothing"),
-        ("n --bs -4k", 2, "'-4k' is not a size"),
+        ("n --bs -4k", 2, "'-4k' is negative; write a size without a sign"),
         ("n --seconds=0", 2, "write a number of seconds above 0"),
         ("n --seconds -3", 2, "write a number of seconds above 0"),
         ("n --seconds abc", 2, "write a number of seconds above 0"),

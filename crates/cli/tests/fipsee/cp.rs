@@ -172,10 +172,16 @@ fn every_refusal_says_what_to_do() {
         assert_error(&daemon.fipsee(&arguments), &[&format!("the folder {folder} does not exist; create it")]);
     }
     assert_error(&daemon.fipsee(&["mount", "a", &missing, "--cpus", "1000"]), &["CPU 1000 is not one", "choose from"]);
-    for arguments in [&["resize", "a", "-5M"][..], &["cp", "--block-size", "-4K", &source, "fip:a"]] {
+    for (arguments, sentence) in [
+        (&["resize", "a", "-5M"][..], "'-5M' is negative; write a size without a sign"),
+        (&["resize", "a", "--shrnk", "5M"], "a similar argument exists: '--shrink'"),
+        (&["cp", "--block-size", "-4K", &source, "fip:a"], "'-4K' is negative"),
+        (&["cp", "--reconnect", "-1", &source, "fip:a"], "write a whole number of seconds"),
+        (&["mount", "a", &missing, "--threads", "-1"], "-1 is not in 1..=16"),
+    ] {
         let output = daemon.fipsee(arguments);
-        assert_eq!(output.status.code(), Some(2), "a usage error");
-        assert!(String::from_utf8_lossy(&output.stderr).contains("is not a size; write"), "{output:?}");
+        assert_eq!(output.status.code(), Some(2), "a usage error: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(sentence), "{sentence}: {output:?}");
     }
     let absent = format!("fip:a@{missing}");
     assert_error(&daemon.fipsee(&["cp", &source, &absent]), &["no daemon at", "start fipseed"]);
