@@ -131,7 +131,10 @@ fn copy_and_verify(
     let mut sink = sink::open(to, manner, from, source.size_bytes())?;
     show(&manner.bar, arguments, source.size_bytes());
     let digests = (arguments.verify && !source.can_be_read_again()).then(|| Digests::new(manner.request_bytes));
-    let copied = copy(&mut source, sink.as_mut(), digests, manner, progress).map_err(|error| progress.add_to(error, to))?;
+    let copied = copy(&mut source, sink.as_mut(), digests, manner, progress).map_err(|error| {
+        progress.look_at(sink.as_ref());
+        progress.add_to(error, to)
+    })?;
     if let Some(signal) = manner.interrupt.signal().filter(|_| !copied.is_whole) {
         let durable = sink.make_durable(copied.total_bytes);
         durable.map_err(|error| progress.add_to(Error::at("interrupted", error), to))?;
@@ -180,6 +183,9 @@ fn show(bar: &ProgressBar, arguments: &Arguments, size_bytes: Option<u64>) {
 /// What the destination has, for the last words of a process that a second signal ends.
 #[derive(Default)]
 struct Progress {
+    /// Given to it.
+    handed_bytes: AtomicU64,
+    /// Written for certain.
     complete_bytes: AtomicU64,
     is_flushed: AtomicBool,
 }
@@ -201,6 +207,12 @@ impl Progress {
             }
         };
         Interrupt::watch(move || at_first.suspend(note), last_words)
+    }
+
+    /// See how much of what it was given the destination has.
+    fn look_at(&self, sink: &dyn Sink) {
+        let complete_bytes = sink.complete_bytes(self.handed_bytes.load(Ordering::Relaxed));
+        self.complete_bytes.store(complete_bytes, Ordering::Relaxed);
     }
 
     /// The error of a copy that ended early, and what it has left in the destination.
@@ -244,10 +256,11 @@ fn copy(
         };
         offset_bytes += length_bytes;
         manner.bar.set_position(offset_bytes);
-        progress.complete_bytes.store(sink.complete_bytes(offset_bytes), Ordering::Relaxed);
+        progress.handed_bytes.store(offset_bytes, Ordering::Relaxed);
+        progress.look_at(sink);
     }
     sink.settle()?;
-    progress.complete_bytes.store(offset_bytes, Ordering::Relaxed);
+    progress.look_at(sink);
     let is_whole = source.size_bytes().map_or_else(|| !is_interrupted(), |size_bytes| offset_bytes == size_bytes);
     Ok(Copied { total_bytes: offset_bytes, zero_bytes, digests, is_whole })
 }

@@ -181,10 +181,11 @@ impl Session {
     fn settle(&mut self, completion: Completion) -> Result<(), Error> {
         let lane = usize::try_from(completion.token).ok().and_then(|index| self.lanes.get_mut(index));
         let lane = lane.ok_or("a completion names no known request; report this")?;
-        lane.state = if lane.work == Work::Read { State::Arrived } else { State::Idle };
         if completion.status == Status::Ok {
+            lane.state = if lane.work == Work::Read { State::Arrived } else { State::Idle };
             return Ok(());
         }
+        // Busy for ever: what it was to write is not written.
         let (verb, offset_bytes, length_bytes) = (lane.work.verb(), lane.offset_bytes, lane.length_bytes);
         let place = format!("disk '{}', {verb} {length_bytes} bytes at offset {offset_bytes}", self.name);
         Err(Error::at(place, completion.status.text()))

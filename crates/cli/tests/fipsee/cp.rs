@@ -5,9 +5,9 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use fipsee_block::client::{AttachOptions, Claim};
-use fipsee_testkit::{Daemon, Guard, TIMEOUT};
+use fipsee_testkit::{Daemon, Guard, TIMEOUT, wait_for};
 
-use crate::program::{FIPSEE, Fipsee, assert_error, assert_success, noise, serve, text};
+use crate::program::{FIPSEE, Fipsee, assert_error, assert_success, json, noise, serve, text};
 
 const MIB: usize = 1 << 20;
 
@@ -241,6 +241,11 @@ fn a_copy_fails_clearly_when_the_daemon_is_killed() {
     let mut daemon = serve(&["f=file:{dir}/disk,size=8M"]);
     let content = noise(6 * MIB, 6);
     let (mut copy, mut stdin) = begin_copy(&daemon, &["cp", "-", "fip:f"], &content[..2 * MIB]);
+    wait_for("both requests are answered", || {
+        let stat = json(&daemon.fipsee(&["stat", "--json"]));
+        let mut queues = stat["queues"].as_array().expect("a list").iter();
+        queues.any(|queue| queue["writes"].as_u64() == Some(2)).then_some(())
+    });
     daemon.kill_9();
     // The copy may end before it has read everything.
     let _ = stdin.write_all(&content[2 * MIB..]);
@@ -249,4 +254,5 @@ fn a_copy_fails_clearly_when_the_daemon_is_killed() {
     std::io::Read::read_to_string(copy.0.stderr.as_mut().expect("its standard error"), &mut errors).expect("text");
     assert_eq!(copy.0.wait().expect("it ends").code(), Some(1), "{errors}");
     assert!(errors.contains("disk 'f'") && errors.contains("--reconnect SECONDS"), "{errors}");
+    assert!(errors.contains("at least the first 2 MiB (2097152 bytes) were written to fip:f, not flushed"), "{errors}");
 }

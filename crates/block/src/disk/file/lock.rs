@@ -33,7 +33,7 @@ pub(super) fn lock(options: &FileOptions, file: &File) -> Result<(), String> {
 }
 
 /// Lock a file that is no disk, for as long as it is open, before it is overwritten: not while a daemon serves it or another
-/// program has locked it. Where the file system has no locks, nobody has any.
+/// program has locked it. A file system without locks has none to respect.
 ///
 /// # Errors
 /// The program that uses the file.
