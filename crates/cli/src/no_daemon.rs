@@ -83,4 +83,17 @@ mod tests {
         assert_eq!(name_of(990, table), Some("fipsee"));
         assert_eq!(name_of(7, table), None);
     }
+
+    #[test]
+    fn every_reason_for_no_answer_says_what_to_do() {
+        for (kind, part) in [
+            (io::ErrorKind::WouldBlock, "look at its process (ps) and at its log, or restart it"),
+            (io::ErrorKind::ConnectionReset, "ended before it answered; its log says why"),
+            (io::ErrorKind::UnexpectedEof, "ended before it answered; its log says why"),
+            (io::ErrorKind::Other, "cannot talk to the daemon at /s"),
+        ] {
+            let text = no_answer(Path::new("/s"), &kind.into()).to_string();
+            assert!(text.contains(part) && !text.contains(".admin"), "{text}");
+        }
+    }
 }
