@@ -44,7 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("fuzz", &["tests/fuzz"]),
     ("tests/oracle", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/testkit"]),
     // Its oracle has the model, its writers the fronts.
-    ("tests/durability", &["crates/block", "tests/oracle"]),
+    ("tests/durability", &["crates/block", "tests/oracle", "tests/testkit"]),
     // What clients, sessions and workers do is driven from outside; the rules of exclusion are the daemon's.
     // A service outside the products, on the runtime.
     ("tests/service", &["crates/ring", "crates/serve", "crates/daemon", "tests/testkit"]),
