@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use fipsee_block::disk::{AnyDisk, DiskSpec, FileDisk};
 use fipsee_daemon::admin::parse_disk;
+use fipsee_daemon::config::{group_number, user_number};
 use serde_json::{Value, json};
 
 use crate::error::Error;
@@ -30,12 +31,12 @@ pub(crate) struct AddArguments {
     /// The path of a file disk, if it has a comma; leave it empty in the disk then (a=file:,ro)
     #[arg(long)]
     path: Option<PathBuf>,
-    /// Let this user attach, beside root and the daemon's own; may be repeated
-    #[arg(long, value_name = "UID")]
-    allow_uid: Vec<u32>,
+    /// Let this user attach, by name or number, beside root and the daemon's own; may be repeated
+    #[arg(long, value_name = "NAME", visible_alias = "allow-uid", value_parser = user_number)]
+    allow_user: Vec<u32>,
     /// Let this group, as primary or supplementary one, attach; may be repeated
-    #[arg(long, value_name = "GID")]
-    allow_gid: Vec<u32>,
+    #[arg(long, value_name = "NAME", visible_alias = "allow-gid", value_parser = group_number)]
+    allow_group: Vec<u32>,
     /// Let every user attach
     #[arg(long)]
     allow_everyone: bool,
@@ -60,13 +61,29 @@ pub(crate) struct RemoveArguments {
 pub(crate) struct SetArguments {
     /// Name of the disk
     disk: String,
-    /// The users that may attach, beside root and the daemon's own, in place of those of now: --allow-uids=1000,1001; without a
-    /// list, none
-    #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0.., require_equals = true)]
-    allow_uids: Option<Vec<u32>>,
+    /// The users that may attach, by name or number, beside root and the daemon's own, in place of those of now:
+    /// --allow-user=alice,1001; without a list, none
+    #[arg(
+        long,
+        value_name = "LIST",
+        visible_alias = "allow-uids",
+        value_delimiter = ',',
+        num_args = 0..,
+        require_equals = true,
+        value_parser = user_number
+    )]
+    allow_user: Option<Vec<u32>>,
     /// The groups that may attach, likewise
-    #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0.., require_equals = true)]
-    allow_gids: Option<Vec<u32>>,
+    #[arg(
+        long,
+        value_name = "LIST",
+        visible_alias = "allow-gids",
+        value_delimiter = ',',
+        num_args = 0..,
+        require_equals = true,
+        value_parser = group_number
+    )]
+    allow_group: Option<Vec<u32>>,
     /// May every user attach?
     #[arg(long, value_name = "BOOL")]
     allow_everyone: Option<bool>,
@@ -91,7 +108,7 @@ pub(crate) fn run(socket: &Path, command: &Command) -> Result<(), Error> {
 }
 
 fn add(socket: &Path, arguments: &AddArguments) -> Result<(), Error> {
-    let AddArguments { disk, path, allow_uid, allow_gid, allow_everyone, vhost_user, json } = arguments;
+    let AddArguments { disk, path, allow_user, allow_group, allow_everyone, vhost_user, json } = arguments;
     let mut spec = parse_disk(disk, path.as_deref())?;
     let path = spec.kind.file().map(admin::absolute).transpose()?;
     if let (Some(options), Some(path)) = (spec.kind.file_mut(), &path) {
@@ -101,8 +118,8 @@ fn add(socket: &Path, arguments: &AddArguments) -> Result<(), Error> {
     let mut params = json!({
         "spec": disk,
         "path": path,
-        "allow_uids": allow_uid,
-        "allow_gids": allow_gid,
+        "allow_uids": allow_user,
+        "allow_gids": allow_group,
         "allow_everyone": allow_everyone,
         "vhost_user": sockets,
     });
@@ -142,14 +159,14 @@ impl Opened {
 }
 
 fn set(socket: &Path, arguments: &SetArguments) -> Result<(), Error> {
-    let SetArguments { disk, allow_uids, allow_gids, allow_everyone, shared, json } = arguments;
-    if allow_uids.is_none() && allow_gids.is_none() && allow_everyone.is_none() && shared.is_none() {
-        return Err("nothing to change; give --allow-uids, --allow-gids, --allow-everyone or --shared".into());
+    let SetArguments { disk, allow_user, allow_group, allow_everyone, shared, json } = arguments;
+    if allow_user.is_none() && allow_group.is_none() && allow_everyone.is_none() && shared.is_none() {
+        return Err("nothing to change; give --allow-user, --allow-group, --allow-everyone or --shared".into());
     }
     let params = json!({
         "disk": disk,
-        "allow_uids": allow_uids,
-        "allow_gids": allow_gids,
+        "allow_uids": allow_user,
+        "allow_gids": allow_group,
         "allow_everyone": allow_everyone,
         "shared": shared,
     });

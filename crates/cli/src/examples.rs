@@ -130,9 +130,9 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         )],
     ),
     ("fipsee-disk-ls", &[("List the disks", "fipsee disk ls")]),
-    ("fipsee-disk-add", &[("Serve a file to user 1000", "fipsee disk add data=file:/srv/data.img --allow-uid 1000")]),
+    ("fipsee-disk-add", &[("Serve a file to user 1000", "fipsee disk add data=file:/srv/data.img --allow-user 1000")]),
     ("fipsee-disk-remove", &[("Close a disk that no client uses", "fipsee disk remove data")]),
-    ("fipsee-disk-set", &[("Let user 1000 attach from now on", "fipsee disk set data --allow-uids=1000")]),
+    ("fipsee-disk-set", &[("Let user 1000 attach from now on", "fipsee disk set data --allow-user=1000")]),
     ("fipsee-config", &[("Write down what the daemon serves now", "fipsee config dump")]),
     (
         "fipsee-config-dump",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fipsee_block::client::transfer::{Action, Plan, TransferMemory};
-use fipsee_block::client::{AttachOptions, Bytes, Claim, DiskError, Error};
+use fipsee_block::client::{AttachOptions, Bytes, Claim, Error};
 use fipsee_block::wire::{CAPABILITY_NAMES, CAPABILITY_WRITE, SECTOR_BYTES, Status};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::attached::{Borrowed, DiskConnection};
-use crate::error::{Failure, batch_exception};
+use crate::error::{Failure, batch_exception, request_exception};
 use crate::events::EventQueue;
 use crate::memory::{Memory, View};
 use crate::transfer;
@@ -45,7 +45,7 @@ impl Disk {
     /// One action on one range.
     fn run_one(&self, py: Python<'_>, action: Action, offset: u64, length_bytes: u64, bytes: Option<Bytes<'_>>) -> PyResult<()> {
         match self.run(py, plan(action, &[offset], length_bytes), bytes)?.first() {
-            Some((_, status)) => Err(Failure::from(Error::Service(DiskError::Request(*status))).into()),
+            Some((_, status)) => Err(request_exception(*status, (offset, length_bytes), &self.attached.info)),
             None => Ok(()),
         }
     }
@@ -119,7 +119,7 @@ impl Disk {
             other => return Err(PyValueError::new_err(format!("claim={other:?}: use 'none', 'sole_writer' or 'ignore'"))),
         };
         let reconnect_for = Duration::try_from_secs_f64(reconnect)
-            .map_err(|error| PyValueError::new_err(format!("reconnect is a number of seconds: {error}")))?;
+            .map_err(|_| PyValueError::new_err(format!("reconnect={reconnect}: use a number of seconds, 0 or more")))?;
         if queues == 0 || depth == 0 {
             return Err(PyValueError::new_err("a disk needs at least one queue of depth 1"));
         }
@@ -303,7 +303,7 @@ impl Disk {
         let view = View::of(buffer, action == Action::Read)?;
         let length = view.length_bytes();
         match self.run_on_view(py, plan(action, &[offset], length as u64), view)?.first() {
-            Some((_, status)) => Err(Failure::from(Error::Service(DiskError::Request(*status))).into()),
+            Some((_, status)) => Err(request_exception(*status, (offset, length as u64), &self.attached.info)),
             None => Ok(length),
         }
     }

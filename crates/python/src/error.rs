@@ -3,7 +3,7 @@
 use std::io;
 
 use fipsee_block::client::{DiskError, Error};
-use fipsee_block::wire::Status;
+use fipsee_block::wire::{BlockInfo, Status};
 use fipsee_ring::PeerFault;
 use fipsee_ring::control::RefusalCode;
 use pyo3::exceptions::PyValueError;
@@ -41,7 +41,24 @@ impl From<Failure> for PyErr {
 
 /// The exception for `error`.
 pub(crate) fn exception(error: &Error) -> PyErr {
-    Python::attach(|py| make(py, "error", (errno(error), error.to_string())))
+    let text = match error {
+        Error::Connect { path, source } if source.kind() == io::ErrorKind::NotFound => format!(
+            "no daemon at {}: there is no such socket; start fipseed, or name its socket with socket= or FIPSEE_SOCKET",
+            path.display()
+        ),
+        other => other.to_string(),
+    };
+    Python::attach(|py| make(py, "error", (errno(error), text)))
+}
+
+/// The exception for a request on this range, offset and length, that failed.
+pub(crate) fn request_exception(status: Status, (offset, length): (u64, u64), info: &BlockInfo) -> PyErr {
+    if status != Status::Misaligned {
+        return exception(&Error::Service(DiskError::Request(status)));
+    }
+    let block = info.block_bytes;
+    let text = format!("offset {offset} and length {length} must be multiples of the disk's logical block size, {block}");
+    Python::attach(|py| make(py, "error", (status.errno(), text)))
 }
 
 /// The exception for a batch of which these requests failed: index and status, at least one.

@@ -4,13 +4,13 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 
 use fipsee_block::client::transfer::{Action, BOUNCE_PIECE_BYTES, Piece, Pieces, Plan, TransferMemory};
-use fipsee_block::client::{Buffer, Completion, DiskError, Error};
+use fipsee_block::client::{Buffer, Completion, Error};
 use fipsee_block::wire::{SECTOR_BYTES, Status};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::attached::{DiskConnection, Lane};
-use crate::error::{Failure, closed, exception};
+use crate::error::{Failure, closed, request_exception};
 use crate::memory::{Registered, View};
 
 /// What is awaited, and what it must keep alive. Each of its pieces in flight holds it: it has ended when the last one is dropped.
@@ -182,7 +182,7 @@ impl EventQueue {
     ) -> PyResult<bool> {
         let action = action_of(operation, flag)?;
         if !(offset | length).is_multiple_of(SECTOR_BYTES) {
-            return Err(exception(&Error::Service(DiskError::Request(Status::Misaligned))));
+            return Err(request_exception(Status::Misaligned, (offset, length), &self.disk.info));
         }
         if !self.with(|state| Ok(state.begun.is_none() && !state.free.is_empty() && state.lane.queue.free() > 0))? {
             return Ok(false);
@@ -233,7 +233,8 @@ impl EventQueue {
         })?;
         // The state is free again: what follows may run Python's code.
         let outcome = |transfer: Transfer| {
-            let error = |status: &Status| exception(&Error::Service(DiskError::Request(*status))).into_value(py).into_any();
+            let range = (transfer.disk_offset, transfer.length_bytes);
+            let error = |status: &Status| request_exception(*status, range, &self.disk.info).into_value(py).into_any();
             (transfer.future, transfer.failed.get().map(error), transfer.value)
         };
         Ok(ended.into_iter().map(outcome).collect())

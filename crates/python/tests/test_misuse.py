@@ -25,7 +25,8 @@ def test_parts_of_blocks_are_refused(disk, offset, length):
         lambda: disk.write_zeroes(offset, length),
         lambda: disk.write(offset, memoryview(disk.alloc(length + 512))[:length]),
     ):
-        with pytest.raises(fipsee.Error, match="multiples of the disk's logical block size") as caught:
+        expected = f"offset {offset} and length {length} must be multiples of the disk's logical block size, 512$"
+        with pytest.raises(fipsee.Error, match=expected) as caught:
             call()
         assert caught.value.errno == errno.EINVAL
         assert isinstance(caught.value, OSError)
@@ -76,7 +77,7 @@ def test_wrong_options_are_refused(daemon):
         ({"wait": "hard"}, "use adaptive, pause, spin, yield"),
         ({"queues": 0}, "at least one queue"),
         ({"depth": 0}, "depth 1"),
-        ({"reconnect": -1}, "number of seconds"),
+        ({"reconnect": -1}, "reconnect=-1: use a number of seconds, 0 or more"),
         ({"reconnect": float("nan")}, "number of seconds"),
         ({"reconnect": 1.0, "queues": 2}, "once per thread"),
     ):
@@ -88,7 +89,7 @@ def test_missing_disks_and_daemons_are_reported(daemon, tmp_path):
     with pytest.raises(FileNotFoundError, match="no disk 'zebra' that user [0-9]+ may use; `fipsee ls` lists those") as caught:
         fipsee.open("zebra", socket=daemon.socket)
     assert isinstance(caught.value, fipsee.NotFoundError) and caught.value.errno == errno.ENOENT
-    with pytest.raises(fipsee.NotFoundError, match="no such socket; start fipseed"):
+    with pytest.raises(fipsee.NotFoundError, match="no such socket; start fipseed, or name its socket with socket= or FIPSEE_SOCKET"):
         fipsee.open("a", socket=tmp_path / "none")
     with pytest.raises(fipsee.Error, match="1 to"):
         fipsee.open("", socket=daemon.socket)

@@ -31,6 +31,7 @@ fn installed_packages_work_until_they_are_purged() {
     first_client_starts_the_daemon(&root);
     disks_are_for_users_that_are_allowed(&root);
     daemon_is_confined(&root);
+    machines_are_served_at_the_path_of_the_guide(&root);
     reload_takes_effect_or_says_why_not(&root);
     drop_in_makes_a_reload_a_takeover(&root);
     journal_has_the_lines(&root);
@@ -130,6 +131,33 @@ fn daemon_is_confined(root: &ThrowawayRoot) {
         "cp kept /etc/fipsee/fipseed.toml; rm -r kept /srv/open /etc/systemd/system/fipseed.service.d; \
          systemctl daemon-reload; systemctl restart fipseed.service",
     );
+}
+
+fn machines_are_served_at_the_path_of_the_guide(root: &ThrowawayRoot) {
+    root.succeed(
+        "cp /etc/fipsee/fipseed.toml kept; cat >> /etc/fipsee/fipseed.toml <<'END'\n[[disk]]\nname = \"vm\"\n\
+         spec = \"file:/var/lib/fipsee/vm.img,size=1M\"\nvhost_user = \"/run/fipsee/data.vhost-user\"\nEND\n\
+         systemctl restart fipseed.service; fipsee vm-args vm --vmm qemu | grep path=/run/fipsee/data.vhost-user > /dev/null",
+    );
+    root.succeed("fipsee attach memory --vhost-user /run/fipsee/memory.vhost-user");
+    // Something listens at each, and none is taken away from it: those of the service manager, and those of the daemon.
+    let sockets = ["fipsee.sock", "fipsee.sock.admin", "data.vhost-user", "memory.vhost-user"];
+    for socket in sockets {
+        let refusal =
+            root.fail(&format!("fipseed --disk x=null:1M --listen /run/other.sock --vhost-user x=/run/fipsee/{socket}"));
+        assert!(refusal.contains(&format!("another server already listens at /run/fipsee/{socket}")), "{refusal}");
+    }
+    for (path, expected) in [("/etc/passwd", "exists and is not a socket"), ("/run/fipsee", "is a folder")] {
+        let refusal = root.fail(&format!("fipsee attach memory --vhost-user {path}"));
+        assert!(refusal.contains(expected) && !refusal.contains("confined"), "{refusal}");
+    }
+    root.succeed("fipsee detach --vhost-user /run/fipsee/memory.vhost-user; test ! -e /run/fipsee/memory.vhost-user");
+    // Those of the service manager are not the daemon's to remove.
+    for socket in ["fipsee.sock", "fipsee.sock.admin"] {
+        root.fail(&format!("runuser -u fipsee -- rm /run/fipsee/{socket}"));
+    }
+    root.succeed("cp kept /etc/fipsee/fipseed.toml; rm kept /var/lib/fipsee/vm.img; systemctl restart fipseed.service");
+    root.succeed("test ! -e /run/fipsee/data.vhost-user");
 }
 
 fn reload_takes_effect_or_says_why_not(root: &ThrowawayRoot) {

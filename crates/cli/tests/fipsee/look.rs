@@ -139,7 +139,7 @@ fn a_socket_for_machines_is_attached_used_in_options_and_detached() {
         assert_eq!(json(&daemon.fipsee(&["vm-args", "a", "--vmm", vmm, "--json"]))["socket"], path.as_str());
     }
     assert_success(&daemon.fipsee(&["detach", "--vhost-user", &path]));
-    assert_error(&daemon.fipsee(&["detach", "--vhost-user", &path]), &["no vhost-user socket", "there is none"]);
+    assert_error(&daemon.fipsee(&["detach", "--vhost-user", &path]), &["no vhost-user socket", "no disk has one"]);
     // A user who may not ask the daemon names the socket.
     assert_success(&daemon.fipsee(&["vm-args", "a", "--vmm", "qemu", "--socket", &path]));
 }

@@ -10,18 +10,24 @@ use crate::program::{FIPSEE, Fipsee, assert_error, assert_success, json, serve, 
 #[test]
 fn disks_are_added_listed_set_and_removed() {
     let daemon = serve(&["a=memory:1M"]);
-    let added = daemon.fipsee(&["disk", "add", "b=memory:2M", "--allow-uid", "7", "--allow-uid", "8", "--allow-everyone"]);
+    let added = daemon.fipsee(&["disk", "add", "b=memory:2M", "--allow-uid", "7", "--allow-user", "8", "--allow-everyone"]);
     assert_success(&added);
     assert_says(&String::from_utf8_lossy(&added.stdout), &["disk 'b' of 2 MiB is served until the daemon is restarted"]);
     assert_eq!(daemon.fipsee(&["disk", "ls"]).stdout, daemon.fipsee(&["ls"]).stdout);
     let dump = || String::from_utf8(daemon.fipsee(&["config", "dump"]).stdout).expect("UTF-8");
     assert_says(&dump(), &["# added at run time", "spec = \"memory:2097152\"", "allow_uids = [7, 8]", "allow_everyone = true"]);
     assert_error(&daemon.fipsee(&["disk", "add", "b=memory:2M"]), &["disk 'b' is served already"]);
-    let set = ["disk", "set", "b", "--allow-uids", "--allow-gids=1,2", "--allow-everyone=false", "--shared=true", "--json"];
+    let set = ["disk", "set", "b", "--allow-uids", "--allow-group=root,2", "--allow-everyone=false", "--shared=true", "--json"];
     assert_eq!(json(&daemon.fipsee(&set))["shared"], true);
-    assert_says(&dump(), &["memory:2097152,shared", "allow_gids = [1, 2]"]);
+    assert_says(&dump(), &["memory:2097152,shared", "allow_gids = [0, 2]"]);
     assert!(!dump().contains("allow_uids") && !dump().contains("everyone"), "{}", dump());
-    assert_error(&daemon.fipsee(&["disk", "set", "b"]), &["nothing to change; give --allow-uids"]);
+    assert_error(&daemon.fipsee(&["disk", "set", "b"]), &["nothing to change; give --allow-user"]);
+    for (wrong, what) in [("--allow-user=no-one-here", "user"), ("--allow-group=no-one-here", "group")] {
+        let output = daemon.fipsee(&["disk", "set", "b", wrong]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_says(&said, &[&format!("there is no {what} 'no-one-here'; use a name that `getent "), "or a number"]);
+        assert_eq!(output.status.code(), Some(2));
+    }
     let client = daemon.blocking("b");
     let in_use = format!("in use by process {}", std::process::id());
     assert_error(&daemon.fipsee(&["disk", "remove", "b"]), &["disk 'b'", &in_use]);

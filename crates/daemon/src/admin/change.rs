@@ -29,8 +29,8 @@ impl Admin {
         let export = exports.iter().find(is_there).ok_or_else(|| {
             let paths = exports.iter().flat_map(|export| self.vms.paths_of(export));
             let paths: Vec<_> = paths.map(|path| path.display().to_string()).collect();
-            let there = if paths.is_empty() { "there is none".to_owned() } else { format!("there are: {}", paths.join(", ")) };
-            format!("no vhost-user socket {} here; {there}", path.display())
+            let there = if paths.is_empty() { "no disk has one".to_owned() } else { format!("there are: {}", paths.join(", ")) };
+            format!("no vhost-user socket {} here; {there} (`fipsee info DISK` names a disk's)", path.display())
         })?;
         self.vms.retire(|_, other| other == path)?;
         self.vms.remove_retired();
@@ -43,9 +43,7 @@ impl Admin {
         let export = self.live.now().find(disk)?.clone();
         let block_bytes = u64::from(export.disk.info().block_bytes);
         if size_bytes == 0 || !size_bytes.is_multiple_of(block_bytes) {
-            return Err(format!(
-                "size {size_bytes} is 0 or no multiple of the logical block size {block_bytes}; choose one that is"
-            ));
+            return Err(bad_size(size_bytes, block_bytes));
         }
         let lost_bytes = export.info(false).size_bytes().saturating_sub(size_bytes);
         if lost_bytes > 0 {
@@ -65,12 +63,24 @@ impl Admin {
     }
 }
 
+fn bad_size(size_bytes: u64, block_bytes: u64) -> String {
+    let below_bytes = size_bytes / block_bytes * block_bytes;
+    let above = below_bytes.checked_add(block_bytes).map(|bytes| bytes.to_string());
+    let below = (below_bytes != 0).then(|| below_bytes.to_string());
+    let possible: Vec<String> = below.into_iter().chain(above).collect();
+    let possible = possible.join(" or ");
+    match size_bytes {
+        0 => format!("a disk cannot have 0 bytes; use {possible} or more"),
+        _ => format!("{size_bytes} bytes is no multiple of the disk's blocks of {block_bytes} bytes; use {possible}"),
+    }
+}
+
 /// May the last `lost_bytes` of a disk be given up?
 fn check_shrinking(export: &Export, lost_bytes: u64, shrink: bool, force: bool) -> Result<(), String> {
     let (name, old_bytes) = (export.name(), export.info(false).size_bytes());
     let pids: BTreeSet<i32> = export.attached().iter().map(|client| client.pid).collect();
-    let shrink = (!shrink).then_some("--shrink (\"shrink\": true)");
-    let force = (!pids.is_empty() && !force).then_some("--force (\"force\": true)");
+    let shrink = (!shrink).then_some("--shrink");
+    let force = (!pids.is_empty() && !force).then_some("--force");
     let missing: Vec<_> = shrink.into_iter().chain(force).collect();
     if missing.is_empty() {
         return Ok(());

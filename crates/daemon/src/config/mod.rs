@@ -17,6 +17,7 @@ use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
 use fipsee_serve::session::ClientLimits;
 
 use self::names::{NameOf, Names};
+pub use self::names::{group_number, user_number};
 use crate::confine::Confine;
 use crate::export::AllowList;
 use crate::log;

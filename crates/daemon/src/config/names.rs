@@ -17,6 +17,22 @@ pub(crate) fn use_files_only() {
     FILES_ONLY.store(true, Ordering::Relaxed);
 }
 
+/// The number of a user of this name, or of this number.
+///
+/// # Errors
+/// In words: there is no such user, or it cannot be looked up.
+pub fn user_number(text: &str) -> Result<u32, String> {
+    Names::default().number(NameOf::User, text)
+}
+
+/// As [`user_number`], of a group.
+///
+/// # Errors
+/// Likewise.
+pub fn group_number(text: &str) -> Result<u32, String> {
+    Names::default().number(NameOf::Group, text)
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NameOf {
     User,

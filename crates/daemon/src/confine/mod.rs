@@ -10,6 +10,7 @@
 mod calls;
 mod files;
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -103,7 +104,9 @@ impl Confinement {
 
     /// The message for a path that could not be used; if confinement may be the reason, also what to change.
     pub(crate) fn explain(&self, text: String, path: &Path, is_socket: bool) -> String {
-        match self.0.as_ref().and_then(|state| state.files.get()) {
+        // Nothing of ours could be made there in any folder.
+        let is_taken = is_socket && path.symlink_metadata().is_ok_and(|found| !found.file_type().is_socket());
+        match self.0.as_ref().and_then(|state| state.files.get()).filter(|_| !is_taken) {
             Some(Files { paths, has_landlock: true, .. }) if !paths.cover(path, is_socket) => format!(
                 "{text}; the daemon has confined itself (landlock) to {}: name the folder of {} in confine_paths, and restart it",
                 paths.names(),

@@ -1,6 +1,6 @@
 //! The new daemon's part: request the takeover, and take what is handed over while the old one still serves.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -187,7 +187,16 @@ fn check_sockets(disks: &[DiskConfig], socket: &Path, clients: &Listener, machin
 /// Ask at the admin socket; the line comes with the answer.
 fn ask(path: &Path, wait_ms: u64) -> Result<Line, Failure> {
     let at = path.display();
-    let no_daemon = |error| Failure::Refused(format!("no daemon to take over from at {at}: {error}; start without --takeover"));
+    let no_daemon = |error: std::io::Error| {
+        Failure::Refused(match error.kind() {
+            ErrorKind::PermissionDenied => {
+                format!(
+                    "this user may not open {at}: only root and the daemon's own user may take over; start this one as its user"
+                )
+            }
+            _ => format!("no daemon to take over from at {at}: {error}; start without --takeover"),
+        })
+    };
     let mut stream = UnixStream::connect(path).map_err(no_daemon)?;
     let broken = |error: std::io::Error| Failure::Refused(format!("the running daemon does not answer at {at}: {error}"));
     stream.set_read_timeout(Some(PREPARE_TIMEOUT)).map_err(broken)?;

@@ -144,7 +144,8 @@ fn socket_path_that_is_a_file_a_directory_or_too_long_is_refused_and_kept() {
     std::fs::remove_file(dir.path("s")).expect("removed");
     std::fs::create_dir(dir.path("s")).expect("a directory");
     let text = refused_in(&dir, &[], &["--disk", "a=memory:1M"]);
-    assert_says(&text, &["exists and is not a socket"]);
+    assert_says(&text, &["s is a folder; name a socket in it, or choose another path with --listen"]);
+    assert!(!text.contains("remove"), "{text}");
     let long = dir.path(&"d".repeat(120));
     std::fs::create_dir(&long).expect("a directory");
     let text = refused_in(&Scratch::existing(&long), &[], &["--disk", "a=memory:1M"]);

@@ -140,8 +140,9 @@ fn impossible_sizes_are_refused_and_nothing_changes() {
     let daemon = Daemon::start(&["--disk", "m=memory:8M", "--disk", "n=null:1G", "--disk", "r=memory:1M,ro"]);
     let (disk, mut queue) = daemon.client(&Daemon::options("m"));
     for (name, size_bytes, pieces) in [
-        ("m", 0, ["size 0 is 0", "choose one that is"]),
-        ("m", 1000, ["no multiple of the logical block size 512", "choose one that is"]),
+        ("m", 0, ["a disk cannot have 0 bytes", "use 512 or more"]),
+        ("m", 100, ["100 bytes is no multiple of the disk's blocks of 512 bytes", "use 512"]),
+        ("m", 1000, ["no multiple of the disk's blocks of 512 bytes", "use 512 or 1024"]),
         ("m", 1 << 30, ["can grow to 8388608 bytes", "max=1073741824"]),
         ("x", 512, ["no disk 'x' here", "there are: m, n, r"]),
     ] {

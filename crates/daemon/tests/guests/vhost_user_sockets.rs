@@ -49,12 +49,17 @@ fn what_cannot_be_attached_or_detached_is_said_with_the_reason() {
         ("c", daemon.dir.path("c.sock"), ["no disk 'c' here", "a, b"]),
         ("b", path.clone(), ["disk 'b'", "another server already listens"]),
         ("b", file, ["exists and is not a socket", "choose another path"]),
+        ("b", daemon.dir.path(""), ["is a folder", "name a socket in it"]),
+        ("b", daemon.socket(), ["another server already listens", "this very process"]),
         ("b", "b.sock".into(), ["b.sock is no absolute path", ""]),
         ("b", daemon.dir.path(&"x".repeat(200)), ["a Unix socket path holds at most", "choose a shorter one"]),
     ] {
         assert_says(error(&attach(&daemon, disk, &path)), &pieces);
     }
-    assert_says(error(&detach(&daemon, Path::new("/nowhere"))), &["no vhost-user socket /nowhere here", "there are:", "a.sock"]);
+    assert_says(
+        error(&detach(&daemon, Path::new("/nowhere"))),
+        &["no vhost-user socket /nowhere here", "there are:", "a.sock", "`fipsee info DISK`"],
+    );
     Vm::boot(&path).check();
 }
 

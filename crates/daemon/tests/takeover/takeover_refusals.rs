@@ -4,12 +4,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use fipsee_testkit::daemon::program;
 use fipsee_testkit::load::Load;
 use fipsee_testkit::takeover::between::forward;
 use fipsee_testkit::takeover::{FakeNew, takeover_request};
-use fipsee_testkit::{CorrectClient, Daemon, Scratch, TIMEOUT, assert_says, eventually, is_root, refused_in, skip};
+use fipsee_testkit::{CorrectClient, Daemon, Scratch, TIMEOUT, as_user, assert_says, eventually, is_root, refused_in, skip};
 
 const DISKS: [&str; 4] = ["--disk", "m=memory:16M", "--disk", "f=file:{dir}/disk,size=16M"];
 
@@ -63,6 +65,21 @@ fn what_does_not_fit_is_refused_by_name() {
 fn there_must_be_a_daemon() {
     let text = refused_in(&Scratch::new(), &[], &["--takeover", "--disk", "m=memory:1M"]);
     assert_says(&text, &["no daemon to take over from at", "start without --takeover"]);
+}
+
+#[test]
+fn another_user_is_told_who_may_take_over() {
+    if !is_root() {
+        return skip("takeover by another user", "only root can become another user");
+    }
+    let daemon = Daemon::start(&DISKS);
+    let mut second = Command::new(program());
+    second.args(["--takeover", "--disk", "m=memory:16M", "--listen"]).arg(daemon.socket());
+    let output = as_user(4000, &[], move || second.output()).expect("it can be started");
+    assert!(!output.status.success());
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_says(&text, &["this user may not open", "only root and the daemon's own user may take over"]);
+    CorrectClient::new(&daemon, "m").check();
 }
 
 #[test]

@@ -36,6 +36,10 @@ class BatchError(Error):
     """Index in the batch and errno of every request that failed, by index."""
 
 
+# As programs name them.
+for _class in (Error, DisconnectedError, NotFoundError, NotAllowedError, BusyError, TimedOutError, BatchError):
+    _class.__module__ = "fipsee"
+
 _KINDS: dict[int, type[Error]] = {
     _errno.ENOTCONN: DisconnectedError,
     _errno.ECONNREFUSED: DisconnectedError,

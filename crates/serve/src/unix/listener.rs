@@ -78,6 +78,9 @@ impl Listener {
             LockError::Held(holder) => {
                 format!("another server already listens at {shown}{}; stop it, or choose another path", words_for(holder))
             }
+            LockError::Failed(Errno::PERM) => {
+                format!("{shown} is the socket of another user, and this one may not connect to it; choose another path")
+            }
             LockError::Failed(errno) => {
                 format!("cannot find out whether a server listens at {shown} ({errno}); remove it, or choose another path")
             }
@@ -188,6 +191,7 @@ impl Drop for FolderLock<'_> {
 /// What is at a path.
 enum There {
     Nothing,
+    Folder,
     NoSocket,
     /// The socket of a server that has ended.
     LeftBehind,
@@ -199,6 +203,7 @@ fn look_at(path: &Path, kind: SocketType, address: &SocketAddrUnix) -> Result<Th
     match std::fs::symlink_metadata(path) {
         // Any other error is that of the bind that follows, too.
         Err(_) => return Ok(There::Nothing),
+        Ok(found) if found.is_dir() => return Ok(There::Folder),
         Ok(found) if !found.file_type().is_socket() => return Ok(There::NoSocket),
         Ok(_) => {}
     }
@@ -232,6 +237,7 @@ fn is_hung_up(connection: &OwnedFd) -> bool {
 fn listen(path: &Path, there: &There, kind: SocketType, address: &SocketAddrUnix, mode: u32) -> Result<(OwnedFd, bool), String> {
     let shown = path.display();
     let took_over = match there {
+        There::Folder => return Err(format!("{shown} is a folder; name a socket in it, or choose another path")),
         There::NoSocket => return Err(format!("{shown} exists and is not a socket; remove it or choose another path")),
         There::LeftBehind => {
             let removed = std::fs::remove_file(path);
