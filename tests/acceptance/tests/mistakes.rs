@@ -43,7 +43,7 @@ const NEVER: [&str; 26] = [
 ];
 
 /// How long what an entry has ended may take to be gone.
-const SETTLE: Duration = Duration::from_secs(3);
+const SETTLE: Duration = Duration::from_secs(10);
 
 /// `mistakes.toml`, and `tasks.toml`, which has entries only.
 #[derive(Debug, Deserialize)]
