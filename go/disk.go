@@ -105,7 +105,7 @@ type Disk struct {
 }
 
 // Open opens a disk, to be given to Close. Its errors are those of fipsee_open, among them ENOENT (no such socket, or no
-// such disk), ECONNREFUSED (no daemon listens), EACCES and EBUSY.
+// such disk that this user may use), ECONNREFUSED (no daemon listens), EACCES and EBUSY.
 func Open(options Options) (*Disk, error) {
 	const op = "open"
 	for _, text := range []string{options.Disk, options.Socket} {

@@ -8,6 +8,7 @@ import (
 	"math/rand"
 	"os"
 	"os/exec"
+	"reflect"
 	"strings"
 	"sync"
 	"syscall"
@@ -115,6 +116,24 @@ func TestADiskEndsWithEOF(t *testing.T) {
 	wants(t, err, syscall.ENXIO, "end")
 }
 
+func TestDisksAreListed(t *testing.T) {
+	served := serve(t, "r=memory:1M,ro", "a=memory:16M", "b=file:DIR/b.img,size=16M,block=4096")
+	disks, err := fipsee.List(served.socket)
+	must(t, err)
+	wanted := []fipsee.ListedDisk{
+		{Name: "a", Size: 16 << 20, BlockBytes: 512},
+		{Name: "b", Size: 16 << 20, BlockBytes: 4096},
+		{Name: "r", Size: 1 << 20, BlockBytes: 512, ReadOnly: true},
+	}
+	if !reflect.DeepEqual(disks, wanted) {
+		t.Fatalf("%+v", disks)
+	}
+	_, err = fipsee.List(served.directory + "/none")
+	wants(t, err, fs.ErrNotExist, "no such socket")
+	_, err = fipsee.List("a\x00b")
+	wants(t, err, syscall.EINVAL, "zero byte")
+}
+
 func TestMisuseIsRefusedWithWords(t *testing.T) {
 	served := serve(t, "a=memory:1M", "r=memory:1M,ro")
 	disk := served.open(fipsee.Options{Disk: "a"})
@@ -134,7 +153,7 @@ func TestMisuseIsRefusedWithWords(t *testing.T) {
 	wants(t, err, syscall.EROFS, "")
 
 	_, err = fipsee.Open(fipsee.Options{Disk: "zebra", Socket: served.socket})
-	wants(t, err, fs.ErrNotExist, "no disk 'zebra' here; there are: a, r")
+	wants(t, err, fs.ErrNotExist, "no disk 'zebra' that user ")
 	_, err = fipsee.Open(fipsee.Options{Disk: "a", Socket: served.directory + "/none"})
 	wants(t, err, fs.ErrNotExist, "no such socket")
 	_, err = fipsee.Open(fipsee.Options{Disk: "a\x00b"})

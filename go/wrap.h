@@ -40,6 +40,17 @@ static inline struct outcome wrap_get_info(const struct fipsee_disk *disk, struc
 	return outcome_of(fipsee_get_info(disk, info));
 }
 
+static inline struct outcome wrap_list_open(const char *socket_path, struct fipsee_disk_list **list)
+{
+	return outcome_of(fipsee_list_open(socket_path, list));
+}
+
+static inline struct outcome wrap_list_next(struct fipsee_disk_list *list, struct fipsee_listed_disk *disk)
+{
+	disk->size_bytes = sizeof(*disk);
+	return outcome_of(fipsee_list_next(list, disk));
+}
+
 static inline struct outcome wrap_reconnect(struct fipsee_disk *disk, uint64_t give_up_after_ns)
 {
 	return outcome_of(fipsee_reconnect(disk, give_up_after_ns));

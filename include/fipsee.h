@@ -129,13 +129,15 @@ FIPSEE_ASSERT_AT(struct fipsee_cold, choices, FIPSEE_COLD_CHOICES_OFFSET_BYTES);
 /* Most bytes of one region, of the daemon or of a client: what 32 bits of sectors reach. */
 #define FIPSEE_MAX_REGION_BYTES (1ULL << 41)
 /*
- * Features: the table of queues names the CPUs of the daemon's workers; ATTACH may claim; the table of queues advises choices. And
- * all that this header knows.
+ * Features: the table of queues names the CPUs of the daemon's workers; ATTACH may claim; the table of queues advises choices; the
+ * client may send LIST. And all that this header knows.
  */
 #define FIPSEE_FEATURE_WORKER_CPU (1ULL << 0)
 #define FIPSEE_FEATURE_SOLE_WRITER (1ULL << 1)
 #define FIPSEE_FEATURE_CHOICES (1ULL << 2)
-#define FIPSEE_FEATURES (FIPSEE_FEATURE_WORKER_CPU | FIPSEE_FEATURE_SOLE_WRITER | FIPSEE_FEATURE_CHOICES)
+#define FIPSEE_FEATURE_LIST (1ULL << 3)
+#define FIPSEE_FEATURES \
+	(FIPSEE_FEATURE_WORKER_CPU | FIPSEE_FEATURE_SOLE_WRITER | FIPSEE_FEATURE_CHOICES | FIPSEE_FEATURE_LIST)
 
 /* At byte 0 of the region; written once by the daemon before the region is handed over. */
 struct fipsee_region_header {
@@ -205,6 +207,9 @@ FIPSEE_ASSERT_AT(struct fipsee_queue_entry, reserved, 52);
 #define FIPSEE_MAX_REFUSAL_BYTES 400
 /* Bytes of service-specific information in ATTACHED. */
 #define FIPSEE_SERVICE_INFO_BYTES 64
+/* Most entries of LISTED, and bytes of service-specific information in each. */
+#define FIPSEE_MAX_LISTED 6
+#define FIPSEE_LISTED_INFO_BYTES 16
 /* Longest path of the control socket, in bytes, without a terminating zero. */
 #define FIPSEE_MAX_SOCKET_PATH_BYTES 107
 
@@ -220,6 +225,8 @@ FIPSEE_ASSERT_AT(struct fipsee_queue_entry, reserved, 52);
 #define FIPSEE_UNREGISTERED 9
 #define FIPSEE_DETACH 10
 #define FIPSEE_DETACHED 11
+#define FIPSEE_LIST 12
+#define FIPSEE_LISTED 13
 
 /* Services: FIPSEE_SERVICE_BLOCK (fipsee_block.h), and calls. */
 #define FIPSEE_SERVICE_CALLS 2
@@ -242,7 +249,7 @@ FIPSEE_ASSERT_AT(struct fipsee_queue_entry, reserved, 52);
 /* The start of every control message; alone: DETACH (client) and DETACHED (daemon). */
 struct fipsee_control_header {
 	uint32_t magic;				/* FIPSEE_CONTROL_MAGIC */
-	uint16_t kind;				/* FIPSEE_HELLO .. FIPSEE_DETACHED */
+	uint16_t kind;				/* FIPSEE_HELLO .. FIPSEE_LISTED */
 	uint16_t version;			/* FIPSEE_VERSION; not checked in HELLO and REFUSED */
 	uint32_t length_bytes;			/* of the whole message; equals the packet's length */
 };
@@ -344,6 +351,38 @@ struct fipsee_region_id {
 };
 FIPSEE_ASSERT_SIZE(struct fipsee_region_id, 16);
 FIPSEE_ASSERT_AT(struct fipsee_region_id, region, 12);
+
+/* Client, between WELCOME and ATTACH, with FIPSEE_FEATURE_LIST in force: what may it attach to? */
+struct fipsee_list {
+	struct fipsee_control_header header;
+	uint16_t service;			/* FIPSEE_SERVICE_* */
+	uint16_t reserved;
+	uint8_t after[FIPSEE_MAX_NAME_BYTES];	/* only names after this one, in the order of their bytes; as in ATTACH */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_list, 80);
+FIPSEE_ASSERT_AT(struct fipsee_list, service, 12);
+FIPSEE_ASSERT_AT(struct fipsee_list, reserved, 14);
+FIPSEE_ASSERT_AT(struct fipsee_list, after, 16);
+
+/* Something that the client may attach to. */
+struct fipsee_listed_entry {
+	uint8_t name[FIPSEE_MAX_NAME_BYTES];	/* as in ATTACH */
+	uint8_t service_info[FIPSEE_LISTED_INFO_BYTES];	/* struct fipsee_listed_info */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_listed_entry, 80);
+FIPSEE_ASSERT_AT(struct fipsee_listed_entry, service_info, 64);
+
+/* Daemon: the first of what was asked for, in the order of the names' bytes. */
+struct fipsee_listed {
+	struct fipsee_control_header header;
+	uint16_t count;				/* entries used, at most FIPSEE_MAX_LISTED; the others are 0 */
+	uint16_t more;				/* 1: others follow, after the last of these; 0: none */
+	struct fipsee_listed_entry entries[FIPSEE_MAX_LISTED];
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_listed, 496);
+FIPSEE_ASSERT_AT(struct fipsee_listed, count, 12);
+FIPSEE_ASSERT_AT(struct fipsee_listed, more, 14);
+FIPSEE_ASSERT_AT(struct fipsee_listed, entries, 16);
 
 /* ---- Calls (section 8) ----------------------------------------------------------------------------------------- */
 

@@ -219,6 +219,18 @@ FIPSEE_ASSERT_AT(struct fipsee_block_info, capabilities, 36);
 FIPSEE_ASSERT_AT(struct fipsee_block_info, identity, 40);
 FIPSEE_ASSERT_AT(struct fipsee_block_info, reserved, 56);
 
+#define FIPSEE_LISTED_READ_ONLY 1
+
+/* What an entry of LISTED says of a disk. */
+struct fipsee_listed_info {
+	uint64_t sector_count;			/* size in sectors of 512 bytes, at least 1 */
+	uint32_t block_bytes;			/* logical block: 512, 1024, 2048 or 4096 */
+	uint32_t flags;				/* FIPSEE_LISTED_READ_ONLY: no client may write it; others are ignored */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_listed_info, FIPSEE_LISTED_INFO_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_listed_info, block_bytes, 8);
+FIPSEE_ASSERT_AT(struct fipsee_listed_info, flags, 12);
+
 /*
  * What is wrong with the daemon's description of a disk (a private copy), and in `value` which number is; a null pointer if no
  * field has a value that the protocol does not allow (section 6).

@@ -51,6 +51,7 @@ extern "C" {
 struct fipsee_disk;	/* an opened disk; from fipsee_open to fipsee_close */
 struct fipsee_queue;	/* one of its queues; belongs to the disk */
 struct fipsee_memory;	/* memory shared with the daemon; belongs to the disk */
+struct fipsee_disk_list;	/* disks that may be opened; from fipsee_list_open to fipsee_list_close */
 
 /* The library's version, as in "0.1.0". Static. */
 const char *fipsee_version(void);
@@ -124,8 +125,8 @@ static inline void fipsee_options_init(struct fipsee_options *options)
 /*
  * Open the disk options->disk. On success *disk is the caller's, to be given to fipsee_close. `options` and its strings
  * are not needed afterwards.
- * Errors: -ENOENT (no socket there, or no disk of this name: the message says which), -ECONNREFUSED (no daemon listens),
- * -EACCES (the socket or the disk is not for this user), -EBUSY (exclusive or claimed), -EDQUOT (a limit of the
+ * Errors: -ENOENT (no socket there, or no disk of this name that this user may use: the message says which; fipsee_list_open
+ * lists those), -ECONNREFUSED (no daemon listens), -EACCES (the socket is not for this user), -EBUSY (exclusive or claimed), -EDQUOT (a limit of the
  * daemon), -EMFILE, -ENOMEM, -EPROTONOSUPPORT, -E2BIG (options of a newer library are set).
  */
 int fipsee_open(const struct fipsee_options *options, struct fipsee_disk **disk);
@@ -173,6 +174,32 @@ struct fipsee_queue *fipsee_get_queue(const struct fipsee_disk *disk, uint32_t i
  * Errors: those of fipsee_open; -ESTALE when there is another disk in its place: close it.
  */
 int fipsee_reconnect(struct fipsee_disk *disk, uint64_t give_up_after_ns);
+
+/* ---- List ------------------------------------------------------------------------------------------------------ */
+
+#define FIPSEE_LISTED_READ_ONLY 1	/* no client may write the disk */
+
+/* A disk that this user may open. The structure may grow at its end. */
+struct fipsee_listed_disk {
+	size_t size_bytes;		/* in: sizeof(struct fipsee_listed_disk) */
+	const char *name;		/* for fipsee_options.disk; valid until fipsee_list_close */
+	uint64_t capacity_bytes;	/* size of the disk */
+	uint32_t block_bytes;		/* logical block size */
+	uint32_t flags;			/* FIPSEE_LISTED_* */
+};
+
+/*
+ * Ask the daemon at `socket_path` (NULL: the default of fipsee_options) which disks this user may open. On success *list is
+ * the caller's, to be given to fipsee_list_close; one thread at a time may use it. Nothing is opened.
+ * Errors: as fipsee_open; -EOPNOTSUPP: the daemon is too old to list.
+ */
+int fipsee_list_open(const char *socket_path, struct fipsee_disk_list **list);
+
+/* Take the next disk, in the order of the names. Set disk->size_bytes first. Returns 1 with a disk, and 0 at the end. */
+int fipsee_list_next(struct fipsee_disk_list *list, struct fipsee_listed_disk *disk);
+
+/* Free the list and the names. NULL is allowed. */
+void fipsee_list_close(struct fipsee_disk_list *list);
 
 /* ---- Memory ---------------------------------------------------------------------------------------------------- */
 

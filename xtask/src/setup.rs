@@ -37,6 +37,8 @@ const TOOLS: &[Tool] = &[
     tool("cmark-gfm", "cmark-gfm", "the documents as a site"),
     tool("mmdebstrap", "mmdebstrap", "the throwaway system the packages are tested in"),
     tool("systemd-nspawn", "systemd-container", "the throwaway system the packages are tested in"),
+    tool("umoci", "umoci", "the container image"),
+    tool("runc", "runc", "the container image"),
     tool("systemd-analyze", "systemd", "the test of the daemon's confinement"),
     tool("qemu-storage-daemon", "qemu-system-common", "the benchmark's peers: vhost-user, NBD, FUSE"),
     tool("qemu-system-x86_64", "qemu-system-x86", "virtual machines with PCI and several CPUs"),
@@ -52,6 +54,7 @@ const TOOLS: &[Tool] = &[
     tool("mkfs.ext4", "e2fsprogs", "the oracle on ext4"),
     tool("mkfs.xfs", "xfsprogs", "the oracle on XFS"),
     tool("mkfs.btrfs", "btrfs-progs", "the oracle on btrfs"),
+    tool("xmllint", "libxml2-utils", "the test of the XML for libvirt"),
     tool("setpriv", "util-linux", "the tests of a mounted disk's permissions"),
     tool("qemu-img", "qemu-utils", "images on mounted disks"),
 ];

@@ -2,10 +2,8 @@
 
 use serde_json::{Value, json};
 
-/// A claim, and what was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claim {
-    /// About what.
     pub text: String,
     /// `None`: was not measured.
     pub value: Option<f64>,
@@ -16,12 +14,10 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// No more than `limit`.
     pub fn at_most(limit: f64, text: impl Into<String>, value: Option<f64>) -> Self {
         Self { text: text.into(), value, limit, at_most: true }
     }
 
-    /// No less than `limit`.
     pub fn at_least(limit: f64, text: impl Into<String>, value: Option<f64>) -> Self {
         Self { text: text.into(), value, limit, at_most: false }
     }
@@ -44,7 +40,6 @@ impl Claim {
         self.measured().map(|value| if self.at_most { value <= self.limit } else { value >= self.limit })
     }
 
-    /// For people.
     pub fn verdict(&self) -> &'static str {
         match self.holds() {
             Some(true) => "holds",
@@ -53,14 +48,12 @@ impl Claim {
         }
     }
 
-    /// For machines.
     pub fn to_json(&self) -> Value {
         let (value, holds) = (self.measured(), self.holds());
         json!({ "claim": self.text, "value": value, "limit": self.limit, "at_most": self.at_most, "holds": holds })
     }
 }
 
-/// A line for each.
 pub fn table(claims: &[Claim]) -> String {
     let line = |claim: &Claim| {
         let sign = if claim.at_most { "<=" } else { ">=" };
@@ -70,7 +63,6 @@ pub fn table(claims: &[Claim]) -> String {
     claims.iter().map(line).collect()
 }
 
-/// A list of objects.
 pub fn to_json(claims: &[Claim]) -> Value {
     claims.iter().map(Claim::to_json).collect()
 }

@@ -5,9 +5,7 @@ use fipsee_topology::pin;
 /// The two CPUs of a measurement; the same one twice on a machine that has no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cpus {
-    /// The first that this process may use.
     pub client: usize,
-    /// The last.
     pub server: usize,
 }
 

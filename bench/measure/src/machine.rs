@@ -63,7 +63,6 @@ pub struct Run {
 }
 
 impl Run {
-    /// Begin a run.
     pub fn begin() -> Self {
         Self { machine: machine(), watch: Watch::begin() }
     }

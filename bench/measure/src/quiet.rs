@@ -138,7 +138,6 @@ pub struct Noise {
 }
 
 impl Watch {
-    /// From now on.
     pub fn begin() -> Self {
         Self(Snapshot::now())
     }
@@ -177,9 +176,6 @@ impl Noise {
     }
 
     /// May documents quote a run with this noise and these rounds of the figures that they quote, by name?
-    ///
-    /// # Errors
-    /// Which limit was exceeded, by what, and what to do.
     pub fn judge(&self, quoted: &[(String, Vec<f64>)]) -> Result<(), String> {
         let mut reasons = Vec::new();
         let (stolen, others) = (self.stolen_percent.unwrap_or(0.0), self.others_percent.unwrap_or(0.0));

@@ -62,9 +62,6 @@ impl<K: Ord, V> Rounds<K, V> {
 }
 
 /// Append a line of JSON.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn append(path: &Path, line: &Value) -> Result<(), String> {
     let mut open = std::fs::OpenOptions::new();
     let file = open.create(true).append(true).open(path);

@@ -20,9 +20,7 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
 pub struct Spread {
     /// The middle value; of two, halfway between.
     pub median: f64,
-    /// The least.
     pub min: f64,
-    /// The largest.
     pub max: f64,
 }
 
@@ -35,7 +33,6 @@ impl Spread {
         Self { median: f64::midpoint(low, high), min: at(0), max: at(values.len().saturating_sub(1)) }
     }
 
-    /// With the names of its fields.
     pub fn to_json(self) -> Value {
         json!({ "median": self.median, "min": self.min, "max": self.max })
     }

@@ -12,11 +12,9 @@ use crate::mechanisms::{Entry, names};
 /// One measurement of every mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Measure {
-    /// One message and its answer.
     RoundTrip,
     /// 64 messages, then their answers.
     Burst,
-    /// Messages one way.
     Stream {
         /// How many are sent and received at a time: 1, or as many as there are, up to [`BURST`].
         batch: usize,
@@ -30,7 +28,6 @@ pub const STREAM_SLOTS: [u32; 3] = [64, 1024, 8192];
 
 impl Measure {
     /// All of them, in the order of a round.
-    #[must_use]
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::RoundTrip, Self::Burst];
         for batch in [BURST, 1] {
@@ -41,7 +38,6 @@ impl Measure {
     }
 
     /// Its name in results.
-    #[must_use]
     pub fn name(self) -> String {
         let of = |slots: Option<u32>| slots.map_or_else(|| "own buffers".to_owned(), |slots| format!("{slots} slots"));
         match self {
@@ -54,7 +50,6 @@ impl Measure {
 
     /// The measure of ours that one of theirs is compared to. Where their buffers have their own size, it is our smallest
     /// ring, our slowest.
-    #[must_use]
     pub const fn of_ours(self) -> Self {
         match self {
             Self::Stream { batch, slots: None } => Self::Stream { batch, slots: Some(STREAM_SLOTS[0]) },
@@ -85,27 +80,23 @@ impl Results {
     }
 
     /// Median over the rounds of one figure.
-    #[must_use]
     pub fn median(&self, name: &'static str, measure: Measure, figure: impl Fn(&Outcome) -> f64) -> Option<f64> {
         self.outcomes.median(&(name, measure), figure)
     }
 
     /// Median over the rounds of `name`'s time divided by `other`'s in the same round: half of the round trips take less; of a
     /// stream there is one figure.
-    #[must_use]
     pub fn ratio(&self, name: &'static str, other: &'static str, measure: Measure) -> Option<f64> {
         self.outcomes.paired(&(name, measure), &(other, measure.of_ours()), |one, other| one.p50 / other.p50)
     }
 
     /// What documents quote first: our round trip, in each round.
-    #[must_use]
     pub fn quoted(&self) -> Vec<(String, Vec<f64>)> {
         let key = (names::RING, Measure::RoundTrip);
         vec![(format!("{}, {}", key.0, key.1.name()), self.outcomes.of(&key).map(|outcome| outcome.p50).collect())]
     }
 
     /// Every series, for machines: ticks per message of each round.
-    #[must_use]
     pub fn to_json(&self) -> Value {
         let series = self.outcomes.iter().map(|(key @ (name, measure), _)| {
             let rounds = self.outcomes.in_order(key);
@@ -127,8 +118,6 @@ impl Results {
     }
 }
 
-/// Ticks in nanoseconds.
-#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a rate of some GHz")]
 pub fn to_ns(ticks: f64) -> f64 {
     ticks * 1e9 / clock::ticks_per_second() as f64

@@ -11,7 +11,6 @@ use crate::ways::{
     QEMU_NBD_UNBOUND, VHOST_POLLING,
 };
 
-/// All of them.
 pub(crate) fn all(results: &Results) -> Vec<Claim> {
     let mut claims = of_the_service(results);
     claims.extend(of_the_doors(results));

@@ -6,9 +6,18 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, AtFlags, StatxFlags, fadvise, statx};
 
-/// A file full of data; removed on drop.
+/// Removed on drop.
+pub(crate) struct TemporaryFile(pub(crate) PathBuf);
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A file full of data.
 pub(crate) struct FilledFile {
-    path: PathBuf,
+    path: TemporaryFile,
     file: File,
 }
 
@@ -17,7 +26,7 @@ impl FilledFile {
     pub(crate) fn create(path: PathBuf, mebibytes: usize) -> Result<Self, String> {
         let failed = |error: std::io::Error| format!("cannot write a new file of {mebibytes} MiB at {}: {error}", path.display());
         let file = File::create_new(&path).map_err(failed)?;
-        let mut filled = Self { path: path.clone(), file };
+        let mut filled = Self { path: TemporaryFile(path.clone()), file };
         let noise = noise();
         (0..mebibytes).try_for_each(|_| filled.file.write_all(&noise)).map_err(failed)?;
         filled.settle()?;
@@ -25,7 +34,7 @@ impl FilledFile {
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        &self.path.0
     }
 
     /// The bytes of which offset and length of direct I/O must be a multiple, if the kernel says so.
@@ -37,15 +46,9 @@ impl FilledFile {
 
     /// Leave nothing in the page cache for the next measurement, neither pages to write back nor pages to invalidate.
     pub(crate) fn settle(&self) -> Result<(), String> {
-        let failed = |error: std::io::Error| format!("cannot write {} back: {error}", self.path.display());
+        let failed = |error: std::io::Error| format!("cannot write {} back: {error}", self.path().display());
         self.file.sync_all().map_err(failed)?;
         fadvise(&self.file, 0, None, Advice::DontNeed).map_err(|error| failed(error.into()))
-    }
-}
-
-impl Drop for FilledFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 

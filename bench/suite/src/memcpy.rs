@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use fipsee_ring::region::Region;
 
+use crate::generator::Random;
+
 /// Copy random blocks of a disk-sized region into one of `depth` buffers, as the back end does for random reads;
 /// returns bytes per second.
 pub(crate) fn run(disk: &Region, buffers: &Region, block_bytes: u64, depth: u64, duration: Duration) -> Result<f64, String> {
@@ -12,12 +14,11 @@ pub(crate) fn run(disk: &Region, buffers: &Region, block_bytes: u64, depth: u64,
         return Err("the buffers are too small for the copy loop".to_owned());
     }
     let (depth, length) = (usize::try_from(depth).unwrap_or(1), usize::try_from(block_bytes).unwrap_or(0));
-    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = Random::default();
     let (started, mut copied) = (Instant::now(), 0_u64);
     while started.elapsed() < duration {
         for slot in 0..1024 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let block = usize::try_from(((random >> 32) * blocks) >> 32).unwrap_or(0);
+            let block = usize::try_from(random.below(blocks)).unwrap_or(0);
             let from = disk.base().as_ptr().wrapping_add(block * length);
             let to = buffers.base().as_ptr().wrapping_add(slot % depth * length);
             // SAFETY: the block is in the disk's region and the slot in the buffers' (both checked above); the two

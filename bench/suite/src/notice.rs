@@ -35,7 +35,6 @@ fn of_mode(mode: WaitMode) -> String {
     format!("daemon killed: noticed, waiting by {}", mode.name())
 }
 
-/// Measure, print, keep.
 pub(crate) fn run(settings: &Settings) -> Result<(), String> {
     let run = Run::begin_in_sight();
     let modes: Vec<WaitMode> = WaitMode::ALL.into_iter().filter(|mode| mode.available().is_ok()).collect();

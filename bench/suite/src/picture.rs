@@ -24,7 +24,6 @@ const WORDS: Words<'static> = Words {
     footer: &[],
 };
 
-/// The SVG text.
 pub(crate) fn draw(results: &Results, entry: &Value) -> Result<String, String> {
     let row = |way: &Entry| Row {
         name: way.name,

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use fipsee_testkit::process::exit_within;
+use fipsee_testkit::system;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A machine that needs longer to start a program hangs.
@@ -60,12 +62,9 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        let deadline = Instant::now() + STOP_DEADLINE;
-        while matches!(self.child.try_wait(), Ok(None)) {
-            if Instant::now() > deadline {
-                let _ = self.child.kill();
-            }
-            std::thread::sleep(Duration::from_millis(5)); // tidy: allow sleep, a wait with a deadline
+        if exit_within(&mut self.child, STOP_DEADLINE).is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
         }
         if let Some(path) = self.mount.as_ref().filter(|path| is_mounted(path)) {
             let _ = Command::new("fusermount3").arg("-uz").arg(path).stdin(Stdio::null()).status();
@@ -79,16 +78,15 @@ pub(crate) fn is_mounted(path: &Path) -> bool {
     mounts.lines().any(|line| line.split(' ').nth(1).is_some_and(|place| Path::new(place) == path))
 }
 
-/// Where `program` is on PATH, or where only root's PATH leads.
+/// Where `program` is.
 pub(crate) fn find_program(program: &str) -> Result<PathBuf, String> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
-    let found = folders.find_map(|folder| Some(folder.join(program)).filter(|path| path.is_file()));
-    found.ok_or_else(|| format!("{program} is not installed; run `cargo xtask setup` as root"))
+    system::find_program(program).ok_or_else(|| format!("{program} is not installed; run `cargo xtask setup` as root"))
 }
 
 #[cfg(test)]
 mod tests {
+    use fipsee_testkit::Scratch;
+
     use super::*;
 
     fn shell(script: &str) -> Command {
@@ -97,30 +95,23 @@ mod tests {
         command
     }
 
-    fn log(name: &str) -> PathBuf {
-        std::env::temp_dir().join(format!("fipsee-bench-server-{name}-{}", std::process::id()))
-    }
-
     #[test]
     fn server_that_ends_too_early_says_why() {
-        let log = log("early");
-        let error = Server::start(shell("echo out of disks >&2; exit 3"), &log, || false).err();
+        let folder = Scratch::new();
+        let error = Server::start(shell("echo out of disks >&2; exit 3"), &folder.path("log"), || false).err();
         let error = error.expect("it cannot become ready");
         assert!(error.contains("out of disks") && error.contains('3'), "{error}");
-        std::fs::remove_file(&log).expect("its log");
     }
 
     #[test]
     fn server_is_stopped_with_its_owner() {
-        let (log, flag) = (log("stopped"), log("flag"));
+        let folder = Scratch::new();
+        let flag = folder.path("flag");
         let script = format!("trap 'exit 0' TERM; touch {}; while :; do sleep 0.01; done", flag.display());
-        let server = Server::start(shell(&script), &log, || flag.exists()).expect("a server");
+        let server = Server::start(shell(&script), &folder.path("log"), || flag.exists()).expect("a server");
         let pid = server.pid();
         drop(server);
         assert!(!Path::new(&format!("/proc/{pid}")).exists());
-        for file in [log, flag] {
-            std::fs::remove_file(file).expect("its file");
-        }
     }
 
     #[test]

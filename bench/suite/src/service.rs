@@ -1,6 +1,6 @@
 //! What the daemon and the Rust library are measured by alone: depths, copies, a file, idle clients.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -11,10 +11,11 @@ use fipsee_ring::region::Region;
 use fipsee_topology::bounce;
 
 use crate::daemon::Daemon;
+use crate::files::{self, TemporaryFile};
 use crate::fio::{self, Fio};
 use crate::matrix::{Cell, DEEP, SHALLOW};
 use crate::table::{BANDWIDTH, IOPS, P50, P99, Results};
-use crate::{files, generator, idle, memcpy};
+use crate::{generator, idle, memcpy};
 
 /// Size of the memory disk and of the copy loop's memory: beyond the second-level cache.
 pub(crate) const MEMORY_BYTES: u64 = 64 << 20;
@@ -27,7 +28,7 @@ pub(crate) struct Service {
     seconds: f64,
     cpus: Cpus,
     fio: Option<Fio>,
-    file: PathBuf,
+    file: TemporaryFile,
     copy_from: Region,
     copy_to: Region,
 }
@@ -65,7 +66,7 @@ impl Service {
         ];
         let region = |bytes| Region::create("bench", bytes).map_err(|error| format!("cannot create memory: {error}"));
         let (copy_from, copy_to) = (region(MEMORY_BYTES)?, region(BLOCK_BYTES * 64)?);
-        Ok(Self { daemon: Daemon::start(&disks, &[])?, seconds, cpus, fio, file, copy_from, copy_to })
+        Ok(Self { daemon: Daemon::start(&disks, &[])?, seconds, cpus, fio, file: TemporaryFile(file), copy_from, copy_to })
     }
 
     /// Put real content under the disks: untouched memory and holes read faster than data.
@@ -122,7 +123,7 @@ impl Service {
     fn fio(&self, name: &str, depth: u32, results: &mut Results) -> Result<(), String> {
         if let Some(fio) = &self.fio {
             let cell = if depth == 1 { SHALLOW } else { DEEP };
-            let mut arguments = fio::on_file("io_uring", &self.file, true);
+            let mut arguments = fio::on_file("io_uring", &self.file.0, true);
             // One by one, as fio does by default, and as it did in the results so far.
             arguments.extend(["--iodepth_batch_submit=1".to_owned(), "--iodepth_batch_complete_max=1".to_owned()]);
             let report = fio.run(&arguments, cell, self.seconds, self.cpus.client)?;
@@ -149,12 +150,6 @@ impl Service {
         results.add("daemon with 1000 idle clients", "cpu_percent", cpu_percent);
         results.add("daemon with 1000 idle clients", "wakeups_per_s", sleeps);
         Ok(())
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.file);
     }
 }
 

@@ -1,35 +1,19 @@
 //! The benchmark from end to end, as briefly as possible: it must run; its figures mean nothing.
 
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
 
+use fipsee_testkit::system::find_program;
+use fipsee_testkit::{Scratch, skip};
 use serde_json::Value;
-
-/// A directory that goes away with the test.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("fipsee-bench-{name}-{}", std::process::id()));
-        std::fs::create_dir(&path).expect("a fresh directory");
-        Self(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// The benchmark over what ships, its files in `directory`; `None`, with a message, when nothing was built.
 fn bench(what: &str, directory: &Path) -> Option<Command> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let is_built = std::env::var_os("FIPSEE_DIST").is_some_and(|dist| root.join(dist).join("bin/fipseed").exists());
     if !is_built {
-        let _ = writeln!(std::io::stderr(), "fipsee-skip: {what}: needs what ships; run `cargo xtask test`");
+        skip(what, "needs what ships; run `cargo xtask test`");
         return None;
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_fipsee-bench"));
@@ -38,9 +22,10 @@ fn bench(what: &str, directory: &Path) -> Option<Command> {
     Some(command)
 }
 
-fn has(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+/// How it ended, and all that it printed.
+fn run(command: &mut Command) -> (ExitStatus, String) {
+    let output = command.output().expect("the benchmark starts");
+    (output.status, [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat())
 }
 
 fn number(series: &[Value], candidate: &str, metric: &str) -> f64 {
@@ -50,12 +35,11 @@ fn number(series: &[Value], candidate: &str, metric: &str) -> f64 {
 
 #[test]
 fn every_way_that_is_there_is_measured_and_nothing_is_left_behind() {
-    let directory = Directory::new("smoke");
+    let directory = Scratch::new();
     let Some(mut command) = bench("benchmark", &directory.0) else { return };
     command.args(["--quick", "--only=4 KiB read QD1", "--only=plain memcpy", "--only=one line"]);
-    let output = command.output().expect("the benchmark starts");
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{text}");
+    let (status, text) = run(&mut command);
+    assert!(status.success(), "{text}");
     let lines = std::fs::read_to_string(directory.0.join("block-part.jsonl")).expect("results");
     assert_eq!(lines.lines().count(), 1, "one line per run");
     let run: Value = serde_json::from_str(&lines).expect("JSON");
@@ -66,7 +50,7 @@ fn every_way_that_is_there_is_measured_and_nothing_is_left_behind() {
         ("qemu-storage-daemon", &["qemu vhost-user-blk, polling", "qemu vhost-user-blk, eventfd"]),
         ("nbdkit", &["nbdkit null"]),
     ] {
-        expected.extend(if has(program) { ways } else { &[] });
+        expected.extend(if find_program(program).is_some() { ways } else { &[] });
     }
     for way in expected {
         let candidate = format!("{way}, 4 KiB read QD1");
@@ -92,11 +76,10 @@ fn every_way_that_is_there_is_measured_and_nothing_is_left_behind() {
 
 #[test]
 fn nothing_to_measure_is_an_error() {
-    let directory = Directory::new("nothing");
+    let directory = Scratch::new();
     let Some(mut command) = bench("benchmark of nothing", &directory.0) else { return };
-    let output = command.args(["--quick", "--only=no such candidate"]).output().expect("the benchmark starts");
-    assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("--only"), "{output:?}");
+    let (status, text) = run(command.args(["--quick", "--only=no such candidate"]));
+    assert!(!status.success() && text.contains("--only"), "{text}");
     assert_eq!(std::fs::read_dir(&directory.0).expect("the directory").count(), 0, "something is left behind");
 }
 
@@ -110,11 +93,10 @@ fn only_line(directory: &Path, file: &str, text: &str) -> Value {
 
 #[test]
 fn the_end_of_either_side_and_the_pause_of_a_takeover_are_timed() {
-    let directory = Directory::new("notice");
+    let directory = Scratch::new();
     let Some(mut command) = bench("benchmark of notices", &directory.0) else { return };
-    let output = command.args(["notice", "--quick"]).output().expect("the benchmark starts");
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{text}");
+    let (status, text) = run(command.args(["notice", "--quick"]));
+    assert!(status.success(), "{text}");
     let run = only_line(&directory.0, "notice-part.jsonl", &text);
     let series = run["series"].as_array().expect("series");
     for candidate in ["daemon killed: noticed, waiting by sleep", "client killed: everything of it is released"] {
@@ -130,15 +112,14 @@ const SLOW_US: u32 = 100_000;
 #[test]
 fn old_and_new_are_measured_in_pairs_in_alternating_order() {
     if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2) {
-        let _ = writeln!(std::io::stderr(), "fipsee-skip: benchmark of pairs: needs two CPUs, for client and daemon");
-        return;
+        return skip("benchmark of pairs", "needs two CPUs, for client and daemon");
     }
-    let directory = Directory::new("pairs");
+    let directory = Scratch::new();
     let Some(bench) = bench("benchmark of pairs", &directory.0) else { return };
     let root = bench.get_current_dir().expect("it is set").to_owned();
     let daemon = root.join(std::env::var_os("FIPSEE_DIST").expect("it is set")).join("bin/fipseed");
     // As new, the same daemon with a null disk that takes its time.
-    let slow = Directory::new("pairs-slow");
+    let slow = Scratch::new();
     let new = slow.0.join("fipseed");
     let script = format!(
         "#!/bin/sh\nfor word; do shift; case $word in d=null:*) word=d=delay:{SLOW_US}us:${{word#d=}};; esac; set -- \"$@\" \"$word\"; done\n\
@@ -151,9 +132,8 @@ fn old_and_new_are_measured_in_pairs_in_alternating_order() {
     command.current_dir(root).env("TMPDIR", &directory.0).stdin(Stdio::null()).arg("pairs").arg(&daemon).arg(&new);
     command.arg("--results").arg(&directory.0).arg("--directory").arg(&directory.0);
     command.args(["--names", "old", "new", "--pairs", "2", "--seconds", "0.02", "--only", "QD1"]);
-    let output = command.output().expect("the benchmark starts");
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "two pairs cannot show that anything is slower\n{text}");
+    let (status, text) = run(&mut command);
+    assert!(status.success(), "two pairs cannot show that anything is slower\n{text}");
     let run = only_line(&directory.0, "pairs-part.jsonl", &text);
     assert_eq!((&run["old"]["name"], &run["new"]["name"]), (&"old".into(), &"new".into()));
     assert_ne!(run["old"]["sha256"], run["new"]["sha256"], "different programs");
@@ -183,18 +163,16 @@ fn old_and_new_are_measured_in_pairs_in_alternating_order() {
 
 #[test]
 fn small_writes_are_measured_where_the_device_takes_only_4_kib_and_the_loop_device_goes() {
-    let directory = Directory::new("small");
+    let directory = Scratch::new();
     let Some(mut command) = bench("benchmark of small writes", &directory.0) else { return };
     command.args(["small-writes", "--quick", "--markdown", "--only=Fip-see, 512 B, loop", "--only=Fip-see, 4096 B"]);
     command.arg("--memory-directory").arg(&directory.0);
-    let output = command.output().expect("the benchmark starts");
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (status, text) = run(&mut command);
     if let Some((_, reason)) = text.split_once("skipped: loop device") {
         let reason = reason.lines().next().unwrap_or_default();
-        let _ = writeln!(std::io::stderr(), "fipsee-skip: benchmark of small writes: loop device{reason}");
-        return;
+        return skip("benchmark of small writes", &format!("loop device{reason}"));
     }
-    assert!(output.status.success(), "{text}");
+    assert!(status.success(), "{text}");
     let run = only_line(&directory.0, "small-writes-part.jsonl", &text);
     let direct: Vec<_> = run["places"].as_array().expect("places").iter().map(|place| place["direct_bytes"].as_u64()).collect();
     assert_eq!(direct, [Some(512), Some(4096)], "what the kernel says of the two devices\n{text}");

@@ -5,7 +5,8 @@
 
 use fipsee_ring::Message;
 use fipsee_ring::channel::{self, FlagRule, Profile};
-use fipsee_ring::control::SERVICE_INFO_BYTES;
+use fipsee_ring::control::{FEATURE_LIST, LISTED_INFO_BYTES, SERVICE_INFO_BYTES};
+use fipsee_ring::fault::expect;
 use fipsee_ring::memory::Extent;
 
 /// Service number of block devices.
@@ -21,7 +22,7 @@ pub const ATTACH_IGNORE_CLAIM: u32 = 8;
 /// Feature: ATTACH may claim the disk, or attach beside a claim.
 pub const FEATURE_SOLE_WRITER: u64 = 2;
 /// The features that this build supports.
-pub const FEATURES: u64 = channel::FEATURES | FEATURE_SOLE_WRITER;
+pub const FEATURES: u64 = channel::FEATURES | FEATURE_SOLE_WRITER | FEATURE_LIST;
 /// Slots of a completion ring beyond the depth: one unacknowledged event of each kind.
 pub const EVENT_CREDITS: u32 = 2;
 /// Channels to disks.
@@ -340,6 +341,44 @@ fipsee_ring::wire_structures! {
         40 identity: [u8; 16],
     }
     RawBlockInfo: 64 { 0 info: BlockInfo, 56 reserved: u64 }
+    /// What an entry of LISTED says of a disk.
+    #[derive(PartialEq, Eq)]
+    pub ListedInfo: 16 {
+        /// Size in sectors of 512 bytes.
+        0 sector_count: u64,
+        /// Logical block size in bytes.
+        8 block_bytes: u32,
+        /// [`LISTED_READ_ONLY`]; others are ignored.
+        12 flags: u32,
+    }
+}
+
+/// In an entry of LISTED: no client may write the disk.
+pub const LISTED_READ_ONLY: u32 = 1;
+
+impl ListedInfo {
+    /// What a list says of a disk.
+    pub const fn of(info: &BlockInfo) -> Self {
+        let flags = if info.can(CAPABILITY_WRITE) { 0 } else { LISTED_READ_ONLY };
+        Self { sector_count: info.sector_count, block_bytes: info.block_bytes, flags }
+    }
+
+    /// The 16 bytes on the wire.
+    pub const fn to_bytes(self) -> [u8; LISTED_INFO_BYTES] {
+        zerocopy::transmute!(self)
+    }
+
+    /// Parse what a daemon says of a disk.
+    pub fn from_bytes(bytes: [u8; LISTED_INFO_BYTES]) -> Result<Self, fipsee_ring::PeerFault> {
+        let info: Self = zerocopy::transmute!(bytes);
+        expect("the logical block size", info.block_bytes, is_block(info.block_bytes))?;
+        expect("the size of the disk in sectors", info.sector_count, (1..=MAX_SECTOR_COUNT).contains(&info.sector_count))?;
+        Ok(info)
+    }
+}
+
+const fn is_block(block_bytes: u32) -> bool {
+    matches!(block_bytes, 512 | 1024 | 2048 | 4096)
 }
 
 impl BlockInfo {
@@ -351,13 +390,11 @@ impl BlockInfo {
     /// Parse a daemon's description of a disk.
     pub fn from_bytes(bytes: &[u8; SERVICE_INFO_BYTES]) -> Result<Self, fipsee_ring::PeerFault> {
         let RawBlockInfo { info, reserved } = zerocopy::transmute!(*bytes);
-        let expect = |what, value: u64, ok: bool| if ok { Ok(()) } else { Err(fipsee_ring::PeerFault::Value { what, value }) };
-        let block_ok = matches!(info.block_bytes, 512 | 1024 | 2048 | 4096);
-        expect("the logical block size", info.block_bytes.into(), block_ok)?;
+        expect("the logical block size", info.block_bytes, is_block(info.block_bytes))?;
         let end = info.first_sector.checked_add(info.sector_count).filter(|end| *end <= MAX_SECTOR_COUNT);
         expect("the size of the disk in sectors", info.sector_count, end.is_some() && info.sector_count > 0)?;
-        expect("the longest transfer", info.max_transfer_bytes.into(), info.max_transfer_bytes >= info.block_bytes)?;
-        expect("the most segments", info.max_segments.into(), info.max_segments >= 1)?;
+        expect("the longest transfer", info.max_transfer_bytes, info.max_transfer_bytes >= info.block_bytes)?;
+        expect("the most segments", info.max_segments, info.max_segments >= 1)?;
         expect("the reserved end of the disk's description", reserved, reserved == 0)?;
         Ok(info)
     }

@@ -12,6 +12,7 @@ mod disk;
 mod failure;
 mod fork;
 mod function;
+mod list;
 mod memory;
 mod options;
 mod queue;

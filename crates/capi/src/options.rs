@@ -54,6 +54,17 @@ pub(crate) struct Outcome {
     pub(crate) status: u32,
 }
 
+/// `struct fipsee_listed_disk`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ListedDisk {
+    pub(crate) size_bytes: usize,
+    pub(crate) name: *const c_char,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) block_bytes: u32,
+    pub(crate) flags: u32,
+}
+
 /// `struct iovec`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -184,23 +195,46 @@ impl Info {
     ///
     /// # Safety
     /// `to` is null or leads to as many bytes as its first field says.
-    pub(crate) unsafe fn give(mut self, to: *mut Self) -> Result<(), Failure> {
-        if to.is_null() {
-            return Err(null("info"));
-        }
-        // SAFETY: as in `copy`.
-        let given_bytes = unsafe { to.cast::<usize>().read() };
-        if given_bytes < std::mem::offset_of!(Self, block_bytes) {
-            let text = format!("info->size_bytes is {given_bytes}; set it to sizeof(struct fipsee_info) first");
-            return Err(Failure::invalid(text));
-        }
-        self.size_bytes = given_bytes.min(size_of::<Self>());
-        // SAFETY: the caller's structure is so long.
-        unsafe { to.cast::<u8>().write_bytes(0, given_bytes) };
-        // SAFETY: both sides are so long, and they are different objects.
-        unsafe { std::ptr::copy_nonoverlapping((&raw const self).cast::<u8>(), to.cast::<u8>(), self.size_bytes) };
-        Ok(())
+    pub(crate) unsafe fn give(self, to: *mut Self) -> Result<(), Failure> {
+        // SAFETY: promised by the caller; it begins with its size.
+        unsafe { give(&self, to, std::mem::offset_of!(Self, block_bytes), ("info", "fipsee_info")) }
     }
+}
+
+impl ListedDisk {
+    /// As [`Info::give`].
+    ///
+    /// # Safety
+    /// As [`Info::give`].
+    pub(crate) unsafe fn give(self, to: *mut Self) -> Result<(), Failure> {
+        // SAFETY: promised by the caller; it begins with its size.
+        unsafe { give(&self, to, std::mem::offset_of!(Self, capacity_bytes), ("disk", "fipsee_listed_disk")) }
+    }
+}
+
+/// Copy a structure that begins with its size to the caller, as far as the caller's version has it. `what` and `name` are the
+/// header's.
+///
+/// # Safety
+/// `to` is null or leads to as many bytes as its first field says; `T` begins with its size.
+unsafe fn give<T: Copy>(value: &T, to: *mut T, fewest_bytes: usize, (what, name): (&str, &str)) -> Result<(), Failure> {
+    if to.is_null() {
+        return Err(null(what));
+    }
+    // SAFETY: as in `copy`.
+    let given_bytes = unsafe { to.cast::<usize>().read() };
+    if given_bytes < fewest_bytes {
+        let text = format!("{what}->size_bytes is {given_bytes}; set it to sizeof(struct {name}) first");
+        return Err(Failure::invalid(text));
+    }
+    let known_bytes = given_bytes.min(size_of::<T>());
+    // SAFETY: the caller's structure is so long.
+    unsafe { to.cast::<u8>().write_bytes(0, given_bytes) };
+    // SAFETY: both sides are so long, and they are different objects.
+    unsafe { std::ptr::copy_nonoverlapping((&raw const *value).cast::<u8>(), to.cast::<u8>(), known_bytes) };
+    // SAFETY: the first field, as above.
+    unsafe { to.cast::<usize>().write(known_bytes) };
+    Ok(())
 }
 
 #[cfg(test)]
@@ -226,6 +260,7 @@ pub(crate) mod tests {
             layout!("fipsee_info", Info: size_bytes, capacity_bytes, block_bytes, optimal_bytes, max_transfer_bytes, max_segments,
                 max_range_bytes, capabilities, queue_count, identity),
             layout!("fipsee_result", Outcome: token, result, status),
+            layout!("fipsee_listed_disk", ListedDisk: size_bytes, name, capacity_bytes, block_bytes, flags),
         ];
         let committed = include_str!("../abi/abi.txt").lines().filter(|line| line.starts_with("struct "));
         let here = [here.concat(), crate::call_options::layouts().concat()];

@@ -1,14 +1,15 @@
-//! Requests to the daemon's admin socket: one JSON request per line, one JSON answer per line.
+//! Requests to the daemon's admin socket: JSON-RPC 2.0, one object per line.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader};
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fipsee_block::client;
-use fipsee_daemon::admin::admin_path;
+use fipsee_daemon::admin::{admin_path, send};
 use fipsee_ring::seqpacket::socket_address;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::error::Error;
 
@@ -32,46 +33,92 @@ impl From<NoAnswer> for Error {
     }
 }
 
-/// Ask the daemon whose client socket is `socket`.
-pub(crate) fn ask(socket: &Path, request: &Value) -> Result<Value, NoAnswer> {
+/// An answer that is an error.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) message: String,
+    /// The daemon cannot open the disk's file, and would take it open.
+    pub(crate) wants_file: bool,
+}
+
+/// Ask the daemon whose client socket is `socket`; returns the result.
+pub(crate) fn ask(socket: &Path, method: &str, params: &Value) -> Result<Value, NoAnswer> {
+    exchange(socket, method, params, None)?.map_err(|refusal| NoAnswer::Other(refusal.message.into()))
+}
+
+/// Likewise, with an open file for it.
+pub(crate) fn exchange(
+    socket: &Path,
+    method: &str,
+    params: &Value,
+    file: Option<BorrowedFd<'_>>,
+) -> Result<Result<Value, Refusal>, NoAnswer> {
     let path = admin_path(socket);
     let shown = path.display().to_string();
     let other = |error: &io::Error| NoAnswer::Other(Error::io(format_args!("talk to the daemon at {shown}"), error));
-    socket_address(&path).map_err(|error| NoAnswer::Other(Error::from(error.to_string())))?;
-    let stream = UnixStream::connect(&path).map_err(|source| {
-        let denied = source.kind() == io::ErrorKind::PermissionDenied;
-        if denied {
-            let text = format!("no permission to open {shown}; use the daemon's user or root for this command");
-            return NoAnswer::NoPermission(text.into());
-        }
-        // Without a daemon, the client socket is the one that the user knows.
-        let missing = if socket.exists() { path.clone() } else { socket.to_owned() };
-        NoAnswer::Other(client::Error::Connect { path: missing, source }.into())
-    })?;
-    let exchange = || -> io::Result<String> {
+    let stream = connect(socket, &path)?;
+    let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+    let talk = || -> io::Result<String> {
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
-        let mut writer = &stream;
-        writer.write_all(format!("{request}\n").as_bytes())?;
+        send(&stream, format!("{request}\n").as_bytes(), file)?;
         let mut line = String::new();
         BufReader::new(&stream).read_line(&mut line)?;
         Ok(line)
     };
-    let line = exchange().map_err(|error| match error.kind() {
+    let line = talk().map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             NoAnswer::Other(format!("the daemon at {shown} did not answer in time; is it stopped or overloaded?").into())
         }
         _ => other(&error),
     })?;
-    let answer: Value = serde_json::from_str(&line).map_err(|error| {
+    if line.is_empty() {
+        return Err(NoAnswer::Other(format!("the daemon at {shown} ended before it answered; repeat the command").into()));
+    }
+    let mut answer: Value = serde_json::from_str(&line).map_err(|error| {
         let text =
             format!("the daemon at {shown} did not answer in JSON ({error}); is {} another program's socket?", socket.display());
         NoAnswer::Other(text.into())
     })?;
-    match answer.get("error").and_then(Value::as_str) {
-        Some(text) => Err(NoAnswer::Other(text.into())),
-        None => Ok(answer),
+    if answer.get("error").is_none()
+        && let Some(result) = answer.get_mut("result")
+    {
+        return Ok(Ok(result.take()));
     }
+    match answer.get("error") {
+        Some(Value::Object(error)) => {
+            let message = error.get("message").and_then(Value::as_str).unwrap_or("refused").to_owned();
+            let wants_file = error.get("data").is_some_and(|data| data["pass_file"] == true);
+            Ok(Err(Refusal { message, wants_file }))
+        }
+        _ => {
+            let text =
+                format!("the daemon at {shown} is of another version: it speaks another protocol; use its fipsee, or restart it");
+            Err(NoAnswer::Other(text.into()))
+        }
+    }
+}
+
+fn connect(socket: &Path, path: &Path) -> Result<UnixStream, NoAnswer> {
+    socket_address(path).map_err(|error| NoAnswer::Other(Error::from(error.to_string())))?;
+    UnixStream::connect(path).map_err(|source| {
+        let denied = source.kind() == io::ErrorKind::PermissionDenied;
+        if denied {
+            let text = format!("no permission to open {}; use the daemon's user or root for this command", path.display());
+            return NoAnswer::NoPermission(text.into());
+        }
+        // Without a daemon, the client socket is the one that the user knows.
+        let missing = if socket.exists() { path.to_owned() } else { socket.to_owned() };
+        NoAnswer::Other(client::Error::Connect { path: missing, source }.into())
+    })
+}
+
+/// An absolute path as text, for the daemon, which has another working directory.
+pub(crate) fn absolute(path: &Path) -> Result<String, Error> {
+    let absolute =
+        std::path::absolute(path).map_err(|error| Error::io(format_args!("use the path {}", path.display()), &error))?;
+    let text = absolute.into_os_string().into_string();
+    text.map_err(|path| format!("the path {} is not UTF-8; give the file another name", PathBuf::from(path).display()).into())
 }
 
 /// The unsigned number under `key`; 0 when a daemon of another version omits it.

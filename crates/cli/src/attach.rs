@@ -30,27 +30,21 @@ pub(crate) struct DetachArguments {
     json: bool,
 }
 
-/// The daemon has another working directory.
-fn absolute(path: &Path) -> Result<PathBuf, Error> {
-    std::path::absolute(path).map_err(|error| Error::io(format_args!("use the path {}", path.display()), &error))
-}
-
 pub(crate) fn attach(socket: &Path, arguments: &AttachArguments) -> Result<(), Error> {
-    let path = absolute(&arguments.vhost_user)?;
-    let answer = admin::ask(socket, &json!({ "request": "attach", "disk": arguments.disk, "vhost_user": path }))?;
+    let path = admin::absolute(&arguments.vhost_user)?;
+    let answer = admin::ask(socket, "disk.attach", &json!({ "disk": arguments.disk, "vhost_user": path }))?;
     if arguments.json {
         return output::print_json(&answer);
     }
     let disk = &arguments.disk;
-    let path = path.display();
     output::print(&format!("disk '{disk}' is served at {path}; fipsee vm-args {disk} --vmm qemu prints how to use it\n"))
 }
 
 pub(crate) fn detach(socket: &Path, arguments: &DetachArguments) -> Result<(), Error> {
-    let path = absolute(&arguments.vhost_user)?;
-    let answer = admin::ask(socket, &json!({ "request": "detach", "vhost_user": path }))?;
+    let path = admin::absolute(&arguments.vhost_user)?;
+    let answer = admin::ask(socket, "disk.detach", &json!({ "vhost_user": path }))?;
     if arguments.json {
         return output::print_json(&answer);
     }
-    output::print(&format!("disk '{}' is served at {} no more\n", admin::text(&answer, "disk"), path.display()))
+    output::print(&format!("disk '{}' is served at {} no more\n", admin::text(&answer, "disk"), path))
 }

@@ -1,38 +1,41 @@
 //! `fipsee bench`: put load on a disk and report the results.
 
-use std::io::Write as _;
 use std::path::Path;
+use std::str::FromStr;
 use std::time::Duration;
 
+use clap::ValueEnum;
+use fipsee::claim;
+use fipsee::cpus::CpuChoice;
+use fipsee::load::{self, DataPath, Mix, Report, Settings, count_f64};
 use fipsee_block::disk::spec::parse_size;
 use fipsee_ring::clock;
 use fipsee_ring::wait::WaitMode;
 use serde_json::json;
 
-use crate::claim;
-use crate::cpus::CpuChoice;
-use crate::load::{self, DataPath, Mix, Report, Settings};
+use crate::error::Error;
+use crate::interrupt::Interrupt;
+use crate::{output, units};
 
-/// Options of `fipsee bench`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
     /// The disk.
     disk: String,
     /// The kind of requests.
     #[arg(long, value_enum, default_value = "randread")]
     rw: Mix,
     /// Bytes of one request, for example 512, 4k, 1M.
-    #[arg(long, value_parser = parse_size, default_value = "4k")]
+    #[arg(long, value_parser = parse_block_size, default_value = "4k")]
     bs: u64,
-    /// Requests outstanding per queue.
-    #[arg(long, default_value_t = 64)]
+    /// Requests outstanding per queue; the daemon grants up to its max_depth.
+    #[arg(long, value_parser = parse_count::<u32>, default_value = "64")]
     depth: u32,
-    /// Queues, each on a thread of its own.
-    #[arg(long, default_value_t = 1)]
+    /// Queues, each on a thread of its own; the daemon grants up to its max_queues.
+    #[arg(long, value_parser = parse_count::<u16>, default_value = "1")]
     queues: u16,
-    /// How long to run.
-    #[arg(long, default_value_t = 3.0)]
-    seconds: f64,
+    /// How long to run; Ctrl-C ends it early and prints what was measured.
+    #[arg(long, value_parser = parse_seconds, default_value = "3")]
+    seconds: Duration,
     /// How to wait for completions: adaptive, sleep, or never sleep and pause, spin, yield, umwait, tpause, monitorx
     /// between two looks.
     #[arg(long, default_value = "adaptive")]
@@ -56,44 +59,80 @@ pub struct Options {
     /// Write even while another client may, or is the disk's sole writer.
     #[arg(long)]
     force: bool,
-    /// Print one JSON object instead of a table.
+    /// Print one JSON object instead of text; queues and depth are those granted.
     #[arg(long)]
     json: bool,
 }
 
-/// Run it.
-///
-/// # Errors
-/// An error that says what to do.
-pub fn run(socket: &Path, options: &Options) -> Result<(), String> {
-    if !(options.seconds > 0.0 && options.seconds < 1e6) {
-        return Err(format!("--seconds {}: choose more than 0", options.seconds));
+fn parse_block_size(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        0 => Err("requests of 0 bytes move nothing; write for example 512, 4k or 1M".to_owned()),
+        length_bytes => Ok(length_bytes),
     }
-    if options.verify && !options.rw.writes() {
-        return Err("--verify needs a load that writes; use --rw randwrite, write or randrw".to_owned());
+}
+
+fn parse_count<T: FromStr<Err: ToString> + Default + PartialEq>(text: &str) -> Result<T, String> {
+    match text.parse() {
+        Ok(count) if count == T::default() => Err("with none there is no load; write 1 or more".to_owned()),
+        Ok(count) => Ok(count),
+        Err(error) => Err(format!("{}; write a whole number, 1 or more", error.to_string())),
     }
-    let default = if options.queues == 1 { CpuChoice::Auto } else { CpuChoice::List(Vec::new()) };
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds < 1e6);
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| "write a number of seconds above 0, for example 0.5 or 10".to_owned())
+}
+
+pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
+    if arguments.verify && !arguments.rw.writes() {
+        return Err("--verify needs a load that writes; use --rw randwrite, write or randrw".into());
+    }
+    let default = if arguments.queues == 1 { CpuChoice::Auto } else { CpuChoice::List(Vec::new()) };
     let settings = Settings {
         socket: socket.to_owned(),
-        disk: options.disk.clone(),
-        claim: claim::of(options.force),
-        mix: options.rw,
-        block_bytes: options.bs,
-        depth: options.depth,
-        queues: options.queues,
-        duration: Duration::from_secs_f64(options.seconds),
-        wait: options.wait,
-        data_path: options.data_path,
-        cpus: options.cpus.clone().unwrap_or(default),
-        verify: options.verify,
-        range_bytes: (options.offset, options.range),
+        disk: arguments.disk.clone(),
+        claim: claim::of(arguments.force),
+        mix: arguments.rw,
+        block_bytes: arguments.bs,
+        depth: arguments.depth,
+        queues: arguments.queues,
+        duration: arguments.seconds,
+        wait: arguments.wait,
+        data_path: arguments.data_path,
+        cpus: arguments.cpus.clone().unwrap_or(default),
+        verify: arguments.verify,
+        range_bytes: (arguments.offset, arguments.range),
     };
-    let report = load::run(&settings).map_err(|error| error.to_string())?;
-    let text = if options.json { json_line(options, &report) } else { table(options, &report) };
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(format!("cannot print: {error}")),
-        _ => Ok(()),
+    let verify = arguments.verify;
+    let note = move || {
+        if verify {
+            eprintln!("note: interrupted; reading back what was written. A second signal ends it at once");
+        }
+    };
+    let interrupt = Interrupt::watch(note, || {})?;
+    let report = load::run_until(&settings, &|| interrupt.signal().is_some()).map_err(|error| error.to_string())?;
+    if let Some(note) = granted_less(arguments, &report) {
+        eprintln!("note: {note}");
     }
+    output::print(&if arguments.json { json_line(arguments, &report) } else { text(arguments, &report) })?;
+    let (ran, wanted) = (report.elapsed.as_secs_f64(), arguments.seconds.as_secs_f64());
+    match interrupt.signal().filter(|_| ran < wanted) {
+        Some(signal) => Err(Error::interrupted(signal, format_args!("this is what {ran:.1} of {wanted} s measured"))),
+        None => Ok(()),
+    }
+}
+
+/// Says so when the daemon's limits are below what was asked for.
+fn granted_less(arguments: &Arguments, report: &Report) -> Option<String> {
+    let limits = [
+        ("queues", u64::from(arguments.queues), report.queues as u64, "max_queues"),
+        ("requests in flight per queue", arguments.depth.into(), report.depth as u64, "max_depth"),
+    ];
+    let lower = limits.iter().filter(|(_, asked, granted, _)| granted < asked);
+    let lower: Vec<_> = lower.map(|(what, asked, granted, limit)| format!("{granted} {what}, not {asked} ({limit})")).collect();
+    (!lower.is_empty()).then(|| format!("the daemon grants a client {}", lower.join(" and ")))
 }
 
 fn sorted_intervals(report: &Report) -> Vec<f64> {
@@ -102,14 +141,20 @@ fn sorted_intervals(report: &Report) -> Vec<f64> {
     intervals
 }
 
-fn json_line(options: &Options, report: &Report) -> String {
+/// The load as the option names it.
+fn name_of(mix: Mix) -> String {
+    mix.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+fn json_line(arguments: &Arguments, report: &Report) -> String {
     let intervals = sorted_intervals(report);
     let value = json!({
-        "disk": options.disk,
-        "rw": format!("{:?}", options.rw).to_lowercase(),
-        "block_bytes": options.bs,
-        "depth": options.depth,
-        "queues": options.queues,
+        "disk": arguments.disk,
+        "rw": name_of(arguments.rw),
+        "block_bytes": arguments.bs,
+        "depth": report.depth,
+        "queues": report.queues,
+        "seconds": report.elapsed.as_secs_f64(),
         "requests": report.requests,
         "iops": report.iops,
         "iops_interval_min": intervals.first(),
@@ -119,7 +164,7 @@ fn json_line(options: &Options, report: &Report) -> String {
         "latency_ns_p50": report.latency_ns(0.5),
         "latency_ns_p99": report.latency_ns(0.99),
         "latency_ns_p999": report.latency_ns(0.999),
-        "latency_ns_mean": report.latency.mean() * 1e9 / load::count_f64(clock::ticks_per_second()),
+        "latency_ns_mean": report.latency.mean() * 1e9 / count_f64(clock::ticks_per_second()),
         "latency_samples": report.latency.len(),
         "cpu_ns_per_io": report.cpu_ns_per_io,
         "verified_blocks": report.verified_blocks,
@@ -127,21 +172,30 @@ fn json_line(options: &Options, report: &Report) -> String {
     format!("{value}\n")
 }
 
-fn table(options: &Options, report: &Report) -> String {
-    let mut lines = Vec::new();
+fn text(arguments: &Arguments, report: &Report) -> String {
     let intervals = sorted_intervals(report);
     let (least, most) = (intervals.first().copied().unwrap_or(0.0), intervals.last().copied().unwrap_or(0.0));
-    lines.push(format!(
-        "{}: {:?}, {} bytes, depth {}, {} queue(s)",
-        options.disk, options.rw, options.bs, options.depth, options.queues
-    ));
-    lines.push(format!("  IOPS       {:>14.0}   tenths of the run: {least:.0} to {most:.0}", report.iops));
-    lines.push(format!("  bandwidth  {:>11.1} MB/s", report.bandwidth_bytes_per_s / 1e6));
-    let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| report.latency_ns(quantile));
-    lines.push(format!("  latency    {p50:>11} ns p50   {p99} ns p99   {p999} ns p99.9   ({} sampled)", report.latency.len()));
-    lines.push(format!("  CPU here   {:>11.0} ns per request", report.cpu_ns_per_io));
+    let [least_shown, most_shown, iops] = [least, most, report.iops].map(units::count);
+    let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| units::nanoseconds(report.latency_ns(quantile)));
+    let cpu = Duration::from_secs_f64(report.cpu_ns_per_io / 1e9).as_nanos();
+    let mut lines = vec![
+        format!(
+            "{}: {}, {} each, {} queue{} of depth {}, {:.1} s",
+            arguments.disk,
+            name_of(arguments.rw),
+            units::bytes(arguments.bs),
+            report.queues,
+            if report.queues == 1 { "" } else { "s" },
+            report.depth,
+            report.elapsed.as_secs_f64()
+        ),
+        format!("  IOPS       {iops}, in tenths of the run {least_shown} to {most_shown}"),
+        format!("  bandwidth  {}", units::byte_rate(report.bandwidth_bytes_per_s)),
+        format!("  latency    p50 {p50}, p99 {p99}, p99.9 {p999} ({} sampled)", report.latency.len()),
+        format!("  CPU here   {} per request", units::nanoseconds(u64::try_from(cpu).unwrap_or(u64::MAX))),
+    ];
     if report.verified_blocks > 0 {
-        lines.push(format!("  verified   {:>11} blocks, all as written", report.verified_blocks));
+        lines.push(format!("  verified   {} blocks, all as written", report.verified_blocks));
     }
     if most > 2.0 * least {
         lines.push("  note: the rate varied more than twofold; is something else running on this machine?".to_owned());

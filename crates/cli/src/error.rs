@@ -8,17 +8,34 @@ use rustix::io::Errno;
 
 /// One line that ends with what to do; `main` puts `error: ` before it.
 #[derive(Debug)]
-pub(crate) struct Error(String);
+pub(crate) struct Error {
+    text: String,
+    exit_code: u8,
+}
+
+/// What a shell reports of a process that a signal ended.
+pub(crate) fn exit_code_of_signal(signal: i32) -> u8 {
+    u8::try_from(signal).map_or(u8::MAX, |signal| signal.saturating_add(128))
+}
 
 impl Error {
+    /// A signal ended the command early.
+    pub(crate) fn interrupted(signal: i32, text: impl fmt::Display) -> Self {
+        Self { text: format!("interrupted: {text}"), exit_code: exit_code_of_signal(signal) }
+    }
+
+    pub(crate) const fn exit_code(&self) -> u8 {
+        self.exit_code
+    }
+
     /// An operation of the system failed: `what` completes "cannot ...".
     pub(crate) fn io(what: impl fmt::Display, error: &io::Error) -> Self {
-        Self(format!("cannot {what}: {error}; {}", advice(error)))
+        format!("cannot {what}: {error}; {}", advice(error)).into()
     }
 
     /// The same error with the place where it happened before it.
     pub(crate) fn at(place: impl fmt::Display, error: impl fmt::Display) -> Self {
-        Self(format!("{place}: {error}"))
+        format!("{place}: {error}").into()
     }
 }
 
@@ -37,7 +54,7 @@ fn advice(error: &io::Error) -> &'static str {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
@@ -45,18 +62,18 @@ impl std::error::Error for Error {}
 
 impl From<String> for Error {
     fn from(text: String) -> Self {
-        Self(text)
+        Self { text, exit_code: 1 }
     }
 }
 
 impl From<&str> for Error {
     fn from(text: &str) -> Self {
-        Self(text.to_owned())
+        text.to_owned().into()
     }
 }
 
 impl From<client::Error> for Error {
     fn from(error: client::Error) -> Self {
-        Self(error.to_string())
+        error.to_string().into()
     }
 }

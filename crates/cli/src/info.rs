@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::admin::{self, NoAnswer};
 use crate::error::Error;
-use crate::{output, units};
+use crate::{ls, names, output, units};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
-    let description = match admin::ask(socket, &json!({ "request": "info", "disk": arguments.disk })) {
+    let description = match admin::ask(socket, "disk.info", &json!({ "disk": arguments.disk })) {
         Ok(description) => description,
         // Another user's daemon: a client may still attach, and gets the same description of the disk, without its clients.
         Err(NoAnswer::NoPermission(_)) => attach_and_describe(socket, &arguments.disk)?,
@@ -62,8 +62,12 @@ fn render(disk: &Value) -> String {
     };
     let number = |key| disk.get(key).and_then(Value::as_u64);
     line("disk", admin::text(disk, "disk").to_owned());
-    if let Some(kind) = disk.get("kind").and_then(Value::as_str) {
-        line("kind", kind.to_owned());
+    let kinds = ls::kinds(disk, ", around ");
+    if !kinds.is_empty() {
+        line("kind", kinds);
+    }
+    if let Some(path) = disk.get("path").and_then(Value::as_str) {
+        line("path", path.to_owned());
     }
     let size_bytes = admin::number(disk, "size_bytes");
     line("size", format!("{} ({size_bytes} bytes)", units::bytes(size_bytes)));
@@ -95,6 +99,13 @@ fn render(disk: &Value) -> String {
             line(name, if set { "yes" } else { "no" }.to_owned());
         }
     }
+    if let Some(allow) = disk.get("allow") {
+        line("for users", describe_users(allow));
+    }
+    if let Some(limits) = disk.get("limits") {
+        line("limit of a client", describe_limits(limits));
+        line("limit of clients", describe_most_clients(limits));
+    }
     let sockets: Vec<&str> = admin::list(disk, "vhost_user").iter().filter_map(Value::as_str).collect();
     if !sockets.is_empty() {
         line("for machines at", sockets.join(", "));
@@ -107,18 +118,46 @@ fn render(disk: &Value) -> String {
         Some(clients) => {
             line("clients", clients.len().to_string());
             for client in clients {
-                let (pid, uid, queues) = (&client["pid"], &client["uid"], &client["queues"]);
-                let kind = if admin::text(client, "kind") == "vhost-user" { ", a virtual machine" } else { "" };
-                let says = |key| client.get(key).and_then(Value::as_bool).unwrap_or(false);
-                let claim = if says("sole_writer") { ", sole writer" } else { "" };
-                let gone = if says("leaving") { ", gone, its last requests are not finished" } else { "" };
-                let text = format!("process {pid}, user {uid}, {queues} queues{kind}{claim}{gone}");
-                line(&format!("  client {}", client["client"]), text);
+                line(&format!("  client {}", client["client"]), describe_client(client));
             }
         }
         None => line("clients", "unknown: only the daemon's user and root may ask".to_owned()),
     }
     text
+}
+
+fn describe_client(client: &Value) -> String {
+    let (pid, uid, queues) = (&client["pid"], &client["uid"], &client["queues"]);
+    let kind = if admin::text(client, "kind") == "vhost-user" { ", a virtual machine" } else { "" };
+    let says = |key| client.get(key).and_then(Value::as_bool).unwrap_or(false);
+    let claim = if says("sole_writer") { ", sole writer" } else { "" };
+    let gone = if says("leaving") { ", gone, its last requests are not finished" } else { "" };
+    let [read, written] = ["read_bytes", "written_bytes"].map(|key| units::bytes(admin::number(client, key)));
+    format!("process {pid}, user {uid}, {queues} queues{kind}{claim}{gone}; {read} read, {written} written")
+}
+
+/// Root and the daemon's own user always may.
+fn describe_users(allow: &Value) -> String {
+    if allow.get("everyone").and_then(Value::as_bool).unwrap_or(false) {
+        return "everyone".to_owned();
+    }
+    let (users, groups) = (names::users(admin::list(allow, "uids")), names::groups(admin::list(allow, "gids")));
+    let listed = [("users", users), ("groups", groups)].into_iter().filter(|(_, ids)| !ids.is_empty());
+    let listed = listed.map(|(what, ids)| format!("; {what} {ids}"));
+    format!("root and the daemon's own{}", listed.collect::<String>())
+}
+
+fn describe_limits(limits: &Value) -> String {
+    let [queues, depth] = ["max_queues", "max_depth"].map(|key| admin::number(limits, key));
+    let [pool, memory] = ["max_pool_bytes", "max_memory_bytes"].map(|key| units::bytes(admin::number(limits, key)));
+    format!("{queues} queues of depth {depth}, {pool} of pool, {memory} of its own memory")
+}
+
+fn describe_most_clients(limits: &Value) -> String {
+    let all = admin::number(limits, "max_clients");
+    let of_user = limits.get("max_clients_per_user").and_then(Value::as_u64);
+    let of_user = of_user.map_or_else(|| "three quarters".to_owned(), |count| count.to_string());
+    format!("{all} on all disks, {of_user} of one user")
 }
 
 /// Errors of the disk itself, since the daemon opened it.
@@ -132,6 +171,25 @@ fn describe_errors(errors: &Map<String, Value>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn users_kinds_and_limits_are_shown() {
+        let text = render(&json!({
+            "disk": "a", "kinds": ["delay", "file"], "path": "/srv/a.img",
+            "allow": { "everyone": false, "uids": [0, 4_000_000_000_u32], "gids": [] },
+            "limits": { "max_queues": 16, "max_depth": 256, "max_pool_bytes": 1 << 20, "max_memory_bytes": 1 << 30, "max_clients": 9 },
+        }));
+        for part in [
+            "kind:               delay, around file\n",
+            "path:               /srv/a.img\n",
+            "for users:          root and the daemon's own; users root (0), 4000000000\n",
+            "limit of a client:  16 queues of depth 256, 1 MiB of pool, 1 GiB of its own memory\n",
+            "limit of clients:   9 on all disks, three quarters of one user\n",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(render(&json!({ "disk": "a", "allow": { "everyone": true } })).contains("for users:          everyone\n"));
+    }
 
     #[test]
     fn errors_of_a_disk_are_listed_by_operation() {

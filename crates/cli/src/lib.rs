@@ -1,6 +1,5 @@
 //! The parts of `fipsee` that the benchmark suite uses, too.
 
-pub mod bench;
 pub mod claim;
 pub mod cpus;
 pub mod load;

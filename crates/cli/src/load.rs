@@ -114,14 +114,22 @@ pub struct Report {
     pub requests: u64,
     /// Blocks compared with what was written.
     pub verified_blocks: u64,
+    /// Queues that the daemon granted.
+    pub queues: usize,
+    /// Requests outstanding per queue, as the daemon granted.
+    pub depth: usize,
+    /// The time measured.
+    pub elapsed: Duration,
 }
 
 /// The error of a run.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// Set-up, or the connection.
-    Client(Error),
+    #[error("{0}")]
+    Client(#[from] Error),
     /// A request failed.
+    #[error("a request at sector {sector} failed: {}", status.text())]
     Request {
         /// Its status.
         status: Status,
@@ -129,26 +137,11 @@ pub enum LoadError {
         sector: u64,
     },
     /// Data read is not data written.
+    #[error("{0}")]
     Mismatch(Mismatch),
     /// The settings do not fit the disk.
+    #[error("{0}")]
     Settings(String),
-}
-
-impl std::fmt::Display for LoadError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Client(error) => error.fmt(f),
-            Self::Request { status, sector } => write!(f, "a request at sector {sector} failed: {}", status.text()),
-            Self::Mismatch(mismatch) => mismatch.fmt(f),
-            Self::Settings(text) => f.write_str(text),
-        }
-    }
-}
-
-impl From<Error> for LoadError {
-    fn from(error: Error) -> Self {
-        Self::Client(error)
-    }
 }
 
 struct Shared {
@@ -162,6 +155,14 @@ struct Shared {
 /// # Errors
 /// See [`LoadError`].
 pub fn run(settings: &Settings) -> Result<Report, LoadError> {
+    run_until(settings, &|| false)
+}
+
+/// The same, but end early once `is_asked_to_end`.
+///
+/// # Errors
+/// See [`LoadError`].
+pub fn run_until(settings: &Settings, is_asked_to_end: &dyn Fn() -> bool) -> Result<Report, LoadError> {
     let mut options = AttachOptions::new(&settings.disk);
     options.queue_count = settings.queues;
     options.depth = settings.depth;
@@ -173,15 +174,17 @@ pub fn run(settings: &Settings) -> Result<Report, LoadError> {
     let data_bytes = buffer_bytes.saturating_mul(u64::from(settings.depth) * u64::from(settings.queues));
     options.pool_bytes = if settings.data_path == DataPath::Pool { data_bytes } else { 0 };
     let (disk, queues) = claim::attach(&settings.socket, &options, &|note| eprintln!("note: {note}"))?;
-    let parts = divide(settings, &disk, queues.len())?;
-    let buffers = allocate(settings, &disk, queues.len())?;
+    let (queue_count, most) = (queues.len(), usize::try_from(settings.depth).unwrap_or(usize::MAX));
+    let depth = queues.iter().map(Queue::depth).fold(most, usize::min);
+    let parts = divide(settings, &disk, queue_count, depth as u64)?;
+    let buffers = allocate(settings, &disk, queue_count, depth as u64)?;
     let shared = Arc::new(Shared {
         stop: AtomicBool::new(false),
         finished: queues.iter().map(|_| AtomicU64::new(0)).collect(),
         verified: AtomicU64::new(0),
     });
     let cpus = settings.cpus.for_queues(&queues.iter().map(Queue::worker_cpu).collect::<Vec<_>>());
-    let all_are_there = Arc::new(Barrier::new(queues.len() + 1));
+    let all_are_there = Arc::new(Barrier::new(queue_count + 1));
     let mut threads = Vec::new();
     for (index, (((queue, buffers), blocks), cpu)) in queues.into_iter().zip(buffers).zip(parts).zip(cpus).enumerate() {
         let generator = Generator::new(settings, queue, buffers, blocks, Arc::clone(&shared), index);
@@ -194,7 +197,7 @@ pub fn run(settings: &Settings) -> Result<Report, LoadError> {
     }
     all_are_there.wait();
     let (cpu_before, started) = (cpu_time(), Instant::now());
-    let interval_iops = watch(settings.duration, &shared, &threads);
+    let interval_iops = watch(settings.duration, &shared, &threads, is_asked_to_end);
     shared.stop.store(true, Ordering::Relaxed);
     let elapsed = started.elapsed();
     let requests: u64 = shared.finished.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
@@ -214,18 +217,29 @@ pub fn run(settings: &Settings) -> Result<Report, LoadError> {
         cpu_ns_per_io: count_f64(u64::try_from(cpu_ns).unwrap_or(u64::MAX)) / count_f64(requests.max(1)),
         requests,
         verified_blocks: shared.verified.load(Ordering::Relaxed),
+        queues: queue_count,
+        depth,
+        elapsed,
     })
 }
 
-/// Sleep through the run, counting the requests of each tenth of it.
-fn watch<T>(duration: Duration, shared: &Shared, threads: &[std::thread::JoinHandle<T>]) -> Vec<f64> {
+/// Sleep through the run, counting the requests of each tenth of it; of one cut short only if it is the first.
+fn watch<T>(
+    duration: Duration,
+    shared: &Shared,
+    threads: &[std::thread::JoinHandle<T>],
+    is_asked_to_end: &dyn Fn() -> bool,
+) -> Vec<f64> {
     let mut intervals = Vec::new();
     let (started, mut last_count, mut last_time) = (Instant::now(), 0, Instant::now());
     for tenth in 1..=10_u32 {
         let until = started + duration * tenth / 10;
-        while Instant::now() < until && threads.iter().any(|thread| !thread.is_finished()) {
+        while Instant::now() < until && !is_asked_to_end() && threads.iter().any(|thread| !thread.is_finished()) {
             let left = until.saturating_duration_since(Instant::now());
             std::thread::sleep(left.min(Duration::from_millis(50))); // tidy: allow sleep, the run lasts as long as asked
+        }
+        if is_asked_to_end() && !intervals.is_empty() {
+            break;
         }
         let count: u64 = shared.finished.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
         let now = Instant::now();
@@ -236,7 +250,7 @@ fn watch<T>(duration: Duration, shared: &Shared, threads: &[std::thread::JoinHan
 }
 
 /// Give each queue blocks of its own, so that it must read what it wrote.
-fn divide(settings: &Settings, disk: &Disk, queues: usize) -> Result<Vec<Blocks>, LoadError> {
+fn divide(settings: &Settings, disk: &Disk, queues: usize, depth: u64) -> Result<Vec<Blocks>, LoadError> {
     let info = disk.info();
     let (start_bytes, mut length_bytes) = settings.range_bytes;
     if length_bytes == 0 {
@@ -262,9 +276,9 @@ fn divide(settings: &Settings, disk: &Disk, queues: usize) -> Result<Vec<Blocks>
         ));
     }
     let per_queue = length_bytes / settings.block_bytes / queues as u64;
-    if per_queue < u64::from(settings.depth) {
-        let needed = u64::from(settings.depth) * queues as u64 * settings.block_bytes;
-        return wrong(format!("the range is too small: {queues} queues of depth {} need {needed} bytes", settings.depth));
+    if per_queue < depth {
+        let needed = depth * queues as u64 * settings.block_bytes;
+        return wrong(format!("the range is too small: {queues} queues of depth {depth} need {needed} bytes"));
     }
     let first = start_bytes / settings.block_bytes;
     Ok((0..queues as u64)
@@ -272,8 +286,7 @@ fn divide(settings: &Settings, disk: &Disk, queues: usize) -> Result<Vec<Blocks>
         .collect())
 }
 
-fn allocate(settings: &Settings, disk: &Disk, queues: usize) -> Result<Vec<Vec<Buffer>>, Error> {
-    let depth = u64::from(settings.depth);
+fn allocate(settings: &Settings, disk: &Disk, queues: usize, depth: u64) -> Result<Vec<Vec<Buffer>>, Error> {
     let mut all = Vec::with_capacity(queues);
     for _ in 0..queues {
         all.push(match settings.data_path {

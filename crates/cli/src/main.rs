@@ -4,14 +4,21 @@
 
 mod admin;
 mod attach;
+mod bench;
+mod completion;
+mod config;
 mod cp;
 mod demo;
+mod disk;
 mod doctor;
 mod error;
+mod examples;
 mod generate;
 mod info;
+mod interrupt;
 mod ls;
 mod mount;
+mod names;
 mod output;
 mod ping;
 mod process;
@@ -22,6 +29,7 @@ mod stat;
 mod topology;
 mod units;
 mod vm_args;
+mod wait;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,7 +41,7 @@ use crate::error::Error;
 
 /// Look at, copy and measure disks served over Fip-see channels.
 #[derive(Debug, Parser)]
-#[command(name = "fipsee", version, about, max_term_width = 110)]
+#[command(name = "fipsee", version = fipsee_daemon::VERSION, about, max_term_width = 110)]
 struct Cli {
     /// The daemon's socket [default: $FIPSEE_SOCKET, then your own daemon's, then /run/fipsee/fipsee.sock]
     #[arg(long, global = true, value_name = "SOCKET")]
@@ -54,6 +62,14 @@ enum Command {
     Info(info::Arguments),
     /// Show what queues and workers have done
     Stat(stat::Arguments),
+    /// Wait until the daemon answers, and serves a disk
+    Wait(wait::Arguments),
+    /// Add, remove or change a disk of the running daemon
+    #[command(subcommand)]
+    Disk(disk::Command),
+    /// Show the configuration of the running daemon
+    #[command(subcommand)]
+    Config(config::Command),
     /// Change the size of a disk
     Resize(resize::Arguments),
     /// Serve a disk to virtual machines at a Unix socket, as a vhost-user-blk device
@@ -69,7 +85,7 @@ enum Command {
     /// Serve a disk as a file, through FUSE, to programs that know only files
     Mount(mount::Arguments),
     /// Put load on a disk and measure it
-    Bench(fipsee::bench::Options),
+    Bench(bench::Arguments),
     /// Measure the ring alone: bursts of messages between two processes, no daemon
     Ping(ping::Arguments),
     /// Show the machine's CPUs, measure what moving a cache line between them costs, recommend where workers and clients run
@@ -89,24 +105,28 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    completion::answer();
     let cli = Cli::parse();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
-            ExitCode::FAILURE
+            ExitCode::from(error.exit_code())
         }
     }
 }
 
 fn run(cli: Cli) -> Result<(), Error> {
-    let socket = cli.connect.unwrap_or_else(default_socket_path);
+    let socket = cli.connect.clone().unwrap_or_else(default_socket_path);
     match cli.command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&socket, &arguments),
         Command::Ls(arguments) => ls::run(&socket, &arguments),
         Command::Info(arguments) => info::run(&socket, &arguments),
         Command::Stat(arguments) => stat::run(&socket, &arguments),
+        Command::Wait(arguments) => wait::run(cli.connect.as_deref(), &arguments),
+        Command::Disk(command) => disk::run(&socket, &command),
+        Command::Config(command) => config::run(&socket, &command),
         Command::Resize(arguments) => resize::run(&socket, &arguments),
         Command::Attach(arguments) => attach::attach(&socket, &arguments),
         Command::Detach(arguments) => attach::detach(&socket, &arguments),
@@ -114,7 +134,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Reload(arguments) => reload::run(&socket, &arguments),
         Command::Cp(arguments) => cp::run(&socket, &arguments),
         Command::Mount(arguments) => mount::run(&socket, &arguments),
-        Command::Bench(options) => Ok(fipsee::bench::run(&socket, &options)?),
+        Command::Bench(arguments) => bench::run(&socket, &arguments),
         Command::Ping(arguments) => ping::run(&arguments),
         Command::Topology(arguments) => topology::run(&arguments),
         Command::Serve(arguments) => serve::run(arguments),

@@ -2,6 +2,9 @@
 
 use std::io::{self, Write};
 
+use comfy_table::CellAlignment;
+use comfy_table::presets::NOTHING;
+
 use crate::error::Error;
 
 /// Print `text` as it is. A reader that has seen enough (`| head`) ends the program without a word.
@@ -19,35 +22,28 @@ pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), Error> {
     print(&format!("{value}\n"))
 }
 
-/// Rows under headings. The first `left_columns` are words and left-aligned, the others are numbers and right-aligned.
-pub(crate) struct Table {
-    left_columns: usize,
-    rows: Vec<Vec<String>>,
-}
+/// Rows under headings, two spaces between columns. The first `left_columns` are words and left-aligned, the others are numbers
+/// and right-aligned.
+pub(crate) struct Table(comfy_table::Table);
 
 impl Table {
     pub(crate) fn new(left_columns: usize, headings: &[&str]) -> Self {
-        Self { left_columns, rows: vec![headings.iter().map(|heading| (*heading).to_owned()).collect()] }
+        let mut table = comfy_table::Table::new();
+        table.load_style(NOTHING).set_header(headings);
+        for (index, column) in table.column_iter_mut().enumerate() {
+            let alignment = if index < left_columns { CellAlignment::Left } else { CellAlignment::Right };
+            column.set_padding((0, 2));
+            column.set_cell_alignment(alignment);
+        }
+        Self(table)
     }
 
     pub(crate) fn push(&mut self, row: Vec<String>) {
-        self.rows.push(row);
+        self.0.add_row(row);
     }
 
-    /// The text, two spaces between columns.
     pub(crate) fn render(&self) -> String {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-        let mut text = String::new();
-        for row in &self.rows {
-            let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
-                if column < self.left_columns { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-            });
-            text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
-            text.push('\n');
-        }
-        text
+        self.0.trim_fmt() + "\n"
     }
 }
 

@@ -1,5 +1,6 @@
 //! Second processes: this program again, under a hidden subcommand, tied to the lifetime of the first.
 
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal};
@@ -7,10 +8,16 @@ use rustix::thread::CpuSet;
 
 use crate::error::Error;
 
-/// This same program, even if its file was replaced meanwhile, with `subcommand` and the number of this process, which
-/// [`die_with_parent`] wants.
-pub(crate) fn again(subcommand: &str) -> Command {
+/// This same program, even if its file was replaced meanwhile; ps shows it by its name.
+pub(crate) fn this_program() -> Command {
     let mut command = Command::new("/proc/self/exe");
+    command.arg0("fipsee");
+    command
+}
+
+/// The same with `subcommand` and the number of this process, which [`die_with_parent`] wants.
+pub(crate) fn again(subcommand: &str) -> Command {
+    let mut command = this_program();
     command.arg(subcommand).arg("--parent").arg(rustix::process::getpid().to_string()).stdout(Stdio::null());
     command
 }

@@ -19,7 +19,7 @@ const LISTS: [(&str, &str); 4] =
     [("added", "added"), ("removed", "removed"), ("changed", "changed"), ("needs_restart", "unchanged until a restart")];
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
-    let answer = admin::ask(socket, &json!({ "request": "reload" }))?;
+    let answer = admin::ask(socket, "reload", &json!({}))?;
     if arguments.json { output::print_json(&answer) } else { output::print(&render(&answer)) }
 }
 

@@ -29,8 +29,8 @@ pub(crate) struct Arguments {
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
     let Arguments { disk, size, shrink, force, .. } = arguments;
     // Sent in any case: a daemon that does not know the keys must not assume consent.
-    let request = json!({ "request": "resize", "disk": disk, "size_bytes": size, "shrink": shrink, "force": force });
-    let answer = admin::ask(socket, &request)?;
+    let request = json!({ "disk": disk, "size_bytes": size, "shrink": shrink, "force": force });
+    let answer = admin::ask(socket, "disk.resize", &request)?;
     if arguments.json {
         return output::print_json(&answer);
     }

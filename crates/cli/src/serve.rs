@@ -6,5 +6,11 @@ use crate::error::Error;
 pub(crate) use fipsee_daemon::config::Arguments;
 
 pub(crate) fn run(arguments: Arguments) -> Result<(), Error> {
-    Ok(fipsee_daemon::start(arguments)?)
+    let outcome = fipsee_daemon::start(arguments);
+    if outcome.is_err() {
+        // In the format of the daemon's log.
+        fipsee_daemon::end(outcome);
+        std::process::exit(1);
+    }
+    Ok(())
 }

@@ -39,7 +39,7 @@ const COUNTERS: [(&str, &str, &str, bool); 6] = [
 ];
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
-    let ask = || admin::ask(socket, &json!({ "request": "stat" }));
+    let ask = || admin::ask(socket, "stat", &json!({}));
     let (mut before, mut asked) = (ask()?, Instant::now());
     let Some(interval) = arguments.interval else {
         return if arguments.json { output::print_json(&before) } else { output::print(&render_totals(&before)) };
@@ -112,10 +112,7 @@ fn queues(stat: &Value, suffix: &str, cell: impl Fn(&Value, (&str, &str, &str, b
 }
 
 fn render_totals(stat: &Value) -> String {
-    let queues = queues(stat, "", |queue, (key, _, _, is_bytes)| match admin::number(queue, key) {
-        bytes if is_bytes => units::bytes(bytes),
-        count => count.to_string(),
-    });
+    let queues = queues(stat, "", |queue, (key, _, _, is_bytes)| count_cell(queue, key, is_bytes));
     let mut workers = Table::new(0, &["WORKER", "CPU", "QUEUES", "SLEEPS"]);
     for worker in admin::list(stat, "workers") {
         let cpu = worker.get("cpu").and_then(Value::as_u64).map_or_else(|| "any".to_owned(), |cpu| cpu.to_string());
@@ -123,29 +120,40 @@ fn render_totals(stat: &Value) -> String {
         workers.push(vec![index, cpu, queue_count, sleeps]);
     }
     let uptime_s = admin::number(stat, "uptime_s");
-    let disks = render_disks(stat).map(|table| format!("\n{table}")).unwrap_or_default();
     format!(
-        "up {uptime_s} s; times are the daemon's own, from seeing a request to answering it\n{queues}\n{}{disks}",
-        workers.render()
+        "up {uptime_s} s; times are the daemon's own, from seeing a request to answering it\n{queues}\n{}\n{}",
+        workers.render(),
+        render_disks(stat)
     )
 }
 
-/// Disks that count errors, if any.
-fn render_disks(stat: &Value) -> Option<String> {
-    let mut disks = Table::new(1, &["DISK", "ERRORS", "STALLED"]);
-    let listed = admin::list(stat, "disks");
-    for disk in listed {
+/// What all clients of each disk have done, those that are gone included; and what failed below a disk that can fail.
+fn render_disks(stat: &Value) -> String {
+    let headings = COUNTERS.map(|(_, _, heading, _)| heading);
+    let headings = [&["DISK (ALL CLIENTS)", "CLIENTS"][..], &headings, &["FAILED", "STALLED"]].concat();
+    let mut disks = Table::new(1, &headings);
+    for disk in admin::list(stat, "disks") {
+        let totals = disk.get("totals").unwrap_or(&Value::Null);
         let errors = disk.get("errors").and_then(Value::as_object);
-        let errors: u64 = errors.into_iter().flat_map(Map::values).filter_map(Value::as_u64).sum();
-        disks.push(vec![admin::text(disk, "disk").to_owned(), errors.to_string(), admin::number(disk, "stalled").to_string()]);
+        let failed = errors.map(|errors| errors.values().filter_map(Value::as_u64).sum::<u64>().to_string());
+        let stalled = disk.get("stalled").and_then(Value::as_u64).map(|count| count.to_string());
+        let mut row = vec![admin::text(disk, "disk").to_owned(), admin::number(totals, "clients").to_string()];
+        row.extend(COUNTERS.map(|(key, _, _, is_bytes)| count_cell(totals, key, is_bytes)));
+        row.extend([failed, stalled].map(|cell| cell.unwrap_or_else(|| "-".to_owned())));
+        disks.push(row);
     }
-    (!listed.is_empty()).then(|| disks.render())
+    disks.render()
+}
+
+fn count_cell(counters: &Value, key: &str, is_bytes: bool) -> String {
+    let count = admin::number(counters, key);
+    if is_bytes { units::bytes(count) } else { count.to_string() }
 }
 
 fn render_rates(stat: &Value) -> String {
     let queues = queues(stat, "/s", |queue, (_, key, _, is_bytes)| {
-        let rate = units::count(queue.get(key).and_then(Value::as_f64).unwrap_or(0.0));
-        if is_bytes { format!("{rate}B") } else { rate }
+        let rate = queue.get(key).and_then(Value::as_f64).unwrap_or(0.0);
+        if is_bytes { units::byte_rate(rate) } else { units::count(rate) }
     });
     format!("{queues}\n")
 }
@@ -155,14 +163,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn disks_that_can_fail_have_a_table_of_their_own() {
+    fn disks_have_totals_and_errors_if_they_can_fail() {
+        let totals =
+            json!({ "clients": 2, "reads": 10, "writes": 0, "others": 1, "errors": 3, "read_bytes": 4096, "written_bytes": 0 });
         let stat = json!({ "uptime_s": 1, "queues": [], "workers": [], "disks": [
-            { "disk": "f", "errors": { "read": 2, "write": 3, "flush": 0 }, "stalled": 7 },
+            { "disk": "f", "totals": totals, "errors": { "read": 2, "write": 3, "flush": 0 }, "stalled": 7 },
+            { "disk": "m", "totals": totals },
         ] });
         let text = render_totals(&stat);
-        let row: Vec<_> = text.lines().last().expect("a row").split_whitespace().collect();
-        assert_eq!(row, ["f", "5", "7"], "{text}");
-        assert_eq!(render_disks(&json!({ "disks": [] })), None);
+        let rows: Vec<Vec<_>> = text.lines().rev().take(2).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows[1], ["f", "2", "10", "0", "1", "3", "4", "KiB", "0", "B", "5", "7"], "{text}");
+        assert_eq!(rows[0], ["m", "2", "10", "0", "1", "3", "4", "KiB", "0", "B", "-", "-"], "{text}");
     }
 
     #[test]

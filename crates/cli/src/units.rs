@@ -1,38 +1,55 @@
-//! Numbers in human-readable form.
+//! Numbers for people, the same in all output: bytes in powers of 1024, as in the progress bar; counts in powers of 1000; times.
 
-/// A size or count of bytes, in powers of 1024; exact sizes stay exact.
+use unit_prefix::NumberPrefix;
+
+/// A number of bytes. What is a whole number of its unit has no decimals.
 pub(crate) fn bytes(count: u64) -> String {
-    const UNITS: [(u64, &str); 4] = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    match UNITS.iter().find(|(unit, _)| count >= *unit) {
-        Some((unit, name)) if count.is_multiple_of(*unit) => format!("{} {name}", count / unit),
-        Some((unit, name)) => format!("{}.{} {name}", count / unit, count % unit * 10 / unit),
-        None => format!("{count} B"),
-    }
+    scaled(NumberPrefix::binary(to_f64(count)), "B")
 }
 
-/// A count or a rate, in powers of 1000 with three digits.
+/// A number of bytes, and which it is exactly.
+pub(crate) fn exact_bytes(count: u64) -> String {
+    if count < 1024 { format!("{count} bytes") } else { format!("{} ({count} bytes)", bytes(count)) }
+}
+
+/// Bytes per second.
+pub(crate) fn byte_rate(bytes_per_second: f64) -> String {
+    scaled(NumberPrefix::binary(bytes_per_second), "B/s")
+}
+
+/// A count or a rate of anything else.
 pub(crate) fn count(value: f64) -> String {
-    const UNITS: [(f64, &str); 3] = [(1e9, " G"), (1e6, " M"), (1e3, " k")];
-    let (scaled, unit) = UNITS.iter().find(|(unit, _)| value >= *unit).map_or((value, ""), |(unit, name)| (value / unit, *name));
-    let digits = if unit.is_empty() || scaled >= 100.0 {
-        0
-    } else if scaled >= 10.0 {
-        1
-    } else {
-        2
-    };
-    format!("{scaled:.digits$}{unit}")
+    scaled(NumberPrefix::decimal(value), "")
 }
 
 /// A time, from nanoseconds.
 pub(crate) fn nanoseconds(ns: u64) -> String {
-    let (whole, unit) = match ns {
-        0..1_000 => return format!("{ns} ns"),
+    let (unit_ns, unit) = match ns {
+        0..1_000 => (1, "ns"),
         1_000..1_000_000 => (1_000, "us"),
         1_000_000..1_000_000_000 => (1_000_000, "ms"),
         _ => (1_000_000_000, "s"),
     };
-    format!("{}.{} {unit}", ns / whole, ns % whole * 10 / whole)
+    format!("{} {unit}", three_digits(to_f64(ns) / to_f64(unit_ns)))
+}
+
+fn scaled(number: NumberPrefix<f64>, unit: &str) -> String {
+    let (value, prefix) = match number {
+        NumberPrefix::Standalone(value) => (value, ""),
+        NumberPrefix::Prefixed(prefix, value) => (value, prefix.symbol()),
+    };
+    let text = format!("{} {prefix}{unit}", three_digits(value));
+    text.trim_end().to_owned()
+}
+
+fn three_digits(value: f64) -> String {
+    let decimals = match value {
+        _ if value.fract() == 0.0 => 0,
+        100.0.. => 0,
+        10.0.. => 1,
+        _ => 2,
+    };
+    format!("{value:.decimals$}")
 }
 
 /// `count` over `seconds`.
@@ -52,22 +69,29 @@ mod tests {
     #[test]
     fn sizes_keep_their_exact_form_when_they_have_one() {
         assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1023), "1023 B");
         assert_eq!(bytes(1 << 30), "1 GiB");
-        assert_eq!(bytes(1536), "1.5 KiB");
-        assert_eq!(bytes(u64::MAX), "16777215.9 TiB");
+        assert_eq!(bytes(1536), "1.50 KiB");
+        assert_eq!(bytes((1 << 30) + 512), "1.00 GiB");
+        assert_eq!(bytes(u64::MAX), "16 EiB");
+        assert_eq!(exact_bytes(100), "100 bytes");
+        assert_eq!(exact_bytes(1536), "1.50 KiB (1536 bytes)");
     }
 
     #[test]
     fn rates_have_three_digits() {
-        assert_eq!(count(999.0), "999");
+        assert_eq!(count(999.4), "999");
+        assert_eq!(count(0.0), "0");
         assert_eq!(count(15_340_000.0), "15.3 M");
         assert_eq!(count(1_500.0), "1.50 k");
+        assert_eq!(byte_rate(1.5 * 1024.0 * 1024.0), "1.50 MiB/s");
     }
 
     #[test]
     fn times_choose_their_unit() {
         assert_eq!(nanoseconds(999), "999 ns");
-        assert_eq!(nanoseconds(1_550), "1.5 us");
-        assert_eq!(nanoseconds(2_000_000_000), "2.0 s");
+        assert_eq!(nanoseconds(1_551), "1.55 us");
+        assert_eq!(nanoseconds(41_260_000), "41.3 ms");
+        assert_eq!(nanoseconds(2_000_000_000), "2 s");
     }
 }

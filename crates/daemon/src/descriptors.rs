@@ -11,8 +11,11 @@ use rustix::net::{
 
 const MAX_DESCRIPTORS: usize = 32;
 
-/// Send all of `bytes`.
-pub(crate) fn send(stream: &UnixStream, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> std::io::Result<()> {
+/// Send all of `bytes`, with the descriptor if there is one.
+///
+/// # Errors
+/// Of the socket; or it took only a part.
+pub fn send(stream: &UnixStream, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> std::io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if descriptor.is_some() {

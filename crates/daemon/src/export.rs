@@ -1,5 +1,7 @@
 //! Exports: named disks, the users that may use them, and the clients attached to them.
 
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,9 +12,11 @@ use fipsee_serve::session::Credentials;
 use serde::{Deserialize, Serialize};
 
 use crate::config::DiskConfig;
+use crate::totals::{Counts, Totals};
 
 /// The users that may attach, besides root and the daemon's own user.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct AllowList {
     /// Every user that can open the socket.
     pub everyone: bool,
@@ -29,7 +33,8 @@ impl AllowList {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// A program, over rings.
     Ring,
@@ -82,6 +87,8 @@ pub struct AttachedClient {
     pub(crate) pid: i32,
     pub(crate) uid: u32,
     pub(crate) queues: Vec<Arc<QueueCounters>>,
+    /// Of all queues that it has had: those of a virtual machine come and go, with the same counters.
+    pub(crate) counted: Vec<Arc<QueueCounters>>,
     /// The CPU of each queue's worker, if it is bound to one.
     pub(crate) worker_cpus: Vec<Option<usize>>,
     pub(crate) exclusive: bool,
@@ -92,8 +99,38 @@ pub struct AttachedClient {
 }
 
 impl AttachedClient {
-    const fn new(kind: Kind, client: u64, &Credentials { pid, uid, .. }: &Credentials, exclusive: bool, role: Role) -> Self {
-        Self { kind, client, pid, uid, queues: Vec::new(), worker_cpus: Vec::new(), exclusive, role, leaving: false }
+    pub(crate) const fn new(
+        kind: Kind,
+        client: u64,
+        &Credentials { pid, uid, .. }: &Credentials,
+        exclusive: bool,
+        role: Role,
+    ) -> Self {
+        Self {
+            kind,
+            client,
+            pid,
+            uid,
+            queues: Vec::new(),
+            counted: Vec::new(),
+            worker_cpus: Vec::new(),
+            exclusive,
+            role,
+            leaving: false,
+        }
+    }
+
+    fn count(&mut self, queues: &[Arc<QueueCounters>]) {
+        for queue in queues {
+            if !self.counted.iter().any(|known| Arc::ptr_eq(known, queue)) {
+                self.counted.push(Arc::clone(queue));
+            }
+        }
+    }
+
+    /// What it has done since it attached.
+    pub(crate) fn counts(&self) -> Counts {
+        Counts::of(&self.counted)
     }
 
     /// For the messages to clients that it excludes.
@@ -105,8 +142,9 @@ impl AttachedClient {
 }
 
 pub struct Export {
-    /// Its configuration; the size may have changed.
+    /// Its configuration; the size may have changed, and [`shared`](Self::shared).
     pub(crate) spec: DiskSpec,
+    shared: AtomicBool,
     pub(crate) disk: Arc<AnyDisk>,
     users: Mutex<Users>,
     /// A client has left.
@@ -118,6 +156,8 @@ struct Users {
     attached: Vec<AttachedClient>,
     /// It is being removed: no client can attach.
     retired: bool,
+    /// Of clients that are gone.
+    totals: Totals,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -180,17 +220,39 @@ impl Users {
 impl Export {
     /// Serve `disk` as `config` says.
     pub fn new(config: &DiskConfig, disk: AnyDisk) -> Self {
-        let users = Mutex::new(Users { allow: config.allow.clone(), attached: Vec::new(), retired: false });
-        Self { spec: config.spec.clone(), disk: Arc::new(disk), users, left: Condvar::new() }
+        let (allow, totals) = (config.allow.clone(), Totals::default());
+        let users = Mutex::new(Users { allow, attached: Vec::new(), retired: false, totals });
+        let (spec, shared) = (config.spec.clone(), AtomicBool::new(config.spec.shared));
+        Self { spec, shared, disk: Arc::new(disk), users, left: Condvar::new() }
     }
 
     pub(crate) fn open(disk: &DiskConfig) -> Result<Arc<Self>, String> {
+        Self::open_with(disk, None)
+    }
+
+    /// Open it, or continue with the file that another process has opened for it.
+    pub(crate) fn open_with(disk: &DiskConfig, passed: Option<OwnedFd>) -> Result<Arc<Self>, String> {
         let spec = &disk.spec;
-        let export = Self::new(disk, spec.open()?);
+        let opened = passed.map_or_else(|| spec.open(), |file| spec.open_passed(file));
+        let export = Self::new(disk, opened?);
         let size_bytes = export.info(false).size_bytes();
         let (io, unit_bytes) = export.io().unzip();
-        let (kind, unit_bytes) = (export.disk.kind(), unit_bytes.flatten());
-        tracing::info!(disk = spec.name, kind, size_bytes, read_only = spec.ro, io, unit_bytes, "opened");
+        let (kind, unit_bytes) = (export.disk.kinds().join(":"), unit_bytes.flatten());
+        let path = spec.kind.file().map(|path| path.display().to_string());
+        let AllowList { everyone, uids, gids } = &disk.allow;
+        tracing::info!(
+            disk = spec.name,
+            kind,
+            path,
+            size_bytes,
+            read_only = spec.ro,
+            io,
+            unit_bytes,
+            allow_everyone = everyone,
+            allow_uids = ?uids,
+            allow_gids = ?gids,
+            "opened"
+        );
         Ok(Arc::new(export))
     }
 
@@ -210,6 +272,12 @@ impl Export {
             info.capabilities &= !CAPABILITY_WRITE;
         }
         info
+    }
+
+    /// May a client of this user attach at all?
+    pub(crate) fn is_open_to(&self, &Credentials { uid, gid, ref more_gids, .. }: &Credentials) -> bool {
+        let users = self.lock();
+        !users.retired && users.allow.allows(uid, gid, more_gids)
     }
 
     pub fn admit(&self, client: u64, credentials: &Credentials, wish: AttachRequest) -> Result<(), Denied> {
@@ -238,10 +306,20 @@ impl Export {
         Ok(())
     }
 
-    const fn role_in_force(&self, wanted: Role) -> Role {
+    /// May several clients write at a time, whatever they claim?
+    pub(crate) fn shared(&self) -> bool {
+        self.shared.load(Ordering::Relaxed)
+    }
+
+    /// For clients that attach from now on. Returns whether that is a change.
+    pub(crate) fn set_shared(&self, shared: bool) -> bool {
+        self.shared.swap(shared, Ordering::Relaxed) != shared
+    }
+
+    fn role_in_force(&self, wanted: Role) -> Role {
         match wanted {
             _ if self.spec.ro => Role::Reader,
-            Role::SoleWriter if self.spec.shared => Role::Writer,
+            Role::SoleWriter if self.shared() => Role::Writer,
             wanted => wanted,
         }
     }
@@ -303,8 +381,14 @@ impl Export {
     /// Publish the numbers of an admitted client's queues, and the CPUs that serve them.
     pub(crate) fn set_queues(&self, client: u64, queues: Vec<Arc<QueueCounters>>, worker_cpus: Vec<Option<usize>>) {
         if let Some(attached) = self.lock().of(client) {
+            attached.count(&queues);
             (attached.queues, attached.worker_cpus) = (queues, worker_cpus);
         }
+    }
+
+    /// Count these as well, whether or not the client has the queues now.
+    pub(crate) fn count(&self, client: u64, queues: &[Arc<QueueCounters>]) {
+        self.lock().of(client).into_iter().for_each(|attached| attached.count(queues));
     }
 
     /// A worker on this CPU serves a queue from now on.
@@ -319,12 +403,39 @@ impl Export {
     }
 
     pub fn leave(&self, client: u64) {
-        self.lock().attached.retain(|attached| attached.client != client);
+        let mut users = self.lock();
+        if let Some(index) = users.attached.iter().position(|attached| attached.client == client) {
+            let gone = users.attached.remove(index);
+            users.totals.finish(&gone);
+        }
+        drop(users);
         self.left.notify_all();
     }
 
     pub fn attached(&self) -> Vec<AttachedClient> {
         self.lock().attached.clone()
+    }
+
+    /// What clients have done, those that are attached included.
+    pub(crate) fn totals(&self) -> Totals {
+        let users = self.lock();
+        let mut totals = users.totals.clone();
+        users.attached.iter().for_each(|client| totals.add(client));
+        totals
+    }
+
+    /// For another daemon, which gets the attached clients and their counters beside it.
+    pub(crate) fn totals_of_gone(&self) -> Totals {
+        self.lock().totals.clone()
+    }
+
+    /// Continue with those of another daemon.
+    pub(crate) fn set_totals(&self, totals: Totals) {
+        self.lock().totals = totals;
+    }
+
+    pub(crate) fn allow(&self) -> AllowList {
+        self.lock().allow.clone()
     }
 
     /// Change the list of users that may attach. Attached clients stay. Returns whether the list changed.

@@ -8,19 +8,28 @@
 pub mod admin;
 pub mod config;
 pub mod confine;
+mod daemonize;
 mod descriptors;
+mod disk_text;
 pub mod export;
 mod fault_log;
 mod live;
 mod log;
 mod notify;
+mod overlay;
 mod placement;
+mod program;
 mod reload;
 mod run;
 pub mod services;
 mod takeover;
+mod totals;
 pub mod transport;
 mod worker;
 
 pub use fipsee_serve::unix::credentials_of;
+pub use program::{end, program};
 pub use run::{run, start, start_with};
+
+/// What `--version` says: the version and, of a release build, its commit (build.rs).
+pub const VERSION: &str = env!("FIPSEE_VERSION");

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io::IsTerminal;
 use std::os::linux::fs::MetadataExt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::Targets;
@@ -14,6 +16,10 @@ use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::LogFormat;
+
+/// Was JSON chosen before the log was started?
+static WILL_BE_JSON: AtomicBool = AtomicBool::new(false);
+static STARTED: OnceLock<LogFormat> = OnceLock::new();
 
 /// The level of the running log; `None` inside a program with a log of its own.
 #[derive(Clone, Debug)]
@@ -31,7 +37,27 @@ pub(crate) fn parse_level(text: &str) -> Result<Targets, String> {
     text.parse::<Targets>().map_err(|error| format!("log level '{text}': {error}; {expect}"))
 }
 
+/// The format of the log that will be started.
+pub(crate) fn set_format(format: LogFormat) {
+    WILL_BE_JSON.store(format == LogFormat::Json, Ordering::Relaxed);
+}
+
+/// Report the error with which the process ends: for people, or as a line of the log.
+pub(crate) fn fatal(text: &str) {
+    let will_be = if WILL_BE_JSON.load(Ordering::Relaxed) { LogFormat::Json } else { LogFormat::Text };
+    match STARTED.get().copied().unwrap_or(will_be) {
+        LogFormat::Text => eprintln!("error: {text}"),
+        LogFormat::Json => {
+            let line = layer().with_writer(std::io::stderr).with_target(false).json();
+            // The level of the log may be `off`.
+            tracing::subscriber::with_default(tracing_subscriber::registry().with(line), || tracing::error!("{text}"));
+        }
+    }
+}
+
 pub(crate) fn start(level: &str, format: LogFormat) -> Result<LogLevel, String> {
+    // Once: a program may contain several daemons.
+    let _ = STARTED.set(format);
     let (filter, handle) = reload::Layer::new(parse_level(level)?);
     let lines = layer().with_writer(std::io::stderr).with_target(false);
     let lines = match format {

@@ -2,15 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use fipsee_daemon::config::Arguments;
-
 fn main() -> ExitCode {
-    match fipsee_daemon::start(Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    fipsee_daemon::program(&[])
 }

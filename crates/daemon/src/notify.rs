@@ -17,6 +17,11 @@ pub(crate) fn reloading() {
     }
 }
 
+/// Something else is served from now on.
+pub(crate) fn status(status: &str) {
+    notify(&[NotifyState::Status(status)]);
+}
+
 pub(crate) fn stopping(status: &str) {
     notify(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }

@@ -10,13 +10,11 @@ use fipsee_topology::machine::Machine;
 use fipsee_topology::numa;
 use fipsee_topology::pin;
 use fipsee_topology::plan::{Plan, clients_of};
-use serde::Deserialize;
 
 use crate::config::Config;
 
 /// How the workers' CPUs are chosen, unless they are given.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Placement {
     /// By the machine's topology and the measurements of `fipsee topology`.
     #[default]

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fipsee_block::disk::DiskSpec;
 use serde::Serialize;
 
 use crate::admin::Admin;
@@ -11,9 +12,11 @@ use crate::export::{Export, Opened};
 use crate::live::Live;
 use crate::log::parse_level;
 use crate::notify;
+use crate::overlay::is_same;
 use crate::transport::vhost_user::Socket;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Outcome {
     /// Disks that are served now and were not before.
     pub(crate) added: Vec<String>,
@@ -50,17 +53,19 @@ impl Admin {
         }
         let mut next = arguments.into_config()?;
         let level = parse_level(&next.log_level)?;
+        let overlay = self.overlay.rebased(&next.disks)?;
+        let (before, disks) = (self.disks(), overlay.over(&next.disks));
         let served = self.live.now();
         let (mut exports, mut opened) = (Vec::new(), Opened::default());
-        for disk in &next.disks {
+        for disk in &disks {
             let open = |_| self.open(disk).inspect(|new| opened.0.push(Arc::clone(new)));
             exports.push(served.find(&disk.spec.name).cloned().or_else(open)?);
         }
         let is_gone = |old: &&Arc<Export>| exports.iter().all(|export| !Arc::ptr_eq(export, old));
         let removed: Vec<_> = served.exports.iter().filter(is_gone).collect();
-        let sockets = self.new_sockets(&next, &exports)?;
+        let sockets = self.new_sockets(&disks, &exports)?;
         retire(&removed)?;
-        let unwanted = self.vms.retire(|export, path| self.is_unwanted(&next, export, path));
+        let unwanted = self.vms.retire(|export, path| is_unwanted(&before, &disks, export, path));
         unwanted.inspect_err(|_| removed.iter().for_each(|export| export.reinstate()))?;
         // From here on nothing can fail.
         let name = |export: &Arc<Export>| export.name().to_owned();
@@ -69,9 +74,9 @@ impl Admin {
         let mut outcome = Outcome { added, removed, ..Outcome::default() };
         keep_what_cannot_change(&mut next, &self.running, &mut outcome.needs_restart);
         outcome.changed = self.changed_settings(&next);
-        for (disk, export) in next.disks.iter().zip(&exports).filter(|(disk, _)| !outcome.added.contains(&disk.spec.name)) {
-            let sockets_change = self.configured(export.name()) != disk.vhost_user;
-            if export.set_allow(&disk.allow) || sockets_change {
+        for (disk, export) in disks.iter().zip(&exports).filter(|(disk, _)| !outcome.added.contains(&disk.spec.name)) {
+            let sockets_change = sockets_of(&before, export.name()) != sockets_of(&disks, export.name());
+            if export.set_allow(&disk.allow) | export.set_shared(disk.spec.shared) | sockets_change {
                 outcome.changed.push(format!("disk '{}'", disk.spec.name));
             }
         }
@@ -79,15 +84,16 @@ impl Admin {
         self.vms.remove_retired();
         self.vms.add(sockets);
         self.log.set(level);
-        self.running = next;
+        (self.running, self.overlay) = (next, overlay);
         Ok(outcome)
     }
 
-    fn configured(&self, name: &str) -> &[PathBuf] {
-        self.running.disk(name).map_or(&[], |disk| &disk.vhost_user)
+    /// The disks as they are configured and have been changed since.
+    pub(crate) fn disks(&self) -> Vec<DiskConfig> {
+        self.overlay.over(&self.running.disks)
     }
 
-    fn open(&self, disk: &DiskConfig) -> Result<Arc<Export>, String> {
+    pub(crate) fn open(&self, disk: &DiskConfig) -> Result<Arc<Export>, String> {
         let explain = |text: String| match disk.spec.kind.file() {
             Some(path) => self.confinement.explain(text, path, false),
             None => text,
@@ -95,10 +101,10 @@ impl Admin {
         Export::open(disk).map_err(explain)
     }
 
-    /// Bind the sockets that `next` names for its disks, `exports`, and that do not exist yet. Undone when dropped.
-    fn new_sockets(&self, next: &Config, exports: &[Arc<Export>]) -> Result<Vec<Socket>, String> {
+    /// Bind the sockets of `disks`, which are `exports`, that do not exist yet. Undone when dropped.
+    fn new_sockets(&self, disks: &[DiskConfig], exports: &[Arc<Export>]) -> Result<Vec<Socket>, String> {
         let mut sockets = Vec::new();
-        for (disk, export) in next.disks.iter().zip(exports) {
+        for (disk, export) in disks.iter().zip(exports) {
             let there = self.vms.paths_of(export);
             for path in disk.vhost_user.iter().filter(|path| !there.contains(path)) {
                 sockets.push(self.new_socket(export, path)?);
@@ -109,15 +115,6 @@ impl Admin {
 
     pub(crate) fn new_socket(&self, export: &Arc<Export>, path: &Path) -> Result<Socket, String> {
         self.vms.prepare(export, path).map_err(|text| self.confinement.explain(text, path, true))
-    }
-
-    /// Is a socket to be removed? All of a removed disk; of one that stays, those that the file no longer names: sockets
-    /// attached by hand stay.
-    fn is_unwanted(&self, next: &Config, export: &Export, path: &Path) -> bool {
-        next.disk(export.name()).is_none_or(|disk| {
-            let named = |paths: &[PathBuf]| paths.iter().any(|other| other == path);
-            named(self.configured(export.name())) && !named(&disk.vhost_user)
-        })
     }
 
     fn changed_settings(&self, next: &Config) -> Vec<String> {
@@ -133,6 +130,18 @@ impl Admin {
         ];
         settings.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name.to_owned()).collect()
     }
+}
+
+fn sockets_of<'a>(disks: &'a [DiskConfig], name: &str) -> &'a [PathBuf] {
+    disks.iter().find(|disk| disk.spec.name == name).map_or(&[], |disk| &disk.vhost_user)
+}
+
+/// Is a socket to be removed? All of a removed disk; of one that stays, those that the file no longer names: sockets attached
+/// by hand stay.
+fn is_unwanted(before: &[DiskConfig], next: &[DiskConfig], export: &Export, path: &Path) -> bool {
+    let named = |disks| sockets_of(disks, export.name()).iter().any(|other| other == path);
+    let stays = next.iter().any(|disk| disk.spec.name == export.name());
+    !stays || named(before) && !named(next)
 }
 
 pub(crate) fn serving(live: &Live) -> String {
@@ -175,8 +184,9 @@ fn keep_what_cannot_change(next: &mut Config, running: &Config, kept: &mut Vec<S
     keep("confine_paths", &mut next.confine_paths, &running.confine_paths, kept);
     keep("log_format", &mut next.log_format, &running.log_format, kept);
     for disk in &mut next.disks {
-        if let Some(old) = running.disk(&disk.spec.name) {
-            keep(&format!("disk '{}'", old.spec.name), &mut disk.spec, &old.spec, kept);
+        if let Some(old) = running.disk(&disk.spec.name).filter(|old| !is_same(&old.spec, &disk.spec)) {
+            kept.push(format!("disk '{}'", old.spec.name));
+            disk.spec = DiskSpec { shared: disk.spec.shared, ..old.spec.clone() };
         }
     }
 }

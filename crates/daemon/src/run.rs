@@ -7,17 +7,19 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fipsee_ring::clock;
-use fipsee_ring::listener::Listener;
+use fipsee_serve::unix::listener::Listener;
 use rustix::net::SocketType;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::admin::{Admin, AdminHandle, admin_path};
-use crate::config::{Arguments, Config};
+use crate::admin::{Admin, AdminHandle, HandingOver, admin_path};
+use crate::config::{Arguments, Config, make_usual_folder};
 use crate::confine::Confinement;
+use crate::daemonize::{self, Ready};
 use crate::export::{Export, Opened};
 use crate::fault_log::FaultLog;
 use crate::live::Live;
 use crate::log::{self, LogLevel};
+use crate::overlay::Overlay;
 use crate::placement::{self, WorkerPlacement};
 use crate::reload;
 use crate::services::{self, Registry, Services};
@@ -39,6 +41,9 @@ pub fn start(arguments: Arguments) -> Result<(), String> {
 
 /// As [`start`], with more services (docs/adding-a-service.md).
 pub fn start_with(arguments: Arguments, services: Services) -> Result<(), String> {
+    if arguments.daemonize && !arguments.check_config {
+        return daemonize::start();
+    }
     let is_check = arguments.check_config;
     let config = arguments.into_config()?;
     if is_check {
@@ -60,16 +65,21 @@ pub fn run(config: Config) -> Result<(), String> {
 
 fn run_confined(config: Config, confinement: Confinement, services: Services) -> Result<(), String> {
     // First: no file may be opened at the numbers of the inherited sockets.
-    let inherited = inherited::take();
+    let inherited = inherited::take(config.arguments.ready_fd);
+    if config.arguments.new_session {
+        // It cannot fail: the process was just made.
+        let _ = rustix::process::setsid();
+    }
     let log = log::start(&config.log_level, config.log_format)?;
     raise_descriptor_limit()?;
     let stop = readable_signals(&[signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])?;
     // Without a file there is nothing to reload, and SIGHUP ends the daemon as usual.
     let hang_up = config.arguments.config.as_ref().map(|_| readable_signals(&[signal_hook::consts::SIGHUP])).transpose()?;
-    let inherited = inherited?;
+    let mut inherited = inherited?;
+    let ready = Ready::new(inherited.ready.take());
     let places = placement::choose(&config);
     placement::prefer_memory(&places);
-    let process = Process { stop, hang_up, confinement, services, places, log };
+    let process = Process { stop, hang_up, confinement, services, places, log, ready };
     if config.arguments.takeover {
         match serve(config.clone(), None, &process) {
             Err(Failure::Refused(reason)) => return Err(reason),
@@ -93,6 +103,7 @@ struct Process {
     services: Services,
     places: Vec<WorkerPlacement>,
     log: LogLevel,
+    ready: Ready,
 }
 
 pub(crate) struct Origin {
@@ -104,11 +115,13 @@ pub(crate) struct Origin {
     pub(crate) exports: Vec<Arc<Export>>,
     /// Those that were not served before.
     pub(crate) opened: Opened,
+    /// What was changed at run time.
+    pub(crate) overlay: Overlay,
 }
 
 impl Origin {
     fn fresh(config: &Config, inherited: Inherited) -> Result<Self, String> {
-        let Inherited { client, admin } = inherited;
+        let Inherited { client, admin, .. } = inherited;
         let clients = client.map_or_else(|| bind(&config.listen_path()?, SocketType::SEQPACKET, 0o666), Ok)?;
         let mut opened = Opened::default();
         let mut machines = Vec::new();
@@ -119,7 +132,8 @@ impl Origin {
                 machines.push((disk.spec.name.clone(), vhost_user::bind(&disk.spec.name, path)?));
             }
         }
-        Ok(Self { clients, admin, machines, exports: opened.0.clone(), opened })
+        let overlay = Overlay::default();
+        Ok(Self { clients, admin, machines, exports: opened.0.clone(), opened, overlay })
     }
 }
 
@@ -161,12 +175,12 @@ fn serve(config: Config, inherited: Option<Inherited>, process: &Process) -> Res
         }
     });
     let daemon = daemon.inspect_err(|failure| old.iter_mut().for_each(|old| old.conversation.refuse(failure)))?;
-    daemon.run(old).map_err(Failure::Refused)
+    daemon.run(old, &process.ready).map_err(Failure::Refused)
 }
 
 impl Daemon {
     fn build(config: Config, origin: Origin, process: &Process) -> Result<Self, String> {
-        let Process { stop, hang_up, confinement, services, places, log } = process;
+        let Process { stop, hang_up, confinement, services, places, log, .. } = process;
         let opened = origin.opened;
         let listener = Arc::new(origin.clients);
         let handed_over = origin.machines.iter().map(|(_, listener)| listener.path());
@@ -203,14 +217,16 @@ impl Daemon {
             registry,
             started: Instant::now(),
             running: config,
+            overlay: origin.overlay,
             log: log.clone(),
             confinement: confinement.clone(),
             listeners: (Arc::clone(&listeners.0), Arc::clone(&listeners.1)),
             clients: Arc::clone(&clients.orders),
-            faults: FaultLog::new(Arc::clone(&live)).map_err(|error| format!("cannot watch for disk errors: {error}"))?,
-            hang_up: hang_up.map_err(|error| format!("cannot watch for signals: {error}"))?,
+            handing_over: Arc::new(HandingOver::new().map_err(|error| format!("cannot watch for takeovers: {error}"))?),
         };
-        let admin = admin.spawn().map_err(|error| format!("cannot start the admin thread: {error}"))?;
+        let faults = FaultLog::new(Arc::clone(&live)).map_err(|error| format!("cannot watch for disk errors: {error}"))?;
+        let hang_up = hang_up.map_err(|error| format!("cannot watch for signals: {error}"))?;
+        let admin = admin.spawn(faults, hang_up).map_err(|error| format!("cannot start the admin thread: {error}"))?;
         Ok(Self { workers, threads, live, vms, sockets, listeners, admin, clients, opened })
     }
 
@@ -238,12 +254,12 @@ impl Daemon {
         let _ = stop_workers(&self.workers, self.threads);
     }
 
-    fn run(mut self, old: Option<Old>) -> Result<(), String> {
+    fn run(mut self, old: Option<Old>, ready: &Ready) -> Result<(), String> {
         self.opened.keep();
         self.listeners.0.own();
         self.listeners.1.own();
-        self.admin.begin();
         self.vms.add(std::mem::take(&mut self.sockets));
+        self.admin.begin();
         let socket = self.listeners.0.path().display();
         tracing::info!(%socket, workers = self.workers.len(), "ready");
         if let Some(old) = old {
@@ -251,6 +267,7 @@ impl Daemon {
             old.conversation.line.await_end(Instant::now() + OLD_END_TIMEOUT);
         }
         notify::ready(&reload::serving(&self.live));
+        ready.notify();
         let ended = self.clients.run();
         if ended == Ended::HandedOver {
             // The threads' resources belong to another daemon now and must not be released.
@@ -277,7 +294,9 @@ fn stop_workers(workers: &[WorkerHandle], threads: Vec<JoinHandle<()>>) -> Resul
 }
 
 fn bind(path: &Path, kind: SocketType, mode: u32) -> Result<Listener, String> {
-    let listener = Listener::bind(path, kind, mode).map_err(|text| format!("{text} with --listen"))?;
+    let listener = make_usual_folder(path)
+        .and_then(|()| Listener::bind(path, kind, mode))
+        .map_err(|text| format!("{text} with --listen"))?;
     if listener.took_over() {
         tracing::info!(path = %path.display(), "taking over the socket of a daemon that is gone");
     }

@@ -7,6 +7,7 @@ mod attached;
 mod disk;
 mod error;
 mod events;
+mod list;
 mod memory;
 mod transfer;
 mod wait;
@@ -17,11 +18,17 @@ use pyo3::pymodule;
 #[pymodule]
 mod _fipsee {
     #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name for it")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+
+    #[pymodule_export]
     use super::attached::forked;
     #[pymodule_export]
     use super::disk::Disk;
     #[pymodule_export]
     use super::events::EventQueue;
+    #[pymodule_export]
+    use super::list::{ListedDisk, list_disks};
     #[pymodule_export]
     use super::memory::Memory;
 }

@@ -8,6 +8,10 @@ import fipsee
 import numpy as np
 
 
+def names() -> list[tuple[str, int, bool]]:
+    return [(disk.name, disk.size // disk.block_size, disk.read_only) for disk in fipsee.list_disks(socket="s")]
+
+
 def blocking(offsets: Sequence[int]) -> bytes:
     with fipsee.open("a", socket=pathlib.Path("s"), queues=2, wait="poll", reconnect=1.5) as disk:
         memory: fipsee.Memory = disk.alloc(4096)

@@ -5,7 +5,9 @@ pub mod packets;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use self::packets::{Attach, Attached, ControlHeader, Hello, Refused, RegionId, Register, Welcome};
+use self::packets::{
+    Attach, Attached, ControlHeader, Hello, List, Listed as ListedPacket, ListedEntry, Refused, RegionId, Register, Welcome,
+};
 
 /// First four bytes of every control message: "FPSC".
 pub const MAGIC: u32 = u32::from_le_bytes(*b"FPSC");
@@ -25,6 +27,12 @@ pub const MAX_REFUSAL_BYTES: usize = 400;
 pub const SERVICE_INFO_BYTES: usize = 64;
 /// Most memory regions of one attachment; id 0 is the pool.
 pub const MAX_REGIONS: u16 = 64;
+/// Feature: the client may ask with LIST what it may attach to.
+pub const FEATURE_LIST: u64 = 8;
+/// Most entries of LISTED: as many as fit a message.
+pub const MAX_LISTED: usize = 6;
+/// Bytes of service-specific information in an entry of LISTED.
+pub const LISTED_INFO_BYTES: usize = 16;
 /// REGISTER access bit: the daemon may load from the memory.
 pub const ACCESS_READ: u16 = 1;
 /// REGISTER access bit: the daemon may store into the memory.
@@ -145,6 +153,33 @@ pub enum Control {
     Detach,
     /// Daemon: finished; the socket closes.
     Detached,
+    /// Client: what may it attach to?
+    List {
+        /// Which service, by its number.
+        service: u16,
+        /// Only names after this one, in the order of their bytes.
+        after: String,
+    },
+    /// Daemon: this.
+    Listed(Page),
+}
+
+/// A part of the list of what a client may attach to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// At most [`MAX_LISTED`], in the order of their names' bytes.
+    pub entries: Vec<Listed>,
+    /// Others follow, after the last of these.
+    pub more: bool,
+}
+
+/// Something that a client may attach to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name for ATTACH.
+    pub name: String,
+    /// What the service says of it.
+    pub service_info: [u8; LISTED_INFO_BYTES],
 }
 
 /// Why something is refused.
@@ -198,6 +233,8 @@ impl Control {
             Self::Unregistered { .. } => (9, size_of::<RegionId>()),
             Self::Detach => (10, size_of::<ControlHeader>()),
             Self::Detached => (11, size_of::<ControlHeader>()),
+            Self::List { .. } => (12, size_of::<List>()),
+            Self::Listed(_) => (13, size_of::<ListedPacket>()),
         }
     }
 
@@ -218,8 +255,7 @@ impl Control {
                 bytes.extend(packet.as_bytes());
             }
             Self::Attach(Wanted { service, queue_count, depth, flags, pool_bytes, name: ref text }) => {
-                let (text, mut name) = (cut(text, MAX_NAME_BYTES), [0; MAX_NAME_BYTES]);
-                name[..text.len()].copy_from_slice(text.as_bytes());
+                let name = name_field(text);
                 bytes.extend(Attach { header, service, queue_count, depth, flags, pool_bytes, name }.as_bytes());
             }
             Self::Attached { queue_count, region_bytes, service_info } => {
@@ -239,6 +275,10 @@ impl Control {
                 bytes.extend(RegionId { header, region, reserved: 0 }.as_bytes());
             }
             Self::Detach | Self::Detached => bytes.extend(header.as_bytes()),
+            Self::List { service, ref after } => {
+                bytes.extend(List { header, service, reserved: 0, after: name_field(after) }.as_bytes());
+            }
+            Self::Listed(ref page) => bytes.extend(listed_packet(header, page).as_bytes()),
         }
         bytes
     }
@@ -297,9 +337,38 @@ impl Control {
             9 => Self::Unregistered { region: read::<RegionId>(bytes)?.0.region },
             10 => Self::Detach,
             11 => Self::Detached,
+            12 => {
+                let List { service, after, .. } = read(bytes)?.0;
+                Self::List { service, after: text(&after)? }
+            }
+            13 => {
+                let ListedPacket { count, more, entries, .. } = read(bytes)?.0;
+                let too_many = Malformed { what: "the number of entries of a list", value: count.into() };
+                let entries = entries.get(..usize::from(count)).ok_or(too_many)?.iter();
+                let listed = |entry: &ListedEntry| Ok(Listed { name: text(&entry.name)?, service_info: entry.service_info });
+                Self::Listed(Page { entries: entries.map(listed).collect::<Result<_, Malformed>>()?, more: more != 0 })
+            }
             other => return Err(Malformed { what: "the message kind", value: other.into() }),
         })
     }
+}
+
+/// A name and zeroes behind it.
+fn name_field(name: &str) -> [u8; MAX_NAME_BYTES] {
+    let (name, mut field) = (cut(name, MAX_NAME_BYTES), [0; MAX_NAME_BYTES]);
+    field[..name.len()].copy_from_slice(name.as_bytes());
+    field
+}
+
+/// Entries beyond the most that there can be are left out.
+fn listed_packet(header: ControlHeader, page: &Page) -> ListedPacket {
+    let count = u16::try_from(page.entries.len().min(MAX_LISTED)).unwrap_or(0);
+    let entries = std::array::from_fn(|index| {
+        let listed = page.entries.get(index);
+        let none = ListedEntry { name: [0; MAX_NAME_BYTES], service_info: [0; LISTED_INFO_BYTES] };
+        listed.map_or(none, |listed| ListedEntry { name: name_field(&listed.name), service_info: listed.service_info })
+    });
+    ListedPacket { header, count, more: page.more.into(), entries }
 }
 
 fn cut(text: &str, limit_bytes: usize) -> &str {

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use crate::channel::{ClientQueue, Profile, RegionLayout, ServerQueue};
 use crate::control::{
-    Control, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, Malformed, Refusal, RefusalCode, SERVICE_INFO_BYTES, VERSION, Wanted,
+    Control, FEATURE_LIST, Listed, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, Malformed, Refusal, RefusalCode, SERVICE_INFO_BYTES,
+    VERSION, Wanted,
 };
 use crate::doorbell::{EventDoorbell, SocketDoorbell};
 use crate::error::Error;
@@ -23,6 +24,8 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the daemon may take to answer a control message. It answers in microseconds unless the machine stalls or it
 /// drains what is slow to finish.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most entries of a list that are taken from a daemon; none serves so many.
+const MAX_LIST: usize = 1 << 16;
 /// The least length of a packet that was cut.
 const TOO_LONG_BYTES: u64 = MAX_MESSAGE_BYTES as u64 + 1;
 
@@ -46,15 +49,7 @@ pub fn attach<S>(socket_path: &Path, offered: u64, profile: &Profile, mut wanted
     }
     let needed = profile.flags.iter().filter(|rule| wanted.flags & rule.flag != 0);
     let offered = needed.fold(offered, |features, rule| features | rule.feature);
-    let control = Seqpacket::connect(socket_path);
-    let control = control.map_err(|source| Error::Connect { path: socket_path.to_owned(), source })?;
-    let hello = Control::Hello { version_min: VERSION, version_max: VERSION, features: offered };
-    let (answer, _) = ask(&control, &hello, &[], "the greeting")?;
-    let Control::Welcome { version, features, .. } = answer else {
-        return Err(unexpected(&answer));
-    };
-    expect("the protocol version", version, version == VERSION)?;
-    expect("features we did not offer", features & !offered, features & !offered == 0)?;
+    let (control, features) = greet(socket_path, offered)?;
     let (queue_count, flags) = (wanted.queue_count, wanted.flags);
     for rule in profile.flags.iter().filter(|rule| flags & rule.flag != 0 && features & rule.feature == 0) {
         match rule.unsupported {
@@ -73,6 +68,51 @@ pub fn attach<S>(socket_path: &Path, offered: u64, profile: &Profile, mut wanted
     let (region, layout, queues) = open(profile, granted, region_bytes, descriptors)?;
     expect("the features of the region", layout.features, layout.features == features)?;
     Ok(AttachedChannel { control, region, layout, service_info, queues })
+}
+
+/// Connect and offer features; returns the connection, and the features in force.
+fn greet<S>(socket_path: &Path, offered: u64) -> Result<(Seqpacket, u64), Error<S>> {
+    let control = Seqpacket::connect(socket_path);
+    let control = control.map_err(|source| Error::Connect { path: socket_path.to_owned(), source })?;
+    let hello = Control::Hello { version_min: VERSION, version_max: VERSION, features: offered };
+    let (answer, _) = ask(&control, &hello, &[], "the greeting")?;
+    let Control::Welcome { version, features, .. } = answer else {
+        return Err(unexpected(&answer));
+    };
+    expect("the protocol version", version, version == VERSION)?;
+    expect("features we did not offer", features & !offered, features & !offered == 0)?;
+    Ok((control, features))
+}
+
+/// What this user may attach to of a service of the daemon at `socket_path`, in the order of the names' bytes.
+///
+/// # Errors
+/// As [`attach`]; [`Error::Unsupported`] when the daemon is too old.
+pub fn list<S>(socket_path: &Path, service: u16) -> Result<Vec<Listed>, Error<S>> {
+    let (control, features) = greet(socket_path, FEATURE_LIST)?;
+    if features & FEATURE_LIST == 0 {
+        return Err(Error::Unsupported("request for a list"));
+    }
+    let (mut found, mut after): (Vec<Listed>, _) = (Vec::new(), String::new());
+    loop {
+        let request = Control::List { service, after: after.clone() };
+        let (answer, _) = ask(&control, &request, &[], "the request for a list")?;
+        let Control::Listed(page) = answer else { return Err(unexpected(&answer)) };
+        let is_progress = !page.entries.is_empty() || !page.more;
+        expect("an entry count of a list that goes on", 0_u64, is_progress)?;
+        for listed in page.entries {
+            expect("the place of a name in its sorted list", found.len() as u64, listed.name > after)?;
+            after.clone_from(&listed.name);
+            found.push(listed);
+        }
+        if found.len() > MAX_LIST {
+            let (value, limit) = (found.len() as u64, MAX_LIST as u64);
+            return Err(PeerFault::Count { what: "entries of a list", value, limit }.into());
+        }
+        if !page.more {
+            return Ok(found);
+        }
+    }
 }
 
 /// Check the channel that the daemon handed over and open our end of it.
@@ -128,10 +168,10 @@ pub fn ask<S>(
     };
     // A refusal may already be waiting when the daemon hangs up, so the answer says why a send failed.
     let sent = control.send(&request.encode(), descriptors);
-    // When it hangs up with our request unread, the kernel reports the reset first, and hands out the refusal, which was
-    // sent before, at the next read.
+    // The kernel may report its hang-up before the refusal that was sent earlier: as the end, if both came while the read looked
+    // into the queue, and then as a reset, if our request was unread.
     let received = control.receive(ANSWER_TIMEOUT).or_else(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => control.try_receive().ok().flatten().ok_or(error),
+        io::ErrorKind::UnexpectedEof => (0..2).find_map(|_| control.try_receive().ok().flatten()).ok_or(error),
         _ => Err(error),
     });
     let packet: Packet = match (received, sent) {

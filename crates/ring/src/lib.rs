@@ -28,7 +28,6 @@ pub mod fault;
 pub mod handshake;
 pub mod held;
 pub mod layout;
-pub mod listener;
 pub mod mailbox;
 #[cfg(not(loom))]
 pub mod mapped;

@@ -40,7 +40,7 @@ static void opening(void)
 	options.disk = "\xff";
 	FAILS(open_with(&options), -EINVAL, "UTF-8");
 	options.disk = "nowhere";
-	FAILS(open_with(&options), -ENOENT, "there are: ");
+	FAILS(open_with(&options), -ENOENT, "no disk 'nowhere' that user ");
 	options.disk = "a";
 	options.wait = FIPSEE_WAIT_MONITORX + 1;
 	FAILS(open_with(&options), -EINVAL, "FIPSEE_WAIT_");
@@ -83,6 +83,42 @@ static void opening(void)
 	grown.known.wait = 77;
 	EXPECT(open_with(&grown.known), 0);
 	EXPECT(fipsee_close(NULL), 0);
+}
+
+/* The disks of the harness, in the order of their names. */
+static void listing(void)
+{
+	static const struct { const char *name; uint64_t capacity_bytes; uint32_t block_bytes, flags; } wanted[] = {
+		{ "a", 16 << 20, 512, 0 }, { "f", 16 << 20, 4096, 0 }, { "n", 1 << 30, 512, 0 },
+		{ "r", 1 << 20, 512, FIPSEE_LISTED_READ_ONLY },
+	};
+	struct { struct fipsee_listed_disk known; uint64_t newer; } disk;
+	struct fipsee_disk_list *list = NULL;
+	size_t index;
+
+	FAILS(fipsee_list_open(the_socket, NULL), -EINVAL, "list");
+	FAILS(fipsee_list_open("/nowhere/at/all", &list), -ENOENT, "start fipseed");
+	EXPECT(list == NULL, 1);
+	EXPECT(fipsee_list_open(the_socket, &list), 0);
+	memset(&disk, 0, sizeof(disk));
+	FAILS(fipsee_list_next(NULL, &disk.known), -EINVAL, "list");
+	FAILS(fipsee_list_next(list, NULL), -EINVAL, "disk");
+	FAILS(fipsee_list_next(list, &disk.known), -EINVAL, "sizeof(struct fipsee_listed_disk)");
+	for (index = 0; index < sizeof(wanted) / sizeof(wanted[0]); index++) {
+		memset(&disk, 0xff, sizeof(disk));
+		disk.known.size_bytes = sizeof(disk);
+		EXPECT(fipsee_list_next(list, &disk.known), 1);
+		EXPECT(disk.known.size_bytes, sizeof(disk.known));
+		EXPECT(disk.newer, 0);
+		EXPECT(strcmp(disk.known.name, wanted[index].name), 0);
+		EXPECT(disk.known.capacity_bytes, wanted[index].capacity_bytes);
+		EXPECT(disk.known.block_bytes, wanted[index].block_bytes);
+		EXPECT(disk.known.flags, wanted[index].flags);
+	}
+	EXPECT(fipsee_list_next(list, &disk.known), 0);
+	EXPECT(fipsee_list_next(list, &disk.known), 0);
+	fipsee_list_close(list);
+	fipsee_list_close(NULL);
 }
 
 static void describing(void)
@@ -273,6 +309,7 @@ int main(int argc, char **argv)
 	the_socket = argv[1];
 	opening();
 	describing();
+	listing();
 	remembering();
 	blocking();
 	forking();

@@ -34,6 +34,12 @@ int main(void)
 	FIELD(fipsee_result, token);
 	FIELD(fipsee_result, result);
 	FIELD(fipsee_result, status);
+	STRUCT(fipsee_listed_disk);
+	FIELD(fipsee_listed_disk, size_bytes);
+	FIELD(fipsee_listed_disk, name);
+	FIELD(fipsee_listed_disk, capacity_bytes);
+	FIELD(fipsee_listed_disk, block_bytes);
+	FIELD(fipsee_listed_disk, flags);
 	STRUCT(fipsee_caller_options);
 	FIELD(fipsee_caller_options, size_bytes);
 	FIELD(fipsee_caller_options, socket_path);

@@ -72,7 +72,7 @@ fn first_client_starts_the_daemon(root: &ThrowawayRoot) {
 fn disks_are_for_users_that_are_allowed(root: &ThrowawayRoot) {
     root.succeed("useradd --uid 4711 friend; useradd --uid 4712 stranger; useradd --uid 4713 --groups fipsee manager");
     root.succeed(
-        "cat >> /etc/fipsee/fipseed.toml <<'END'\n[[disk]]\nname = \"data\"\nspec = \"file:/var/lib/fipsee/data.img,size=32M\"\nallow_uids = [4711]\nEND\n\
+        "cat >> /etc/fipsee/fipseed.toml <<'END'\n[[disk]]\nname = \"data\"\nspec = \"file:/var/lib/fipsee/data.img,size=32M\"\nallow_users = [\"friend\"]\nEND\n\
          systemctl reload fipseed.service",
     );
     let disks = root.succeed("fipsee ls");
@@ -82,10 +82,13 @@ fn disks_are_for_users_that_are_allowed(root: &ThrowawayRoot) {
     root.succeed("runuser -u friend -- fipsee bench data --seconds 1; cmp -n 8388608 image /var/lib/fipsee/data.img");
     for (user, disk) in [("stranger", "data"), ("friend", "memory")] {
         let refusal = root.fail(&format!("runuser -u {user} -- fipsee bench {disk} --seconds 1"));
-        assert!(refusal.contains(&format!("disk '{disk}' is not for user")), "{refusal}");
+        assert!(refusal.contains(&format!("no disk '{disk}' that user")), "{refusal}");
     }
     root.succeed("runuser -u manager -- fipsee ls");
-    let refusal = root.fail("runuser -u friend -- fipsee ls");
+    // Others see the disks that they may use, and no more.
+    let disks = root.succeed("runuser -u friend -- fipsee ls");
+    assert!(disks.contains("data ") && !disks.contains("memory "), "{disks}");
+    let refusal = root.fail("runuser -u friend -- fipsee stat");
     assert!(refusal.contains("no permission"), "{refusal}");
 }
 
@@ -164,7 +167,7 @@ fn drop_in_makes_a_reload_a_takeover(root: &ThrowawayRoot) {
     root.succeed("kill $(cat bench.pid)");
     assert_ne!(main(), first);
     let before = main();
-    root.succeed("cp /etc/fipsee/fipseed.toml kept; sed -i s/memory:64M/memory:32M/ /etc/fipsee/fipseed.toml");
+    root.succeed("cp /etc/fipsee/fipseed.toml kept; sed -i s/64M/32M/ /etc/fipsee/fipseed.toml");
     root.fail("systemctl reload fipseed.service");
     assert_eq!(main(), before, "what was refused changes nothing");
     root.succeed("cp kept /etc/fipsee/fipseed.toml; fipsee bench memory --seconds 1");
@@ -265,9 +268,86 @@ fn purge_leaves_nothing_but_data(root: &ThrowawayRoot, before: &str) {
     assert!(lost.is_empty(), "taken away: {lost:#?}");
 }
 
+/// Each package with compiled code, and a file of it.
+const COMPILED: [(&str, &str); 5] = [
+    ("fipsee-daemon", "usr/bin/fipseed"),
+    ("fipsee", "usr/bin/fipsee"),
+    ("libfipsee0", "usr/lib/x86_64-linux-gnu/libfipsee.so.0"),
+    ("python3-fipsee", "usr/lib/python3/dist-packages/fipsee/_fipsee.abi3.so"),
+    ("fipsee-fio", "usr/lib/x86_64-linux-gnu/fio/fipsee.so"),
+];
+
+#[test]
+fn debug_packages_have_the_lines_of_what_is_installed() {
+    for (package, path) in COMPILED {
+        let files = packages("debug packages", &[package, &format!("{package}-dbgsym")]);
+        let [installed, debug] = files.as_slice() else { continue };
+        let directory = Scratch::new();
+        for file in [installed, debug] {
+            run(Command::new("dpkg-deb").arg("--extract").arg(file).arg(directory.path("")));
+        }
+        let file = directory.path(path);
+        let notes = run(Command::new("readelf").arg("--notes").arg(&file));
+        let id = notes.lines().find_map(|line| line.trim().strip_prefix("Build ID: ")).expect("a build id");
+        let symbols = directory.path("usr/lib/debug/.build-id").join(&id[..2]).join(format!("{}.debug", &id[2..]));
+        let has = |file: &Path, section: &str| {
+            let sections = run(Command::new("readelf").args(["--section-headers", "--wide"]).arg(file));
+            sections.split_whitespace().any(|word| word == section)
+        };
+        for section in [".debug_line", ".symtab"] {
+            assert!(has(&symbols, section) && !has(&file, section), "{package}: {section}");
+        }
+    }
+}
+
+#[test]
+fn every_package_has_licences_and_notices() {
+    for (package, _) in COMPILED {
+        let files = packages("licences", &[package]);
+        let [file] = files.as_slice() else { continue };
+        let directory = Scratch::new();
+        run(Command::new("dpkg-deb").arg("--extract").arg(file).arg(directory.path("")));
+        let documents = directory.path("usr/share/doc").join(package);
+        assert!(documents.join("copyright").exists() && documents.join("changelog.gz").exists(), "{package}");
+        // The fio engine is C and fio's own headers.
+        if package == "fipsee-fio" {
+            continue;
+        }
+        let notices = run(Command::new("gzip").args(["--decompress", "--stdout"]).arg(documents.join("THIRD-PARTY-NOTICES.gz")));
+        for text in ["\nrustix ", "\nthe standard library ", "Permission is hereby granted", "TERMS AND CONDITIONS FOR USE"] {
+            assert!(notices.contains(text), "{package}: no {text}");
+        }
+        // What is linked, and no more.
+        for (name, holder) in
+            [("landlock", &["fipsee", "fipsee-daemon"][..]), ("indicatif", &["fipsee"]), ("pyo3", &["python3-fipsee"])]
+        {
+            assert_eq!(notices.contains(&format!("\n{name} ")), holder.contains(&package), "{name} in {package}");
+        }
+    }
+}
+
+#[test]
+fn programs_name_their_version_and_commit() {
+    for program in ["fipsee", "fipseed"] {
+        let Some(path) = shipped("version", &format!("bin/{program}")) else { return };
+        let said = run(Command::new(path).arg("--version"));
+        let rest = said.strip_prefix(&format!("{program} {}", env!("CARGO_PKG_VERSION"))).expect("name and version");
+        // An archive of the sources has no commit.
+        if !Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.git").exists() {
+            continue;
+        }
+        let commit = rest.trim_end().strip_prefix(" (").and_then(|rest| rest.strip_suffix(')'));
+        let (commit, date) = commit.and_then(|commit| commit.split_once(' ')).unwrap_or_else(|| panic!("{said}"));
+        assert!(commit.len() >= 7 && commit.chars().all(|digit| digit.is_ascii_hexdigit()), "{said}");
+        assert!(date.len() == 10 && date.split('-').all(|part| part.parse::<u16>().is_ok()), "{said}");
+    }
+}
+
 #[test]
 fn packages_keep_the_rules_of_debian() {
-    let packages = packages("lintian", &PACKAGES);
+    let debug = COMPILED.map(|(package, _)| format!("{package}-dbgsym"));
+    let names: Vec<&str> = PACKAGES.into_iter().chain(debug.iter().map(String::as_str)).collect();
+    let packages = packages("lintian", &names);
     if packages.is_empty() || !has_program("lintian", "lintian") {
         return;
     }
@@ -306,6 +386,10 @@ fn manual_pages_are_correct() {
             Command::new("man").args(["--warnings", "--local-file"]).arg(&page).env("LC_ALL", "C.UTF-8").output().expect("man");
         assert!(man.status.success() && man.stderr.is_empty(), "{}: {}", page.display(), text_of(&man));
         run(Command::new("lexgrog").arg(&page));
+        let text = fs::read_to_string(&page).expect("a page");
+        for section in [".SH EXAMPLES\n", ".SH \"EXIT STATUS\"\n"] {
+            assert!(text.contains(section), "{} has no {section}", page.display());
+        }
         count += 1;
     }
     assert!(count > 10, "only {count} pages");

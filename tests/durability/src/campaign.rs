@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use fipsee_block::client::{AttachOptions, Blocking};
 
-use fipsee_oracle::content::{self, Found, Random, SECTOR_BYTES};
-use fipsee_oracle::daemon::{Daemon, Program};
+use fipsee_oracle::content::{self, Found, SECTOR_BYTES};
+use fipsee_oracle::daemon;
+use fipsee_testkit::{Daemon, Random};
 
 use crate::oracle::{Counts, DurabilityPoint, Oracle};
 use crate::record::Record;
@@ -68,29 +69,21 @@ pub enum Victim {
     Both,
 }
 
-/// What to do.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The program that this library is part of: daemon and writers are it, too.
     pub program: PathBuf,
-    /// A directory for the disk and the sockets.
     pub directory: PathBuf,
-    /// The writer.
     pub way: Way,
-    /// The disk.
     pub storage: Storage,
-    /// What is killed.
     pub victim: Victim,
-    /// How often.
     pub kills: u64,
-    /// What is random.
     pub seed: u64,
 }
 
 /// The oracle, its first objection, and the wake-up of those that wait for it.
 type Shared = (Mutex<(Oracle, Option<String>)>, Condvar);
 
-/// The oracle, shared by threads.
 #[derive(Clone)]
 struct Bench {
     oracle: Arc<Shared>,
@@ -155,9 +148,6 @@ struct Campaign<'a> {
 }
 
 /// Kill so many times, and compare each time.
-///
-/// # Errors
-/// Something was lost, or answered twice, or never.
 pub fn run(settings: &Settings) -> Result<Counts, String> {
     std::fs::create_dir_all(&settings.directory).map_err(|error| format!("{}: {error}", settings.directory.display()))?;
     // The guest has no write cache.
@@ -169,7 +159,7 @@ pub fn run(settings: &Settings) -> Result<Counts, String> {
         settings,
         bench: Bench { oracle: Arc::new(oracle) },
         random: Random(settings.seed),
-        daemon: Daemon::start(&Program::Own(settings.program.clone()), &settings.directory, &spec)?,
+        daemon: daemon::start(daemon::own(&settings.program), &settings.directory, &spec)?,
         writer: None,
     };
     let outcome = campaign.run();
@@ -194,7 +184,7 @@ impl Campaign<'_> {
         self.bench.wait("the writer goes on", |oracle| oracle.counts.completed >= target)?;
         match self.settings.victim {
             Victim::Daemon => {
-                self.daemon.kill_and_restart()?;
+                self.daemon.kill_and_begin()?;
                 self.check(false, false)
             }
             Victim::Client => {
@@ -206,7 +196,7 @@ impl Campaign<'_> {
             Victim::Both => {
                 // Signalled first: a writer that is still attaching would end by itself when its daemon is gone.
                 self.signal_writer()?;
-                self.daemon.kill_and_restart()?;
+                self.daemon.kill_and_begin()?;
                 self.await_killed_writer()?;
                 self.bench.lock().0.lose_cache();
                 self.check(true, false)?;
@@ -233,7 +223,7 @@ impl Campaign<'_> {
         let mut command = Command::new(&self.settings.program);
         let (way, socket) = match self.settings.way {
             Way::Library => ("library", self.daemon.socket()),
-            Way::VhostUser => ("vhost-user", self.daemon.vm_socket()),
+            Way::VhostUser => ("vhost-user", daemon::vm_socket(&self.daemon)),
         };
         command.args(["writer", way]).arg(socket);
         for number in [SECTOR_COUNT, token, self.random.below(u64::MAX)] {

@@ -31,14 +31,11 @@ struct Outstanding {
     covers: u64,
 }
 
-/// Numbers for the report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
-    /// Requests submitted.
     pub submitted: u64,
     /// Of those, writes that overlapped another in flight.
     pub overlapping: u64,
-    /// Completions.
     pub completed: u64,
     /// Of those, flushes and writes with FUA.
     pub hardened: u64,
@@ -60,7 +57,6 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct Oracle {
     point: DurabilityPoint,
-    /// What reads find.
     seen: Model,
     /// What outlives the cache.
     safe: Model,
@@ -75,7 +71,6 @@ pub struct Oracle {
     own_token: Token,
     /// The writer has ended in order.
     pub has_ended: bool,
-    /// For the report.
     pub counts: Counts,
 }
 
@@ -107,9 +102,6 @@ impl Oracle {
     }
 
     /// Take one record.
-    ///
-    /// # Errors
-    /// What is wrong with it: a completion too many, a failed request, data that cannot be there.
     pub fn receive(&mut self, record: Record) -> Result<(), String> {
         match record {
             Record::Submit { token, action, sector, count } => self.submit(token, action, sector, count),
@@ -241,9 +233,6 @@ impl Oracle {
     }
 
     /// It was read; all records until then were taken.
-    ///
-    /// # Errors
-    /// Something acknowledged is lost, or something is there that was never written.
     pub fn end_check(&mut self, token: Token, is_up: bool, found: &[Found]) -> Result<(), String> {
         self.counts.checked += found.len() as u64;
         let is_newest = |(found, newest): &(&Found, &Value)| **found == Found::Value(**newest);

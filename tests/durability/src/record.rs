@@ -6,26 +6,20 @@ use fipsee_oracle::content::Found;
 use fipsee_oracle::front::Action;
 use serde::{Deserialize, Serialize};
 
-/// Sectors of a read, at most.
 pub const MOST_READ: usize = 8;
 
-/// One line of the story.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Record {
     /// A request is about to be submitted.
     Submit {
         /// Its name; never used twice. For a write also the value that it leaves.
         token: u64,
-        /// What.
         action: Action,
-        /// First sector.
         sector: u64,
-        /// Sectors.
         count: u64,
     },
     /// A completion came.
     Done {
-        /// Of which request.
         token: u64,
         /// 0: it succeeded.
         status: u64,
@@ -42,9 +36,6 @@ pub enum Record {
 
 impl Record {
     /// The next record; `None` at the end.
-    ///
-    /// # Errors
-    /// Half a record, or bytes that are none.
     pub fn read(from: &mut impl BufRead) -> Result<Option<Self>, String> {
         let mut line = Vec::new();
         match from.read_until(b'\n', &mut line) {

@@ -5,16 +5,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fipsee_oracle::content::{self, Found, Random, SECTOR_BYTES, Value};
+use fipsee_oracle::content::{self, Found, SECTOR_BYTES, Value};
 use fipsee_oracle::front::guest::Setup as GuestSetup;
 use fipsee_oracle::front::library::Library;
 use fipsee_oracle::front::vhost_user::VhostUser;
 use fipsee_oracle::front::{Action, Front, Piece, Request, Waited};
+use fipsee_testkit::Random;
 
 use crate::campaign::Way;
 use crate::record::{MOST_READ, Record, RecordWriter};
 
-/// Requests in flight.
 const SLOTS: u64 = 32;
 /// Most sectors of one write, as a power of two.
 const MOST_SECTORS_LOG: u64 = 6;
@@ -23,14 +23,10 @@ const HOT_SECTORS: u64 = 256;
 /// Sectors of the buffer that each request has.
 const SLOT_SECTORS: u64 = 1 << MOST_SECTORS_LOG;
 
-/// How a writer goes on.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Sectors of the disk.
     pub sector_count: u64,
-    /// The first request's name.
     pub first_token: u64,
-    /// What is random.
     pub seed: u64,
 }
 
@@ -47,9 +43,6 @@ struct Writer {
 }
 
 /// Attach to disk `d` at that socket.
-///
-/// # Errors
-/// As the front says it.
 pub fn attach(way: Way, socket: &Path) -> Result<Box<dyn Front>, String> {
     let arena_bytes = SLOTS * SLOT_SECTORS * SECTOR_BYTES as u64;
     Ok(match way {
@@ -59,9 +52,6 @@ pub fn attach(way: Way, socket: &Path) -> Result<Box<dyn Front>, String> {
 }
 
 /// Write until the oracle closes our standard input, then wait for the last completion.
-///
-/// # Errors
-/// The daemon does not come back, or breaks the protocol.
 pub fn run(front: Box<dyn Front>, plan: Plan) -> Result<(), String> {
     let stop = Arc::new(AtomicBool::new(false));
     let is_over = Arc::clone(&stop);

@@ -8,9 +8,6 @@ pub fn path(target: &str) -> PathBuf {
 }
 
 /// The inputs in `text`.
-///
-/// # Errors
-/// The line that is none, counted from 1.
 pub fn unpack(text: &str) -> Result<Vec<Vec<u8>>, String> {
     let unpack_line = |(index, line): (usize, &str)| {
         let digits = line.as_bytes().chunks(2).map(|pair| {

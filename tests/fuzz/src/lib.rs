@@ -8,7 +8,6 @@ mod channel;
 mod control;
 pub mod corpus;
 mod fio;
-mod packed;
 mod reap;
 mod region;
 mod request;
@@ -35,7 +34,6 @@ pub const TARGETS: &[Target] = &[
     Target { name: "region", one: region::one, seeds: region::seeds },
     Target { name: "info", one: region::one_info, seeds: region::info_seeds },
     Target { name: "request", one: request::one, seeds: request::seeds },
-    Target { name: "packed", one: packed::one, seeds: packed::seeds },
     Target { name: "serve", one: serve::one, seeds: serve::seeds },
     Target { name: "reap", one: reap::one, seeds: reap::seeds },
     Target { name: "virtqueue", one: virtqueue::one, seeds: virtqueue::seeds },

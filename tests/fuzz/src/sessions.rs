@@ -36,6 +36,9 @@ const REPORT: u8 = 5;
 const TIME: u8 = 6;
 const STEPS: u8 = 8;
 
+/// The kind of a message that is a LIST.
+const LIST: u8 = 30;
+
 /// Workers, which serve nothing between two inputs.
 struct Fixture {
     workers: Vec<Worker<()>>,
@@ -138,9 +141,12 @@ impl<'a> Play<'a> {
     fn message(&mut self, client: u64, kind: u8, bytes: &mut &[u8]) {
         let [number, other] = take(bytes);
         let region = u16::from(number);
-        let message = match kind % 5 {
-            0 => Control::Hello { version_min: VERSION, version_max: VERSION + u16::from(number), features: other.into() },
-            1 => Control::Attach(Wanted {
+        let message = match (kind, kind % 5) {
+            (LIST, _) => {
+                Control::List { service: SERVICE - u16::from(other & 1), after: "echo"[..usize::from(number % 5)].to_owned() }
+            }
+            (_, 0) => Control::Hello { version_min: VERSION, version_max: VERSION + u16::from(number), features: other.into() },
+            (_, 1) => Control::Attach(Wanted {
                 service: SERVICE,
                 queue_count: u16::from(number % 4),
                 depth: u32::from(other % 16),
@@ -148,8 +154,8 @@ impl<'a> Play<'a> {
                 pool_bytes: u64::from(number) << 6,
                 name: "echo".to_owned(),
             }),
-            2 => Control::Register { region, access: u16::from(other & 7), length_bytes: u64::from(other >> 3) * 1024 },
-            3 => Control::Unregister { region },
+            (_, 2) => Control::Register { region, access: u16::from(other & 7), length_bytes: u64::from(other >> 3) * 1024 },
+            (_, 3) => Control::Unregister { region },
             _ => Control::Detach,
         };
         let files = self.files(u8::from(matches!(message, Control::Register { .. })));
@@ -243,6 +249,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         [attach(0, 1), vec![CONNECT, 1], say(1, 0, [0, 0]), say(1, 1, [1, 0x88]), vec![HANG_UP, 0], round.to_vec()].concat(),
         [vec![CONNECT, 0, CONNECT, 1, CONNECT, 1, TIME, 255], say(0, 0, [0, 0]), vec![TIME, 255]].concat(),
         [attach(0, 1), vec![7 | 2 << 3, 0], attach(1, 1), vec![7 | 3 << 3, 1], round.to_vec()].concat(),
+        [vec![CONNECT, 0], say(0, 0, [0, 8]), say(0, LIST, [0, 0]), say(0, LIST, [4, 0]), say(0, LIST, [0, 1])].concat(),
+        [attach(0, 1), say(0, LIST, [0, 0]), vec![CONNECT, 1], say(1, 0, [0, 0]), say(1, LIST, [0, 0])].concat(),
         [attach(0, 3), packet(3, &Control::Register { region: 2, access: 1, length_bytes: 4096 }.encode())].concat(),
     ]
 }

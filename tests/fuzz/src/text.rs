@@ -4,8 +4,8 @@ use fipsee_block::disk::DiskSpec;
 use fipsee_daemon::{admin, config};
 
 pub(crate) fn one_admin(bytes: &[u8]) {
-    if let Err(text) = admin::check(&String::from_utf8_lossy(bytes)) {
-        assert!(text.starts_with("cannot understand the request: ") && !text.contains(char::is_control), "{text:?}");
+    if let Err(answer) = admin::check(&String::from_utf8_lossy(bytes)) {
+        assert!(answer.starts_with("{\"error\":") && !answer.contains(char::is_control), "{answer:?}");
     }
 }
 
@@ -37,12 +37,14 @@ fn of(texts: &[&str]) -> Vec<Vec<u8>> {
 pub(crate) fn admin_seeds() -> Vec<Vec<u8>> {
     of(&[
         r#"{"request":"list"}"#,
-        r#"{"request":"info","disk":"a"}"#,
-        r#"{"request":"stat"}"#,
-        r#"{"request":"resize","disk":"a","size_bytes":1048576}"#,
-        r#"{"request":"attach","disk":"a","vhost_user":"/run/a"}"#,
-        r#"{"request":"detach","vhost_user":"/run/a"}"#,
-        r#"{"request":"reload"}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"disk.list"}"#,
+        r#"{"jsonrpc":"2.0","id":"x","method":"disk.info","params":{"disk":"a"}}"#,
+        r#"{"jsonrpc":"2.0","id":null,"method":"disk.add","params":{"spec":"a=file:,ro","path":"/a","allow_uids":[1],"allow_gids":[2],"allow_everyone":true,"vhost_user":["/run/a"],"file_passed":true}}"#,
+        r#"{"jsonrpc":"2.0","id":2,"method":"disk.set","params":{"disk":"a","allow_uids":[1],"shared":true}}"#,
+        r#"{"jsonrpc":"2.0","id":2,"method":"disk.resize","params":{"disk":"a","size_bytes":1048576}}"#,
+        r#"{"jsonrpc":"2.0","id":2,"method":"disk.attach","params":{"disk":"a","vhost_user":"/run/a"}}"#,
+        r#"{"jsonrpc":"2.0","method":"reload","params":{}}"#,
+        r#"[{"jsonrpc":"2.0","id":2,"method":"stat"}]"#,
     ])
 }
 
@@ -54,6 +56,11 @@ pub(crate) fn config_seeds() -> Vec<Vec<u8>> {
         "[[disk]]\nname = \"a\"\nspec = \"file:,size=1M\"\npath = \"/d,1\"\nvhost_user = \"/run/v\"\nallow_uids = [1]\n\
          allow_gids = [2]\nallow_everyone = true\n",
         "[[disk]]\nname = \"m\"\nspec = \"memory:64K,max=1G,thp,lock,ro\"\n",
+        "max_pool_bytes = \"1M\"\n[[disk]]\nname = \"k\"\nkind = \"file\"\npath = \"/d\"\nsize = \"1M\"\nblock = 4096\n\
+         direct = \"on\"\nread_only = true\nallow_users = [\"1\", 2]\nallow_groups = [\"disk\"]\n\
+         delay = { time = \"1ms\", random = \"1ms\" }\nerror = { every = 2, op = [\"read\", \"flush\"] }\n",
+        "[[disk]]\nname = \"k\"\nkind = \"memory\"\nsize = 0x1000\nmax = \"1G\"\npages = \"thp\"\nlock = true\n\
+         overcommit = true\npowercut = { survive = 3 }\n",
     ])
 }
 

@@ -13,6 +13,8 @@ union any_control {
 	struct fipsee_refused refused;
 	struct fipsee_register reg;
 	struct fipsee_region_id id;
+	struct fipsee_list list;
+	struct fipsee_listed listed;
 	uint8_t bytes[FIPSEE_MAX_MESSAGE_BYTES];
 };
 
@@ -30,6 +32,8 @@ static size_t length_of(uint64_t kind)
 	case FIPSEE_UNREGISTERED: return sizeof(struct fipsee_region_id);
 	case FIPSEE_DETACH:
 	case FIPSEE_DETACHED: return sizeof(struct fipsee_control_header);
+	case FIPSEE_LIST: return sizeof(struct fipsee_list);
+	case FIPSEE_LISTED: return sizeof(struct fipsee_listed);
 	default: return 0;
 	}
 }
@@ -73,14 +77,52 @@ static int all_zero(const uint8_t *bytes, size_t length)
 	return 1;
 }
 
-static int decode_attach(const union any_control *in, struct interop_control *out)
+/* The length of a name, which is UTF-8 and has zeroes behind it; -1: it is not so. */
+static int name_length(const uint8_t *name)
 {
 	size_t length = 0;
 
-	while (length < FIPSEE_MAX_NAME_BYTES && in->attach.name[length] != 0)
+	while (length < FIPSEE_MAX_NAME_BYTES && name[length] != 0)
 		length++;
-	if (!is_utf8(in->attach.name, length) ||
-	    !all_zero(in->attach.name + length, FIPSEE_MAX_NAME_BYTES - length))
+	return is_utf8(name, length) && all_zero(name + length, FIPSEE_MAX_NAME_BYTES - length) ? (int)length : -1;
+}
+
+static int decode_list(const union any_control *in, struct interop_control *out)
+{
+	int length = name_length(in->list.after);
+
+	if (length < 0 || in->list.reserved != 0)
+		return 0;
+	out->values[1] = in->list.service;
+	out->text_bytes = (uint32_t)length;
+	memcpy(out->text, in->list.after, (size_t)length);
+	return 1;
+}
+
+static int decode_listed(const union any_control *in, struct interop_control *out)
+{
+	uint32_t count = in->listed.count, index;
+
+	if (count > FIPSEE_MAX_LISTED || in->listed.more > 1)
+		return 0;
+	for (index = 0; index < count; index++)
+		if (name_length(in->listed.entries[index].name) < 0)
+			return 0;
+	if (!all_zero(in->bytes + offsetof(struct fipsee_listed, entries) + count * sizeof(struct fipsee_listed_entry),
+		      (FIPSEE_MAX_LISTED - count) * sizeof(struct fipsee_listed_entry)))
+		return 0;
+	out->values[1] = count;
+	out->values[2] = in->listed.more;
+	out->text_bytes = sizeof(in->listed.entries);
+	memcpy(out->text, in->listed.entries, sizeof(in->listed.entries));
+	return 1;
+}
+
+static int decode_attach(const union any_control *in, struct interop_control *out)
+{
+	int length = name_length(in->attach.name);
+
+	if (length < 0)
 		return 0;
 	out->values[1] = in->attach.service;
 	out->values[2] = in->attach.queue_count;
@@ -88,7 +130,7 @@ static int decode_attach(const union any_control *in, struct interop_control *ou
 	out->values[4] = in->attach.flags;
 	out->values[5] = in->attach.pool_bytes;
 	out->text_bytes = (uint32_t)length;
-	memcpy(out->text, in->attach.name, length);
+	memcpy(out->text, in->attach.name, (size_t)length);
 	return 1;
 }
 
@@ -145,6 +187,10 @@ static int decode_fields(const union any_control *in, struct interop_control *ou
 	case FIPSEE_UNREGISTERED:
 		out->values[1] = in->id.region;
 		return in->id.reserved == 0;
+	case FIPSEE_LIST:
+		return decode_list(in, out);
+	case FIPSEE_LISTED:
+		return decode_listed(in, out);
 	default:
 		return 1;
 	}
@@ -226,6 +272,15 @@ size_t interop_control_encode(const struct interop_control *in, uint8_t *into)
 	case FIPSEE_UNREGISTER:
 	case FIPSEE_UNREGISTERED:
 		out.id.region = (uint16_t)in->values[1];
+		break;
+	case FIPSEE_LIST:
+		out.list.service = (uint16_t)in->values[1];
+		memcpy(out.list.after, in->text, sizeof(out.list.after));
+		break;
+	case FIPSEE_LISTED:
+		out.listed.count = (uint16_t)in->values[1];
+		out.listed.more = (uint16_t)in->values[2];
+		memcpy(out.listed.entries, in->text, sizeof(out.listed.entries));
 		break;
 	default:
 		break;

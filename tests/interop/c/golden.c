@@ -43,6 +43,8 @@ static const struct fipsee_region_id unregistered = { HEADER(region_id, UNREGIST
 static const struct fipsee_control_header detach = HEADER(control_header, DETACH);
 static const struct fipsee_control_header detached = HEADER(control_header, DETACHED);
 
+static const struct fipsee_list list = { HEADER(list, LIST), FIPSEE_SERVICE_BLOCK, 0, { 'd', 'i', 's', 'k', '0' } };
+
 static const struct fipsee_region_header region_header = {
 	FIPSEE_REGION_MAGIC, FIPSEE_REGION_VERSION, 1, 1064960, FIPSEE_FEATURE_WORKER_CPU | FIPSEE_FEATURE_CHOICES, 16384,
 	1048576, { 0, 0 },
@@ -148,6 +150,18 @@ static const char *put_attached(uint8_t *into, size_t *length_bytes)
 	return put("attached", &attached, sizeof(attached), into, length_bytes);
 }
 
+static const char *put_listed(uint8_t *into, size_t *length_bytes)
+{
+	static const struct fipsee_listed_info disk1 = { 2097152, 4096, 0 }, disk2 = { 2048, 512, FIPSEE_LISTED_READ_ONLY };
+	struct fipsee_listed listed = {
+		HEADER(listed, LISTED), 2, 0, { { { 'd', 'i', 's', 'k', '1' }, { 0 } }, { { 'd', 'i', 's', 'k', '2' }, { 0 } } },
+	};
+
+	memcpy(listed.entries[0].service_info, &disk1, sizeof(disk1));
+	memcpy(listed.entries[1].service_info, &disk2, sizeof(disk2));
+	return put("listed", &listed, sizeof(listed), into, length_bytes);
+}
+
 /* The read-one request in slot 1 of a ring of 2, with the writer in its second lap. */
 static const char *put_slot(uint8_t *into, size_t *length_bytes)
 {
@@ -229,7 +243,7 @@ const char *interop_golden(size_t index, uint8_t *into, size_t *length_bytes)
 		STRUCTURE("attach-calls", attach_calls), STRUCTURE("call-info", calls),
 		STRUCTURE("refused", refused), STRUCTURE("register", reg), STRUCTURE("registered", registered),
 		STRUCTURE("unregister", unregister), STRUCTURE("unregistered", unregistered), STRUCTURE("detach", detach),
-		STRUCTURE("detached", detached), STRUCTURE("region-header", region_header),
+		STRUCTURE("detached", detached), STRUCTURE("list", list), STRUCTURE("region-header", region_header),
 		STRUCTURE("queue-entry", queue_entry), STRUCTURE("block-info", info), STRUCTURE("indirect-table", table),
 		PAYLOAD("request-read", read_one), PAYLOAD("request-write-fua", write_five),
 		PAYLOAD("request-read-indirect", read_indirect), PAYLOAD("request-flush", flush),
@@ -253,5 +267,7 @@ const char *interop_golden(size_t index, uint8_t *into, size_t *length_bytes)
 		return put_slot(into, length_bytes);
 	if (index == plain_count + 2)
 		return put_lap(into, length_bytes);
-	return index == plain_count + 3 ? put_cold_words(into, length_bytes) : NULL;
+	if (index == plain_count + 3)
+		return put_listed(into, length_bytes);
+	return index == plain_count + 4 ? put_cold_words(into, length_bytes) : NULL;
 }

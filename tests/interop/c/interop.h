@@ -21,7 +21,7 @@ const char *interop_golden(size_t index, uint8_t *into, size_t *length_bytes);
 struct interop_control {
 	uint64_t values[8];
 	uint32_t text_bytes;
-	uint8_t text[FIPSEE_MAX_REFUSAL_BYTES];
+	uint8_t text[FIPSEE_MAX_MESSAGE_BYTES];
 };
 
 /* 1: understood; 0: malformed. `bytes` has any alignment. */

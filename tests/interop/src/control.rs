@@ -1,8 +1,11 @@
 //! Control messages of Rust in the neutral form of C.
 
-use fipsee_ring::control::{Control, Refusal, RefusalCode, Wanted};
+use fipsee_ring::control::{Control, Page, Refusal, RefusalCode, Wanted};
 
 use crate::ffi::CControl;
+
+/// Where the entries of LISTED begin.
+const LISTED_ENTRIES: usize = 16;
 
 /// The number of a refusal code, as in a message.
 pub fn refusal_number(code: RefusalCode) -> u32 {
@@ -13,6 +16,7 @@ pub fn refusal_number(code: RefusalCode) -> u32 {
 /// `control` in the form that C gives and takes.
 pub fn neutral(control: &Control) -> CControl {
     let mut out = CControl::EMPTY;
+    let entries;
     let (fields, text): (Vec<u64>, &[u8]) = match control {
         Control::Hello { version_min, version_max, features } => {
             (vec![1, (*version_min).into(), (*version_max).into(), *features], &[])
@@ -33,6 +37,12 @@ pub fn neutral(control: &Control) -> CControl {
         Control::Unregistered { region } => (vec![9, (*region).into()], &[]),
         Control::Detach => (vec![10], &[]),
         Control::Detached => (vec![11], &[]),
+        Control::List { service, after } => (vec![12, (*service).into()], after.as_bytes()),
+        Control::Listed(Page { entries: listed, more }) => {
+            entries = control.encode()[LISTED_ENTRIES..].to_vec();
+            let count = u64::try_from(listed.len()).expect("few");
+            (vec![13, count, (*more).into()], &entries)
+        }
     };
     out.values[..fields.len()].copy_from_slice(&fields);
     out.text[..text.len()].copy_from_slice(text);

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use fipsee_block::wire::{CompletionEntry, MAX_PACKED};
 use fipsee_ring::Message;
-use fipsee_ring::control::MAX_REFUSAL_BYTES;
+use fipsee_ring::control::MAX_MESSAGE_BYTES;
 use fipsee_ring::tuning::Choices;
 
 /// Words of a message's fields.
@@ -19,8 +19,8 @@ pub struct CControl {
     pub values: [u64; 8],
     /// Bytes used of `text`.
     pub text_bytes: u32,
-    /// Name, text or service information.
-    pub text: [u8; MAX_REFUSAL_BYTES],
+    /// Name, text, service information or entries.
+    pub text: [u8; MAX_MESSAGE_BYTES],
 }
 
 /// The limits of a disk, as `RequestLimits`.
@@ -99,7 +99,7 @@ unsafe extern "C" {
 }
 
 impl CControl {
-    pub const EMPTY: Self = Self { values: [0; 8], text_bytes: 0, text: [0; MAX_REFUSAL_BYTES] };
+    pub const EMPTY: Self = Self { values: [0; 8], text_bytes: 0, text: [0; MAX_MESSAGE_BYTES] };
 }
 
 impl CParsed {

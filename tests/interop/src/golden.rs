@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use fipsee_block::packed::{Short, pack};
-use fipsee_block::wire::{self, ATTACH_READ_ONLY, BlockInfo, FLAG_FUA, FLAG_UNMAP, Operation, SERVICE_BLOCK, Segment, Status};
+use fipsee_block::wire::{
+    self, ATTACH_READ_ONLY, BlockInfo, FLAG_FUA, FLAG_UNMAP, LISTED_READ_ONLY, ListedInfo, Operation, SERVICE_BLOCK, Segment,
+    Status,
+};
 use fipsee_call::{SERVICE_CALLS, ServiceInfo};
 use fipsee_ring::Message;
 use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU, QueueGeometry, RegionLayout};
-use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, Refusal, RefusalCode, Wanted};
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, Listed, Page, Refusal, RefusalCode, Wanted};
 use fipsee_ring::cpu::StoreVariant;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::region::Region;
@@ -33,6 +36,16 @@ const INFO: BlockInfo = BlockInfo {
     capabilities: 31,
     identity: [0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f],
 };
+
+fn listed(name: &str, info: ListedInfo) -> Listed {
+    Listed { name: name.to_owned(), service_info: info.to_bytes() }
+}
+
+fn list() -> Page {
+    let disk1 = ListedInfo { sector_count: 2_097_152, block_bytes: 4096, flags: 0 };
+    let disk2 = ListedInfo { sector_count: 2048, block_bytes: 512, flags: LISTED_READ_ONLY };
+    Page { entries: vec![listed("disk1", disk1), listed("disk2", disk2)], more: false }
+}
 
 pub(crate) fn control() -> Vec<(&'static str, Vec<u8>)> {
     [
@@ -77,6 +90,8 @@ pub(crate) fn control() -> Vec<(&'static str, Vec<u8>)> {
         ("unregistered", Control::Unregistered { region: 1 }),
         ("detach", Control::Detach),
         ("detached", Control::Detached),
+        ("list", Control::List { service: SERVICE_BLOCK, after: "disk0".to_owned() }),
+        ("listed", Control::Listed(list())),
     ]
     .into_iter()
     .map(|(name, message)| (name, message.encode()))

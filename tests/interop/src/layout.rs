@@ -118,6 +118,10 @@ fn choices(table: &mut Table) {
         ("FEATURE_WORKER_CPU", channel::FEATURE_WORKER_CPU),
         ("FEATURE_SOLE_WRITER", wire::FEATURE_SOLE_WRITER),
         ("FEATURE_CHOICES", channel::FEATURE_CHOICES),
+        ("FEATURE_LIST", control::FEATURE_LIST),
+        ("MAX_LISTED", number(control::MAX_LISTED)),
+        ("LISTED_INFO_BYTES", number(control::LISTED_INFO_BYTES)),
+        ("LISTED_READ_ONLY", wire::LISTED_READ_ONLY.into()),
         ("FEATURES", wire::FEATURES),
     ];
     table.extend(features.map(|(name, value)| (name.to_owned(), value)));
@@ -196,6 +200,9 @@ fn control_structures(table: &mut Table) {
     structure::<packets::Attached>(table, "attached");
     structure::<packets::Register>(table, "register");
     structure::<packets::RegionId>(table, "region_id");
+    structure::<packets::List>(table, "list");
+    structure::<packets::ListedEntry>(table, "listed_entry");
+    structure::<packets::Listed>(table, "listed");
     let text = size_of::<packets::Refused>();
     fields::<packets::Refused>(table, "refused", text + control::MAX_REFUSAL_BYTES);
     put(table, "refused.text", text..text + control::MAX_REFUSAL_BYTES);
@@ -246,6 +253,7 @@ pub fn table() -> Table {
     region_structures(&mut table);
     block_structures(&mut table);
     fields::<BlockInfo>(&mut table, "block_info", control::SERVICE_INFO_BYTES);
+    structure::<wire::ListedInfo>(&mut table, "listed_info");
     fields::<ServiceInfo>(&mut table, "call_info", control::SERVICE_INFO_BYTES);
     crate::vm::layout(&mut table);
     table.sort();

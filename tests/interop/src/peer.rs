@@ -106,9 +106,6 @@ impl Peer {
     }
 
     /// Give the peer the CPU while the ring is full.
-    ///
-    /// # Errors
-    /// It ended.
     pub fn let_it_run(&mut self) -> Result<(), PeerGone> {
         std::thread::yield_now();
         match self.child.try_wait().expect("the child is ours") {
@@ -119,9 +116,6 @@ impl Peer {
 
     /// Wait for the next message, asleep if the mode says so. There is no timeout that could hide a lost wake-up: both
     /// sides would sleep, the alarm would end the peer, and that is reported.
-    ///
-    /// # Errors
-    /// The peer ended and left no message.
     pub fn wait_for_message(&mut self) -> Result<(), PeerGone> {
         let mut backoff = Backoff::new(self.setup.wait, Duration::from_micros(20));
         let mut looks = 0_u32;
@@ -161,12 +155,8 @@ impl Peer {
             rustix::io::read(&self.our_doorbell, &mut rings).expect("the doorbell was rung");
             return Ok(());
         }
-        self.child.wait().map(PeerGone).map_or_else(
-            |error| panic!("cannot wait for the peer: {error}"),
-            |gone| {
-                if self.reader.has_message() { Ok(()) } else { Err(gone) }
-            },
-        )
+        let gone = PeerGone(self.end());
+        if self.reader.has_message() { Ok(()) } else { Err(gone) }
     }
 
     /// Wait until the peer ends by itself.

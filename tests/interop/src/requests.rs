@@ -48,9 +48,6 @@ impl Memory {
     }
 
     /// Have both languages look at `message`, a request to the disk that `info` describes. What they agree on.
-    ///
-    /// # Errors
-    /// The status that both give.
     pub fn parse_in_both(&self, message: &Message, info: &BlockInfo, scratch: &mut Scratch) -> Result<Request, Status> {
         let (spans, c) = (&mut scratch.spans, &mut scratch.c);
         let limits = RequestLimits::new(info, false);
@@ -93,7 +90,7 @@ impl Memory {
 /// What parsing needs and can be reused.
 #[derive(Debug)]
 pub struct Scratch {
-    spans: Vec<Span>,
+    pub spans: Vec<Span>,
     c: CParsed,
 }
 

@@ -8,7 +8,7 @@ use fipsee_interop::random::Random;
 use fipsee_interop::requests::{Memory, Scratch};
 use fipsee_ring::Message;
 use fipsee_ring::channel::RegionLayout;
-use fipsee_ring::control::{Control, Refusal, RefusalCode, Wanted};
+use fipsee_ring::control::{Control, Listed, Page, Refusal, RefusalCode, Wanted};
 use fipsee_ring::region::Region;
 
 const INPUTS: u32 = 250_000;
@@ -26,7 +26,7 @@ fn text(random: &mut Random, most_bytes: usize) -> String {
 
 fn control(random: &mut Random) -> Control {
     let (a, b, c) = (random.half(), random.half(), random.word());
-    match random.below(11) {
+    match random.below(13) {
         0 => Control::Hello { version_min: a, version_max: b, features: random.number() },
         1 => Control::Welcome {
             version: a,
@@ -58,6 +58,15 @@ fn control(random: &mut Random) -> Control {
         7 => Control::Unregister { region: a },
         8 => Control::Unregistered { region: a },
         9 => Control::Detach,
+        10 => Control::List { service: a, after: text(random, 80) },
+        11 => {
+            let mut listed = || {
+                let mut service_info = [0; 16];
+                random.fill(&mut service_info);
+                Listed { name: text(random, 80), service_info }
+            };
+            Control::Listed(Page { entries: (0..c % 8).map(|_| listed()).collect(), more: b & 1 == 1 })
+        }
         _ => Control::Detached,
     }
 }

@@ -1,49 +1,14 @@
 //! Content that names itself: each sector holds the id of its write and its own number, and every other byte follows from these.
 //! What is torn inside a sector, or is in another sector's place, is none of them.
 
-/// Bytes of a sector.
+use fipsee_testkit::random::{STEP, mix};
+
 pub const SECTOR_BYTES: usize = 512;
 const WORDS: usize = SECTOR_BYTES / 8;
 const MAGIC: u64 = u64::from_le_bytes(*b"oracle!\n");
-/// Odd, so that no two words of a sector are the same.
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// splitmix64's last step: mixes all bits.
-const fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
-}
-
-/// A random sequence, the same for the same seed.
-#[derive(Clone, Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next number.
-    pub const fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(STEP);
-        mix(self.0)
-    }
-
-    /// The next number below `end`.
-    ///
-    /// # Panics
-    /// When `end` is 0.
-    pub const fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    /// True in so many of a hundred cases.
-    pub const fn percent(&mut self, share: u64) -> bool {
-        self.below(100) < share
-    }
-}
-
 /// What a sector holds: 0 for zeroes, else the id of the write it came with.
 pub type Value = u32;
 
-/// What was found in a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Found {
     /// Zeroes, or a whole sector of a write that belongs there.
@@ -80,7 +45,6 @@ pub fn fill(into: &mut [u8], value: Value, first: u64) {
 }
 
 /// The content of the sector of this number.
-#[must_use]
 pub fn identify(bytes: &[u8; SECTOR_BYTES], sector: u64) -> Found {
     let words = bytes.as_chunks::<8>().0;
     let at = |index: usize| u64::from_le_bytes(words[index]);
@@ -100,7 +64,6 @@ pub fn identify(bytes: &[u8; SECTOR_BYTES], sector: u64) -> Found {
 
 /// Is each word of the sector of this number one that it would have by one of `values`? A read that overlaps a write may find
 /// parts of both.
-#[must_use]
 pub fn is_mixed_of(bytes: &[u8; SECTOR_BYTES], sector: u64, values: &[Value]) -> bool {
     let expected = |value: Value, index: u64| match value {
         0 => 0,

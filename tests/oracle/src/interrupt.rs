@@ -8,9 +8,6 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 /// From now on these signals are only noted.
-///
-/// # Errors
-/// The kernel does not allow it.
 pub fn arm() -> Result<(), String> {
     let flag = FLAG.get_or_init(Arc::default);
     for signal in [SIGINT, SIGTERM] {
@@ -21,8 +18,6 @@ pub fn arm() -> Result<(), String> {
     Ok(())
 }
 
-/// # Errors
-/// A signal came.
 pub fn check() -> Result<(), String> {
     if FLAG.get().is_some_and(|flag| flag.load(Ordering::Relaxed)) { Err("interrupted".to_owned()) } else { Ok(()) }
 }

@@ -1,6 +1,7 @@
 //! The loss that an independent client found (issue 14): one large write and small ones into its last pages, all in flight together.
 
-use crate::content::Random;
+use fipsee_testkit::Random;
+
 use crate::front::Action;
 use crate::interrupt;
 use crate::model::Kind;
@@ -12,10 +13,6 @@ const LARGE_SECTORS: u64 = 32768;
 const SMALL: u64 = 60;
 const PAGE_SECTORS: u64 = 8;
 
-/// Do it so often.
-///
-/// # Errors
-/// A violation, with round and seed.
 pub fn run(site: &mut Site<'_>, rounds: u64, seed: u64) -> Result<Counts, String> {
     let mut runner = Runner::new(site.front, site.forgives);
     let mut random = Random(seed);

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::daemon::{Daemon, Program};
+use fipsee_testkit::Daemon;
+
+use crate::daemon;
 use crate::front::Front;
 use crate::front::guest::Setup as GuestSetup;
 use crate::front::library::Library;
@@ -20,7 +22,6 @@ const DEPTH: u32 = 64;
 /// Bytes of a slow disk, of which a few pages are used.
 const SLOW_BYTES: u64 = 1 << 20;
 
-/// How requests reach the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum FrontKind {
     /// The Rust library.
@@ -36,46 +37,34 @@ pub enum FrontKind {
 }
 
 impl FrontKind {
-    /// All of them.
     pub const ALL: [Self; 5] = [Self::Library, Self::VhostUser, Self::Rings, Self::Mount, Self::MountDirect];
 
     /// Does it need the program that mounts?
-    #[must_use]
     pub const fn is_mount(self) -> bool {
         matches!(self, Self::Mount | Self::MountDirect)
     }
 }
 
-/// What a run is made of.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// This program: its hidden commands are the daemon and the slow file.
     pub own: PathBuf,
-    /// Another daemon.
     pub daemon: Option<PathBuf>,
-    /// The program that mounts.
     pub fipsee: Option<PathBuf>,
-    /// Below the disk.
     pub storage: Kind,
-    /// Above it.
     pub front: FrontKind,
     /// More options of the disk: `block=512,direct=on`.
     pub disk: String,
-    /// Size of the disk.
     pub size_bytes: u64,
-    /// Queues of the client.
     pub queues: u16,
-    /// The folder of images.
     pub folder: PathBuf,
     /// Loop devices bypass the page cache of their file.
     pub direct_loop: bool,
-    /// Compare on when requests fail.
     pub forgives: bool,
 }
 
 impl Setup {
     /// The library on this storage, with the usual disk.
-    #[must_use]
     pub fn new(own: &Path, storage: Kind, folder: &Path) -> Self {
         Self {
             own: own.to_owned(),
@@ -92,30 +81,22 @@ impl Setup {
         }
     }
 
-    /// In words, for reports.
-    #[must_use]
     pub fn describe(&self) -> String {
         let loops = if self.direct_loop { ", loop with direct I/O" } else { "" };
         format!("{:?} on {:?} ({}{loops})", self.front, self.storage, self.disk)
     }
 
-    fn program(&self) -> Program {
-        self.daemon.clone().map_or_else(|| Program::Own(self.own.clone()), Program::Other)
+    fn program(&self) -> Vec<String> {
+        self.daemon.as_ref().map_or_else(|| daemon::own(&self.own), |other| vec![other.to_string_lossy().into_owned()])
     }
 
     /// Make storage, daemon and front, and do it there.
-    ///
-    /// # Errors
-    /// A violation, or what could not be made; with the daemon's log.
     pub fn run(&self, act: &mut dyn FnMut(&mut Site<'_>) -> Result<Counts, String>) -> Result<Counts, String> {
         let storage = Storage::new(self.storage, &self.folder, self.size_bytes, self.direct_loop)?;
         self.run_on(storage.folder(), &storage.spec(&self.disk), Some(&storage), act)
     }
 
     /// The daemon is killed with writes to slow storage in flight. `on_ext4`: the disk is a file there, not the device.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
     pub fn late_writes(&self, kills: u64, on_ext4: bool, seed: u64) -> Result<Counts, String> {
         let slow = Slow::new(&self.own, &self.folder, SLOW_BYTES, on_ext4, seed)?;
         let settings = Settings::for_late_writes(kills, seed);
@@ -129,7 +110,7 @@ impl Setup {
         storage: Option<&Storage>,
         act: &mut dyn FnMut(&mut Site<'_>) -> Result<Counts, String>,
     ) -> Result<Counts, String> {
-        let mut daemon = Daemon::start(&self.program(), folder, spec)?;
+        let mut daemon = daemon::start(self.program(), folder, spec)?;
         let mut front = self.open(&daemon, folder)?;
         let outcome = act(&mut Site { front: front.as_mut(), daemon: &mut daemon, storage, forgives: self.forgives });
         drop(front);
@@ -141,9 +122,9 @@ impl Setup {
             FrontKind::Library => Box::new(Library::attach(&daemon.socket(), self.queues, DEPTH, ARENA_BYTES)?),
             FrontKind::VhostUser => {
                 let guest = GuestSetup { queues: self.queues, arena_bytes: ARENA_BYTES, write_cache: true };
-                Box::new(VhostUser::start(&daemon.vm_socket(), guest)?)
+                Box::new(VhostUser::start(&daemon::vm_socket(daemon), guest)?)
             }
-            FrontKind::Rings => Box::new(Rings::start(&daemon.vm_socket(), self.queues, ARENA_BYTES)?),
+            FrontKind::Rings => Box::new(Rings::start(&daemon::vm_socket(daemon), self.queues, ARENA_BYTES)?),
             FrontKind::Mount | FrontKind::MountDirect => {
                 let fipsee = self.fipsee.as_ref().ok_or("no program that mounts; run `cargo xtask dist`, or give --fipsee")?;
                 let file = folder.join("mounted");

@@ -4,23 +4,23 @@
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+
+use fipsee_testkit::Scratch;
+use fipsee_testkit::process::Guard;
+use fipsee_testkit::system::{Loop, Mounted, run};
 
 use crate::slow_file::NAME;
-use crate::storage::{Loop, Mounted, Scratch, run};
 
-/// The process of a mount that the oracle started, and what it mounted.
+/// The process of a mount that the oracle started, and what it mounted: unmounted, it ends by itself.
 #[derive(Debug)]
 pub struct Server {
-    mounted: Option<Mounted>,
-    child: Child,
+    _mounted: Mounted,
+    _child: Guard,
 }
 
 impl Server {
     /// Start `command`, which mounts something at `place` and then prints a line.
-    ///
-    /// # Errors
-    /// What it says.
     pub fn start(command: &mut Command, place: &Path) -> Result<Self, String> {
         // A group of its own: a SIGINT from the terminal is for us, and we end it.
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -35,15 +35,7 @@ impl Server {
             let _ = child.wait();
             return Err(format!("{command:?} failed: {}", text.trim()));
         }
-        Ok(Self { mounted: Some(Mounted::by_other(place.to_owned())), child })
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.mounted = None; // unmounted, it ends by itself
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        Ok(Self { _mounted: Mounted::by_other(place.to_owned()), _child: Guard(child) })
     }
 }
 
@@ -60,11 +52,8 @@ pub struct Slow {
 
 impl Slow {
     /// Make it in `folder`, of so many bytes. `own`: this program. `on_ext4`: a file on the device.
-    ///
-    /// # Errors
-    /// As the tools say it.
     pub fn new(own: &Path, folder: &Path, size_bytes: u64, on_ext4: bool, seed: u64) -> Result<Self, String> {
-        let scratch = Scratch::new(folder, "slow")?;
+        let scratch = Scratch::within(folder);
         let (image, place) = (scratch.path("image"), scratch.path("below"));
         let text = |error: std::io::Error| format!("{}: {error}", image.display());
         let device_bytes = if on_ext4 { 2 * size_bytes + (16 << 20) } else { size_bytes };
@@ -89,15 +78,13 @@ impl Slow {
     }
 
     /// The disk in the words of the daemon.
-    #[must_use]
     pub fn spec(&self, options: &str) -> String {
         let size = self.file_size.map_or_else(String::new, |size| format!(",size={size}"));
         format!("file:{}{size},{options}", self.path.display())
     }
 
     /// Room for sockets and logs.
-    #[must_use]
     pub fn folder(&self) -> &Path {
-        self.scratch.folder()
+        &self.scratch.0
     }
 }

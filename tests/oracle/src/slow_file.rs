@@ -6,13 +6,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
+use fipsee_testkit::Random;
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
     LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, Session,
     WriteFlags,
 };
-
-use crate::content::Random;
 
 /// The name of the file in its folder.
 pub const NAME: &str = "slow";
@@ -139,9 +138,6 @@ impl Filesystem for SlowFile {
 }
 
 /// Serve such a file of zeroes in `folder` until that is unmounted; says "ready".
-///
-/// # Errors
-/// It cannot be mounted.
 pub fn serve(folder: &Path, content: Vec<u8>, seed: u64) -> Result<(), String> {
     let file = SlowFile { bytes: Arc::new(Mutex::new(content)), random: Mutex::new(Random(seed)) };
     let mut config = Config::default();

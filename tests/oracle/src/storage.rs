@@ -4,19 +4,16 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
+use fipsee_testkit::Scratch;
+use fipsee_testkit::system::{Loop, Mounted, find_program, run};
 use rustix::fs::{Advice, fadvise, statvfs};
 
 /// Bytes of the image below a file system: XFS wants 300 MiB.
 const IMAGE_BYTES: u64 = 640 << 20;
 /// So much must be free for images in memory to be the default.
 const WANTED_BYTES: u64 = 1 << 30;
-/// How long something may be busy that was just released.
-const BUSY_FOR: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// The place of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -41,7 +38,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
     pub const ALL: [Self; 8] =
         [Self::Folder, Self::Ext4, Self::Xfs, Self::Btrfs, Self::Tmpfs, Self::Loop512, Self::Loop4096, Self::Ext4On4096];
 
@@ -54,8 +50,6 @@ impl Kind {
         }
     }
 
-    /// Is the disk a block device?
-    #[must_use]
     pub const fn is_device(self) -> bool {
         matches!(self, Self::Loop512 | Self::Loop4096)
     }
@@ -65,7 +59,6 @@ impl Kind {
     }
 
     /// Why this machine does not have it.
-    #[must_use]
     pub fn missing(self) -> Option<String> {
         if self == Self::Folder {
             return None;
@@ -74,150 +67,18 @@ impl Kind {
             return Some("needs root, to mount".to_owned());
         }
         let programs = ["losetup", "mount", "umount"].into_iter().chain(self.make().map(|words| words[0]));
-        let absent = programs.filter(|program| !is_installed(program)).map(|program| format!("{program} is not installed"));
+        let absent =
+            programs.filter(|program| find_program(program).is_none()).map(|program| format!("{program} is not installed"));
         let control = (!Path::new("/dev/loop-control").exists()).then(|| "there are no loop devices here".to_owned());
         absent.chain(control).next()
     }
 }
 
-fn is_installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
-    folders.any(|folder| folder.join(program).is_file())
-}
-
 /// The default folder of images: memory, if there is room.
-#[must_use]
 pub fn default_folder() -> PathBuf {
     let memory = Path::new("/dev/shm");
     let room = statvfs(memory).map_or(0, |status| status.f_bavail * status.f_frsize);
     if room > WANTED_BYTES { memory.to_owned() } else { std::env::temp_dir() }
-}
-
-/// Run a command to its successful end; its output.
-///
-/// # Errors
-/// What it printed.
-pub fn run(command: &mut Command) -> Result<String, String> {
-    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("cannot run {command:?}: {error}"))?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    if output.status.success() {
-        Ok(text(&output.stdout))
-    } else {
-        Err(format!("{command:?} failed with {}: {}", output.status, text(&output.stderr)))
-    }
-}
-
-/// Again and again while it is busy.
-fn persist(mut action: impl FnMut() -> Result<String, String>) -> Result<String, String> {
-    let deadline = Instant::now() + BUSY_FOR;
-    loop {
-        match action() {
-            // tidy: allow sleep, nothing notifies when the kernel has let go
-            Err(error) if error.contains("busy") && Instant::now() < deadline => std::thread::sleep(PAUSE),
-            outcome => return outcome,
-        }
-    }
-}
-
-/// A loop device over a file.
-#[derive(Debug)]
-pub struct Loop(PathBuf);
-
-impl Loop {
-    /// Attach. `direct`: past the page cache of the file, where the kernel can.
-    ///
-    /// # Errors
-    /// As losetup says it.
-    pub fn new(file: &Path, sector_bytes: u32, direct: bool) -> Result<Self, String> {
-        let mut command = Command::new("losetup");
-        command.args(["--find", "--show", "--sector-size"]).arg(sector_bytes.to_string());
-        command.arg(if direct { "--direct-io=on" } else { "--direct-io=off" }).arg(file);
-        Ok(Self(run(&mut command)?.into()))
-    }
-
-    /// The device.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        if let Err(error) = persist(|| run(Command::new("losetup").arg("-d").arg(&self.0))) {
-            eprintln!("error: {error}");
-        }
-    }
-}
-
-/// A mounted file system.
-#[derive(Debug)]
-pub struct Mounted(PathBuf);
-
-impl Mounted {
-    /// Mount.
-    ///
-    /// # Errors
-    /// As mount says it.
-    pub fn new(arguments: &[&str], device: &Path, place: PathBuf) -> Result<Self, String> {
-        std::fs::create_dir_all(&place).map_err(|error| format!("{}: {error}", place.display()))?;
-        run(Command::new("mount").args(arguments).arg(device).arg(&place))?;
-        Ok(Self(place))
-    }
-
-    /// Something that another program mounts there.
-    #[must_use]
-    pub const fn by_other(place: PathBuf) -> Self {
-        Self(place)
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        if let Err(error) = persist(|| run(Command::new("umount").arg(&self.0)))
-            && !error.contains("not mounted")
-        {
-            eprintln!("error: {error}");
-            let _ = run(Command::new("umount").arg("-l").arg(&self.0));
-        }
-    }
-}
-
-/// A folder that is removed with its content.
-#[derive(Debug)]
-pub struct Scratch(PathBuf);
-
-impl Scratch {
-    /// A new one in `parent`.
-    ///
-    /// # Errors
-    /// As the system says it.
-    pub fn new(parent: &Path, name: &str) -> Result<Self, String> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = parent.join(format!("fipsee-oracle-{}-{number}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(Self(path))
-    }
-
-    /// A path in it.
-    #[must_use]
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    /// The folder.
-    #[must_use]
-    pub fn folder(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// The storage of one disk. Fields are dropped in this order.
@@ -233,11 +94,8 @@ pub struct Storage {
 
 impl Storage {
     /// Make it in `folder`. `direct_loop`: loop devices go past the page cache of their file.
-    ///
-    /// # Errors
-    /// As the tools and the system say it.
     pub fn new(kind: Kind, folder: &Path, size_bytes: u64, direct_loop: bool) -> Result<Self, String> {
-        let scratch = Scratch::new(folder, &format!("{kind:?}").to_lowercase())?;
+        let scratch = Scratch::within(folder);
         let image = scratch.path("image");
         let (path, mounted, device) = match kind {
             Kind::Folder => (scratch.path("disk"), None, None),
@@ -262,26 +120,20 @@ impl Storage {
         Ok(Self { kind, path, size_bytes, _mounted: mounted, _device: device, scratch })
     }
 
-    /// What it is.
-    #[must_use]
     pub const fn kind(&self) -> Kind {
         self.kind
     }
 
     /// Room for sockets and logs.
-    #[must_use]
     pub fn folder(&self) -> &Path {
-        self.scratch.folder()
+        &self.scratch.0
     }
 
-    /// The file or device.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// The disk in the words of the daemon, with more options: `block=512,direct=on`.
-    #[must_use]
     pub fn spec(&self, options: &str) -> String {
         let size = if self.kind.is_device() { String::new() } else { format!(",size={}", self.size_bytes) };
         let comma = if options.is_empty() { "" } else { "," };
@@ -289,18 +141,12 @@ impl Storage {
     }
 
     /// Drop what the page cache has of the file and is clean.
-    ///
-    /// # Errors
-    /// As the system says it.
     pub fn drop_cache(&self) -> Result<(), String> {
         let file = File::open(&self.path).map_err(|error| format!("{}: {error}", self.path.display()))?;
         fadvise(&file, 0, None, Advice::DontNeed).map_err(|error| format!("{}: {error}", self.path.display()))
     }
 
     /// Read a part of the file as a backup does, through the page cache. Nothing is known of what it finds.
-    ///
-    /// # Errors
-    /// As the system says it.
     pub fn read_outside(&self, offset_bytes: u64, length_bytes: usize) -> Result<(), String> {
         let text = |error: std::io::Error| format!("{}: {error}", self.path.display());
         let file = File::open(&self.path).map_err(text)?;

@@ -8,16 +8,11 @@ use fipsee_oracle::setup::{FrontKind, Setup};
 use fipsee_oracle::storage::{Kind, default_folder};
 use fipsee_oracle::workload::{self, Counts, Runner, Settings, read_all};
 use fipsee_oracle::{content, scenario};
+use fipsee_testkit::{Random, assert_says, skip};
 
 const REQUESTS: u64 = 700;
 const WRITE_BYTES: u64 = 160 << 20;
 const SIZE_BYTES: u64 = 24 << 20;
-
-/// Report to `cargo xtask test`, past libtest's capture, that a check could not run here.
-fn skip(what: &str, reason: &str) {
-    let line = format!("fipsee-skip: oracle {what}: {reason}\n");
-    std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes()).expect("standard error is open");
-}
 
 /// The program that mounts, if it was built.
 fn fipsee() -> Option<PathBuf> {
@@ -30,7 +25,7 @@ fn fipsee() -> Option<PathBuf> {
 /// A disk on this storage; `None`, with a message, where this machine does not have it.
 fn setup(storage: Kind) -> Option<Setup> {
     if let Some(reason) = storage.missing() {
-        skip(&format!("{storage:?}"), &reason);
+        skip(&format!("oracle {storage:?}"), &reason);
         return None;
     }
     // A file system that is there, whatever it is, for what needs none of its own.
@@ -63,44 +58,24 @@ fn storage_keeps_to_the_model(storage: Kind, disks: &[&str]) {
     }
 }
 
-#[test]
-fn file_of_this_machine_holds_what_it_may() {
-    storage_keeps_to_the_model(Kind::Folder, &["block=512", "block=512,direct=off"]);
+macro_rules! storages {
+    ($($name:ident: $storage:ident, $disks:expr;)+) => {
+        $(#[test]
+        fn $name() {
+            storage_keeps_to_the_model(Kind::$storage, &$disks);
+        })+
+    };
 }
 
-#[test]
-fn ext4_holds_what_it_may() {
-    storage_keeps_to_the_model(Kind::Ext4, &["block=512", "block=4096"]);
-}
-
-#[test]
-fn xfs_holds_what_it_may() {
-    storage_keeps_to_the_model(Kind::Xfs, &["block=512"]);
-}
-
-#[test]
-fn btrfs_holds_what_it_may() {
-    storage_keeps_to_the_model(Kind::Btrfs, &["block=512"]);
-}
-
-#[test]
-fn tmpfs_holds_what_it_may() {
-    storage_keeps_to_the_model(Kind::Tmpfs, &["block=512"]);
-}
-
-#[test]
-fn device_of_small_sectors_holds_what_it_may() {
-    storage_keeps_to_the_model(Kind::Loop512, &["block=512"]);
-}
-
-#[test]
-fn device_of_large_sectors_holds_what_it_may() {
-    storage_keeps_to_the_model(Kind::Loop4096, &["block=4096", "block=512"]);
-}
-
-#[test]
-fn ext4_on_large_sectors_holds_what_it_may() {
-    storage_keeps_to_the_model(Kind::Ext4On4096, &["block=512"]);
+storages! {
+    file_of_this_machine_holds_what_it_may: Folder, ["block=512", "block=512,direct=off"];
+    ext4_holds_what_it_may: Ext4, ["block=512", "block=4096"];
+    xfs_holds_what_it_may: Xfs, ["block=512"];
+    btrfs_holds_what_it_may: Btrfs, ["block=512"];
+    tmpfs_holds_what_it_may: Tmpfs, ["block=512"];
+    device_of_small_sectors_holds_what_it_may: Loop512, ["block=512"];
+    device_of_large_sectors_holds_what_it_may: Loop4096, ["block=4096", "block=512"];
+    ext4_on_large_sectors_holds_what_it_may: Ext4On4096, ["block=512"];
 }
 
 #[test]
@@ -110,13 +85,13 @@ fn every_front_finds_what_it_may() {
     for front in [FrontKind::VhostUser, FrontKind::Rings, FrontKind::Mount, FrontKind::MountDirect] {
         if front.is_mount() && setup.fipsee.is_none() {
             skip(
-                &format!("{front:?}"),
+                &format!("oracle {front:?}"),
                 "needs what ships; run `cargo xtask test`, or `cargo xtask dist` and set FIPSEE_DIST=target/dist",
             );
             continue;
         }
         if front.is_mount() && !Path::new("/dev/fuse").exists() {
-            skip(&format!("{front:?}"), "there is no /dev/fuse here; modprobe fuse");
+            skip(&format!("oracle {front:?}"), "there is no /dev/fuse here; modprobe fuse");
             continue;
         }
         // Through a mount each is many times as slow.
@@ -149,7 +124,7 @@ fn killed_daemons_leave_what_they_may() {
 fn late_writes_of_a_killed_daemon_undo_nothing() {
     let Some(setup) = setup(Kind::Loop4096) else { return };
     if !Path::new("/dev/fuse").exists() {
-        return skip("late writes", "there is no /dev/fuse here; modprobe fuse");
+        return skip("oracle late writes", "there is no /dev/fuse here; modprobe fuse");
     }
     let counts = setup.late_writes(4, false, 1).unwrap_or_else(|error| panic!("{error}"));
     assert!(counts.kills == 4 && counts.in_flight_at_kills > 4, "{counts}");
@@ -162,7 +137,7 @@ fn sector_that_holds_another_writes_bytes_is_reported() {
     let setup = Setup { disk: "block=512,direct=off".to_owned(), ..setup };
     let outcome = setup.run(&mut |site| {
         let mut runner = Runner::new(site.front, false);
-        let mut random = content::Random(1);
+        let mut random = Random(1);
         runner.begin(&mut random, Action::Write { fua: false }, 100, 50)?;
         runner.publish();
         runner.submit_and_wait(Action::Flush)?;
@@ -176,7 +151,5 @@ fn sector_that_holds_another_writes_bytes_is_reported() {
         Ok(runner.counts)
     });
     let error = outcome.expect_err("a sector is wrong");
-    for part in ["1 sectors between 120 and 120", "write 7; allowed: write 1", "1: Write of sectors 100..150"] {
-        assert!(error.contains(part), "'{part}' is not in: {error}");
-    }
+    assert_says(&error, &["1 sectors between 120 and 120", "write 7; allowed: write 1", "1: Write of sectors 100..150"]);
 }

@@ -3,8 +3,6 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::Parser;
-use fipsee_daemon::config::Arguments;
 use fipsee_daemon::services::Entry;
 use fipsee_serve::Needs;
 use fipsee_service::Sums;
@@ -15,11 +13,5 @@ const SUMS: Entry = Entry {
 };
 
 fn main() -> ExitCode {
-    match fipsee_daemon::start_with(Arguments::parse(), &[SUMS]) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    fipsee_daemon::program(&[SUMS])
 }

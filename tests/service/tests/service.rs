@@ -143,7 +143,7 @@ fn what_the_service_declares_is_let_through_and_shown_and_nothing_else_is() {
     let mut client = Client::attach(&daemon.socket());
     assert_eq!(client.ask(1, 0), (0, 0), "getpriority, which it has declared");
     assert_eq!(client.ask(2, 1), (0, u64::from(libc::EPERM.unsigned_abs())), "getsid, which it has not");
-    let stat = daemon.admin(&serde_json::json!({ "request": "stat" }));
+    let stat = daemon.admin(&serde_json::json!({ "method": "stat" }));
     assert_eq!(stat["sums"]["calls"], 2, "{stat}");
     assert_eq!((stat["queues"].as_array().map(Vec::len), stat["workers"].as_array().map(Vec::len)), (Some(0), Some(2)), "{stat}");
 }

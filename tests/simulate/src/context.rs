@@ -31,7 +31,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Context {
     /// A new lifetime's, the disk's numbers drawn from `rng`; `traced`: keep a line for each step.
-    #[must_use]
     pub(crate) fn new(variant: Option<Variant>, rng: Rng, traced: bool) -> Arc<Self> {
         Arc::new(Self {
             variant,
@@ -46,7 +45,6 @@ impl Context {
     }
 
     /// Is this what is broken?
-    #[must_use]
     pub(crate) fn is_broken(&self, variant: Variant) -> bool {
         self.variant == Some(variant)
     }
@@ -76,13 +74,11 @@ impl Context {
     }
 
     /// Has something been violated?
-    #[must_use]
     pub(crate) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
     }
 
     /// What was.
-    #[must_use]
     pub(crate) fn verdict(&self) -> Option<String> {
         lock(&self.verdict).clone()
     }
@@ -95,7 +91,6 @@ impl Context {
     }
 
     /// The trace so far.
-    #[must_use]
     pub(crate) fn take_trace(&self) -> Vec<String> {
         self.trace.as_ref().map(|trace| std::mem::take(&mut *lock(trace))).unwrap_or_default()
     }
@@ -106,7 +101,6 @@ impl Context {
     }
 
     /// Does the daemon still map all of this memory?
-    #[must_use]
     pub(crate) fn is_mapped(&self, base: usize, length_bytes: usize) -> bool {
         lock(&self.regions).iter().filter_map(Weak::upgrade).any(|region| {
             let start = region.base().as_ptr() as usize;
@@ -116,7 +110,6 @@ impl Context {
     }
 
     /// Memory that the daemon still maps.
-    #[must_use]
     pub(crate) fn regions_left(&self) -> usize {
         lock(&self.regions).iter().filter(|region| region.strong_count() > 0).count()
     }

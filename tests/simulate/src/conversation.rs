@@ -45,6 +45,7 @@ fn draw_given(rng: &mut Rng) -> Vec<PacketKind> {
         given.extend(std::iter::repeat_n(PacketKind::Memory(client), memories));
         given.extend(std::iter::repeat_n(PacketKind::Record(client), records));
     }
+    given.extend(std::iter::repeat_n(PacketKind::Late, rng.below(3)));
     given
 }
 

@@ -50,7 +50,6 @@ pub(crate) struct Course<'a, K: Kind> {
 
 impl<'a, K: Kind> Course<'a, K> {
     /// At the start; `keeps`: the choices are wanted.
-    #[must_use]
     pub(crate) fn new(script: &'a Script<K>, keeps: bool) -> Self {
         Self {
             script,
@@ -67,7 +66,6 @@ impl<'a, K: Kind> Course<'a, K> {
     }
 
     /// The simulated time, for the product.
-    #[must_use]
     pub(crate) fn now(&self) -> Instant {
         self.start + Duration::from_micros(self.now_us)
     }
@@ -141,7 +139,6 @@ impl<'a, K: Kind> Course<'a, K> {
     }
 
     /// How it ended.
-    #[must_use]
     pub(crate) fn outcome(self, context: &Context, (made, requests): (u32, u32)) -> Outcome {
         let (steps, faults) = (self.steps, self.effective);
         let (failure, trace, choices) = (context.verdict(), context.take_trace(), self.choices.unwrap_or_default());

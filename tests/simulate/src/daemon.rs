@@ -47,7 +47,6 @@ fn config(shared: bool) -> &'static DiskConfig {
 
 impl Daemon {
     /// One with so many workers; `next_client`: the numbers of clients before.
-    #[must_use]
     pub(crate) fn new(context: &Arc<Context>, workers: usize, shared: bool, next_client: u64) -> Self {
         let options = NullOptions { size_bytes: SECTORS as u64 * 512, ..NullOptions::default() };
         let disk = AnyDisk::Null(NullDisk::new("disk", &options).expect("a possible size"));
@@ -134,7 +133,6 @@ impl Daemon {
     }
 
     /// Queues that its workers serve.
-    #[must_use]
     pub(crate) fn queues(&self) -> u64 {
         self.handles.iter().map(|handle| handle.counters.queues.load(Ordering::Relaxed)).sum()
     }
@@ -145,7 +143,6 @@ impl Daemon {
     }
 
     /// Is anything held for a client?
-    #[must_use]
     pub(crate) fn what_is_left(&self) -> Option<String> {
         let attached = self.transport.sessions.host.export.attached().len();
         let assigned: u64 = self.handles.iter().map(|handle| handle.counters.assigned.load(Ordering::Relaxed)).sum();

@@ -22,13 +22,11 @@ const SECTOR: usize = 512;
 const WORDS: usize = SECTOR / 8;
 
 /// What a sector holds that was written so; version 0 is zeroes.
-#[must_use]
 pub(crate) const fn word_of(version: u64, sector: usize) -> u64 {
     if version == 0 { 0 } else { version << 8 | sector as u64 }
 }
 
 /// The word that a sector's bytes repeat.
-#[must_use]
 pub(crate) fn word_in(bytes: &[u8; SECTOR]) -> u64 {
     let mut words = bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
     let first = words.next().unwrap_or(MIXTURE);
@@ -36,7 +34,6 @@ pub(crate) fn word_in(bytes: &[u8; SECTOR]) -> u64 {
 }
 
 /// The bytes of a sector that repeats a word.
-#[must_use]
 pub(crate) fn bytes_of(word: u64) -> [u8; SECTOR] {
     let mut bytes = [0; SECTOR];
     bytes.as_chunks_mut::<8>().0.fill(word.to_le_bytes());
@@ -79,7 +76,6 @@ pub(crate) struct DiskState {
 
 impl DiskState {
     /// Zeroes.
-    #[must_use]
     pub(crate) fn new(mut rng: Rng) -> Self {
         let instant_percent = if rng.percent(50) { 0 } else { rng.below(100) };
         Self {
@@ -93,13 +89,11 @@ impl DiskState {
     }
 
     /// Requests that have not ended.
-    #[must_use]
     pub(crate) const fn in_flight(&self) -> usize {
         self.operating.len()
     }
 
     /// Its size in sectors.
-    #[must_use]
     pub(crate) const fn size(&self) -> usize {
         self.size
     }
@@ -111,13 +105,11 @@ impl DiskState {
     }
 
     /// Is a request of this client in flight?
-    #[must_use]
     pub(crate) fn works_for(&self, client: u64) -> bool {
         self.operating.iter().any(|operating| operating.client == client)
     }
 
     /// What a sector holds now.
-    #[must_use]
     pub(crate) fn cached(&self, sector: usize) -> u64 {
         self.sectors[sector].cached
     }

@@ -31,21 +31,18 @@ pub const KINDS: [Entry; 4] = [Entry::of::<Disks>(), Entry::of::<Calls>(), Entry
 const TURNS: [usize; 16] = [0, 1, 0, 1, 0, 2, 1, 1, 0, 1, 0, 2, 1, 2, 1, 3];
 
 /// What this seed plays.
-#[must_use]
 pub fn of_seed(seed: u64) -> &'static Entry {
     static ENTRIES: [Entry; 4] = KINDS;
     &ENTRIES[TURNS[usize::try_from(seed % TURNS.len() as u64).unwrap_or(0)]]
 }
 
 /// Play the lifetime of a seed.
-#[must_use]
 pub fn play(seed: u64, variant: Option<Variant>, keeps: bool) -> Outcome {
     (of_seed(seed).play)(seed, variant, keeps)
 }
 
 impl Entry {
     /// Is it a part of a lifetime, which has no requests, and whose fault may come too late?
-    #[must_use]
     pub fn is_part(&self) -> bool {
         self.name == Self::TAKEOVER.name
     }

@@ -121,7 +121,7 @@ impl Damaged {
             3 => Damage::NoFile,
             _ => Damage::Byte(rng.below(12)),
         };
-        Self { message: rng.below(6), damage }
+        Self { message: rng.below(7), damage }
     }
 
     /// On its way.
@@ -136,7 +136,8 @@ impl Damaged {
             }
             (3, _) => Control::Unregister { region: 1 },
             (4, _) => Control::Detach,
-            _ => Control::Detached,
+            (5, _) => Control::Detached,
+            _ => Control::List { service: 1, after: String::new() },
         };
         let is_register = matches!(message, Control::Register { .. });
         let mut bytes = message.encode();

@@ -97,7 +97,6 @@ impl Oracle {
     }
 
     /// Is a request on one of these sectors in flight?
-    #[must_use]
     pub(crate) fn is_busy(&self, first: usize, count: usize) -> bool {
         self.sectors[first..first + count].iter().any(|sector| sector.busy > 0)
     }
@@ -248,13 +247,11 @@ impl Oracle {
     }
 
     /// How many sizes the disk has had: the newest is this minus one.
-    #[must_use]
     pub(crate) const fn newest_size(&self) -> usize {
         self.sizes.len() - 1
     }
 
     /// A client that knew the size of this number is sent another: its number, the oldest it can be.
-    #[must_use]
     pub(crate) fn size_after(&self, known: usize, sectors: u64) -> Option<usize> {
         let is_it = |size: &usize| self.sizes[*size] as u64 == sectors;
         let is_news = self.sizes[known] as u64 != sectors || self.may_repeat_size;
@@ -262,13 +259,11 @@ impl Oracle {
     }
 
     /// The size of this number.
-    #[must_use]
     pub(crate) fn size(&self, number: usize) -> usize {
         self.sizes[number]
     }
 
     /// Of a request of a client that knew the size of this number: may it be refused because of the size, must it?
-    #[must_use]
     pub(crate) fn is_beyond(&self, known: usize, end: usize) -> (bool, bool) {
         let sizes = &self.sizes[known..];
         (sizes.iter().any(|size| *size < end), sizes.iter().all(|size| *size < end))

@@ -37,7 +37,6 @@ impl Lane {
     }
 
     /// Is there something to report?
-    #[must_use]
     pub(crate) fn has_ended(&self) -> bool {
         !lock(&self.ended).is_empty()
     }
@@ -51,7 +50,6 @@ pub(crate) struct SimEngine {
 
 impl SimEngine {
     /// Reports what ends in `lane`.
-    #[must_use]
     pub(crate) fn new(lane: Arc<Lane>) -> Self {
         Self { lane, unused: disk::Engine::new(1).expect("one entry is possible") }
     }

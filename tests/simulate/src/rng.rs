@@ -8,7 +8,6 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Rng {
     /// The numbers of one purpose: those of another do not change with how many are taken here.
-    #[must_use]
     pub fn new(seed: u64, purpose: u64) -> Self {
         let mut rng = Self(seed ^ purpose.wrapping_mul(0xd134_2543_de82_ef95));
         // Seeds that differ in one bit are to begin far apart.

@@ -66,7 +66,6 @@ pub struct Script<K: Kind> {
 
 impl<K: Kind> Script<K> {
     /// The lifetime of a seed.
-    #[must_use]
     pub fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed, 1);
         let requests = 100 + rng.small(20);

@@ -28,7 +28,6 @@ struct Shrinker<K: Kind> {
 }
 
 /// Drop faults, clients, requests and choices of the scheduler as long as it fails. `None`: it does not fail.
-#[must_use]
 pub fn shrink<K: Kind>(script: &Script<K>, variant: Option<Variant>) -> Option<Shrunk> {
     let outcome = K::play(script, variant, true);
     outcome.failure.as_ref()?;

@@ -23,7 +23,6 @@ use crate::variant::Variant;
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Ask the workers to stop; `waits`: for requests in flight, else the takeover ends when there are any.
-#[must_use]
 pub(crate) fn ask(daemon: &Daemon, waits: bool) -> AskedToQuiesce {
     let timeout = if waits { LONG } else { Duration::ZERO };
     Quiesced::ask(&daemon.handles, Vec::new(), timeout, IfAbandoned::Resume)

@@ -104,13 +104,11 @@ impl Variant {
     ];
 
     /// The one of this name.
-    #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(_, known)| *known == name).map(|(variant, _)| *variant)
     }
 
     /// Its name.
-    #[must_use]
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(variant, _)| *variant == self).map_or("", |(_, name)| name)
     }

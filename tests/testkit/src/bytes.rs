@@ -1,8 +1,6 @@
 //! The protocol in bytes: packets, memory, rings, doorbells, as docs/protocol.md defines them. Nothing here uses the project's
 //! protocol code, so that the daemon and the client are compared with the document and not with themselves.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
@@ -10,14 +8,12 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use fipsee_ring::AtomicU32;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType,
-};
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::packets;
 
 /// A bound against hanging, not a claim about speed.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -33,6 +29,8 @@ pub const UNREGISTER: u16 = 8;
 pub const UNREGISTERED: u16 = 9;
 pub const DETACH: u16 = 10;
 pub const DETACHED: u16 = 11;
+pub const LIST: u16 = 12;
+pub const LISTED: u16 = 13;
 
 pub fn u16_at(bytes: &[u8], offset: usize) -> u16 {
     u16::from_le_bytes(*bytes[offset..].first_chunk().expect("long enough"))
@@ -91,6 +89,11 @@ pub fn attach(wanted: &Wanted<'_>) -> Vec<u8> {
     with(bytes, 32, wanted.name)
 }
 
+/// What may be attached to of this service, after a name.
+pub fn list(service: u16, after: &[u8]) -> Vec<u8> {
+    with(with(control(LIST, 80), 12, &service.to_le_bytes()), 16, after)
+}
+
 pub fn register(id: u16, access: u16, length: u64) -> Vec<u8> {
     let bytes = with(control(REGISTER, 24), 12, &id.to_le_bytes());
     with(with(bytes, 14, &access.to_le_bytes()), 16, &length.to_le_bytes())
@@ -117,10 +120,13 @@ impl Packet {
 #[derive(Debug)]
 pub struct Socket(pub OwnedFd);
 
+fn new_socket() -> OwnedFd {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket")
+}
+
 /// Listen at `path`, as the daemon.
 pub fn listen(path: &Path) -> OwnedFd {
-    let flags = SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a socket");
+    let socket = new_socket();
     rustix::net::bind(&socket, &SocketAddrUnix::new(path).expect("a short path")).expect("the path is free");
     rustix::net::listen(&socket, 8).expect("it listens");
     socket
@@ -128,16 +134,13 @@ pub fn listen(path: &Path) -> OwnedFd {
 
 /// Wait until there is something to read, or the peer hangs up.
 #[track_caller]
-fn await_readable(fd: &impl AsFd) {
-    let limit = Timespec::try_from(LIMIT).expect("short");
-    let ready = poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&limit)).expect("poll");
-    assert_eq!(ready, 1, "nothing came within {LIMIT:?}");
+pub fn await_readable(fd: &impl AsFd) {
+    assert!(packets::is_readable(fd, LIMIT), "nothing came within {LIMIT:?}");
 }
 
 impl Socket {
     pub fn connect(path: &Path) -> Self {
-        let flags = SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a socket");
+        let socket = new_socket();
         rustix::net::connect(&socket, &SocketAddrUnix::new(path).expect("a short path")).expect("the daemon listens");
         Self(socket)
     }
@@ -149,10 +152,7 @@ impl Socket {
 
     /// A closed peer shows up when reading.
     pub fn send(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) {
-        let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(253))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        assert!(files.is_empty() || ancillary.push(SendAncillaryMessage::ScmRights(files)), "at most 253");
-        let sent = rustix::net::sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL);
+        let sent = packets::send(&self.0, bytes, files);
         assert!(matches!(sent, Ok(_) | Err(Errno::PIPE | Errno::CONNRESET)), "{sent:?}");
     }
 
@@ -162,18 +162,11 @@ impl Socket {
         loop {
             await_readable(&self.0);
             let mut bytes = vec![0; 1024];
-            let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(253))];
-            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-            let flags = RecvFlags::CMSG_CLOEXEC;
-            match rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
-                Ok(received) if received.bytes == 0 => return None,
-                Ok(received) => {
-                    bytes.truncate(received.bytes);
-                    let files = ancillary.drain().flat_map(|message| match message {
-                        RecvAncillaryMessage::ScmRights(files) => files.collect(),
-                        _ => Vec::new(),
-                    });
-                    return Some(Packet { bytes, files: files.collect() });
+            match packets::receive(&self.0, &mut bytes) {
+                Ok((0, _)) => return None,
+                Ok((length, files)) => {
+                    bytes.truncate(length);
+                    return Some(Packet { bytes, files });
                 }
                 // A message may still be unread (R-4.1-8).
                 Err(Errno::CONNRESET) => {}
@@ -332,10 +325,7 @@ pub fn rings(doorbell: &impl AsFd) -> (Vec<usize>, bool) {
 }
 
 /// Wait until a doorbell socket holds something, or is closed.
-#[track_caller]
-pub fn await_ring(doorbell: &impl AsFd) {
-    await_readable(doorbell);
-}
+pub use await_readable as await_ring;
 
 /// Poll until `value` returns one.
 #[track_caller]

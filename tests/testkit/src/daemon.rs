@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use fipsee_block::client::{AttachOptions, Blocking, Disk, Error, Queue};
 use rustix::process::{Pid, Signal};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::machine::{Share, share};
 use crate::{Scratch, TIMEOUT, process, report};
@@ -117,9 +117,6 @@ impl Daemon {
     }
 
     /// Start a daemon and wait until it takes connections.
-    ///
-    /// # Errors
-    /// It does not; with its log.
     pub fn launch(dir: Scratch, launch: Launch) -> Result<Self, String> {
         let mut daemon = Self::begin(dir, launch)?;
         daemon.await_ready(&mut || Ok(()))?;
@@ -127,9 +124,6 @@ impl Daemon {
     }
 
     /// Start a daemon, which may not take connections yet.
-    ///
-    /// # Errors
-    /// There is no such program.
     pub fn begin(dir: Scratch, launch: Launch) -> Result<Self, String> {
         let share = share();
         let child = launch.spawn(&dir)?;
@@ -137,9 +131,6 @@ impl Daemon {
     }
 
     /// Wait until it takes connections.
-    ///
-    /// # Errors
-    /// It does not; or `goes_on`, which is asked now and then, says no.
     pub fn await_ready(&mut self, goes_on: &mut dyn FnMut() -> Result<(), String>) -> Result<(), String> {
         let admin = fipsee_daemon::admin::admin_path(&self.socket());
         let deadline = Instant::now() + TIMEOUT;
@@ -217,9 +208,6 @@ impl Daemon {
     }
 
     /// SIGKILL, and the next one at once; it may not be ready yet.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn kill_and_begin(&mut self) -> Result<(), String> {
         self.kill_9();
         self.start_again()
@@ -243,9 +231,6 @@ impl Daemon {
     }
 
     /// As [`take_over`](Self::take_over), with `more` arguments; the new daemon's message if it fails.
-    ///
-    /// # Errors
-    /// What the new daemon says.
     pub fn try_take_over(&mut self, more: &[&str]) -> Result<(), String> {
         let mut new = self.launch_takeover(more);
         let deadline = Instant::now() + TIMEOUT;
@@ -289,8 +274,6 @@ impl Daemon {
         AttachOptions::new(name)
     }
 
-    /// # Errors
-    /// The daemon refuses it.
     pub fn attach(&self, options: &AttachOptions) -> Result<(Disk, Vec<Queue>), Error> {
         Disk::attach(&self.socket(), options)
     }
@@ -309,19 +292,29 @@ impl Daemon {
         Blocking::attach(&self.socket(), options).expect("attached")
     }
 
-    /// One request to the admin socket.
+    /// One request to the admin socket: `method`, and its parameters beside it. Returns the result, or `{"error": message}`.
     pub fn admin(&self, request: &Value) -> Value {
         self.try_admin(request).unwrap_or_else(|error| panic!("the admin socket: {error}"))
     }
 
     /// As [`admin`](Self::admin), of a daemon that may be gone.
-    ///
-    /// # Errors
-    /// It is gone, or answers what is no answer.
     pub fn try_admin(&self, request: &Value) -> std::io::Result<Value> {
+        let mut answer = self.try_admin_answer(request)?;
+        match answer.get_mut("result") {
+            Some(result) => Ok(result.take()),
+            None => Ok(json!({ "error": answer["error"]["message"] })),
+        }
+    }
+
+    /// As [`admin`](Self::admin), with the whole answer.
+    pub fn admin_answer(&self, request: &Value) -> Value {
+        self.try_admin_answer(request).unwrap_or_else(|error| panic!("the admin socket: {error}"))
+    }
+
+    fn try_admin_answer(&self, request: &Value) -> std::io::Result<Value> {
         let mut stream = UnixStream::connect(fipsee_daemon::admin::admin_path(&self.socket()))?;
         stream.set_read_timeout(Some(TIMEOUT))?;
-        stream.write_all(format!("{request}\n").as_bytes())?;
+        stream.write_all(json_rpc(request).as_bytes())?;
         let mut line = String::new();
         let mut reader = BufReader::new(&stream);
         reader.read_line(&mut line)?;
@@ -334,13 +327,20 @@ impl Daemon {
     }
 
     pub fn attached_count(&self, disk: &str) -> u64 {
-        let info = self.admin(&serde_json::json!({ "request": "info", "disk": disk }));
+        let info = self.admin(&json!({ "method": "disk.info", "disk": disk }));
         info["attached"].as_u64().unwrap_or_else(|| panic!("no count in {info}"))
     }
 
     pub fn fd_count(&self) -> usize {
         process::fd_count(self.pid())
     }
+}
+
+/// A line of JSON-RPC for `method` with the other members as its parameters.
+pub fn json_rpc(request: &Value) -> String {
+    let mut params = request.clone();
+    let method = params.as_object_mut().and_then(|members| members.remove("method")).expect("a method");
+    format!("{}\n", json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }))
 }
 
 impl Drop for Daemon {

@@ -10,7 +10,9 @@ use std::path::Path;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
+pub use crate::guest::device::{FLUSH, IN, IO_ERROR as IOERR, OK, OUT};
 use crate::guest::frontend::{self, NEED_REPLY};
+pub use crate::guest::frontend::{LOG_ALL, PROTOCOL_FEATURES};
 use crate::guest::virtqueue::{doorbell, is_rung};
 use crate::virtqueue::{Memory, NEXT, Rings, WRITE};
 use crate::{TIMEOUT, stamp};
@@ -42,16 +44,8 @@ pub const GET_MAX_MEM_SLOTS: u32 = 36;
 pub const ADD_MEM_REG: u32 = 37;
 pub const REM_MEM_REG: u32 = 38;
 
-pub const PROTOCOL_FEATURES: u64 = 1 << 30;
-pub const LOG_ALL: u64 = 1 << 26;
-
-// Virtio-blk requests and answers.
-pub const IN: u32 = 0;
-pub const OUT: u32 = 1;
-pub const FLUSH: u32 = 4;
+/// A virtio-blk request.
 pub const GET_ID: u32 = 8;
-pub const OK: u8 = 0;
-pub const IOERR: u8 = 1;
 /// The status byte before the device writes it.
 const UNANSWERED: u8 = 0xaa;
 

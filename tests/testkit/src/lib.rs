@@ -19,11 +19,13 @@ pub mod hypervisor;
 #[cfg(feature = "daemon")]
 pub mod load;
 mod machine;
+pub mod packets;
 pub mod process;
 pub mod random;
 #[cfg(feature = "daemon")]
 pub mod raw;
 mod scratch;
+pub mod system;
 #[cfg(feature = "daemon")]
 pub mod takeover;
 pub mod virtqueue;

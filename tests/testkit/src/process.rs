@@ -5,7 +5,9 @@ use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
 use rustix::process::{Gid, Uid};
-use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+};
 
 use crate::eventually;
 
@@ -88,6 +90,12 @@ pub fn as_user_of_group<T: Send + 'static>(
         act()
     };
     std::thread::spawn(change).join().expect("a thread")
+}
+
+/// Give up what root may do beyond others, in this thread alone.
+pub fn drop_capabilities() {
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none }).expect("giving up is allowed");
 }
 
 /// A process that is killed when dropped.

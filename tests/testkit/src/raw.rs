@@ -1,6 +1,5 @@
 //! A client without the client library: it can send what a correct one never would.
 
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,8 +11,9 @@ use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, Refusal, RefusalC
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::{Packet, Seqpacket};
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::SealFlags;
 
+pub use crate::bytes::memory_file as sealed_memory;
 use crate::{Daemon, TIMEOUT};
 
 pub const HELLO: Control = Control::Hello { version_min: VERSION, version_max: VERSION, features: 0 };
@@ -103,35 +103,12 @@ impl RawClient {
         self.region.write(self.layout.pool_offset_bytes + offset_bytes, bytes).expect("within the pool");
     }
 
-    pub fn read_pool(&self, offset_bytes: u64, bytes: &mut [u8]) {
-        self.region.read(self.layout.pool_offset_bytes + offset_bytes, bytes).expect("within the pool");
-    }
-
     pub fn publish(&mut self, message: &Message) {
         let queue = &mut self.queues[0];
         queue.requests.publish(message).expect("the depth allows it");
         if queue.requests.reader_needs_doorbell() {
             queue.daemon_doorbell.ring();
         }
-    }
-
-    /// Publish a message that holds several requests and take the answers, by tag.
-    #[track_caller]
-    pub fn ask_several(&mut self, message: &Message, count: u32) -> BTreeMap<u16, Status> {
-        let queue = &mut self.queues[0];
-        queue.requests.publish_several(message, count).expect("the depth allows it");
-        if queue.requests.reader_needs_doorbell() {
-            queue.daemon_doorbell.ring();
-        }
-        let mut answers = BTreeMap::new();
-        while answers.len() < count as usize {
-            for (tag, status) in answers_of(&self.next_completion()) {
-                let before = answers.insert(tag, status);
-                assert_eq!(before, None, "answered twice");
-                self.queues[0].requests.answered();
-            }
-        }
-        answers
     }
 
     /// The next message of the completion ring.
@@ -191,11 +168,3 @@ pub fn answers_of(message: &Message) -> Vec<(u16, Status)> {
 }
 
 pub const BOTH: u16 = ACCESS_READ | ACCESS_WRITE;
-
-/// A memory file with these seals.
-pub fn sealed_memory(length_bytes: u64, seals: SealFlags) -> OwnedFd {
-    let file = rustix::fs::memfd_create("fipsee-test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memfd_create");
-    rustix::fs::ftruncate(&file, length_bytes).expect("ftruncate");
-    rustix::fs::fcntl_add_seals(&file, seals).expect("seals");
-    file
-}

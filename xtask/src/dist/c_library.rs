@@ -9,10 +9,11 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::Dist;
+use super::{Dist, debug, notices};
 use crate::files::{self, make_folder, read_text};
 use crate::step;
 
+const PACKAGE: &str = "fipsee-capi";
 /// Version of the binary interface: part of the soname, and the node of its symbols. It changes when a program that was
 /// linked before would break (crates/capi/abi/README.md).
 const ABI: &str = "0";
@@ -21,7 +22,7 @@ const SYMBOL_NODE: &str = "FIPSEE_0.1";
 const HEADERS: [&str; 6] = ["fipsee_client.h", "fipsee.h", "fipsee_block.h", "fipsee_ring.h", "fipsee_stream.h", "fipsee_pace.h"];
 
 pub(super) fn build(dist: &Dist) -> Result<String, String> {
-    dist.cargo_build(&["fipsee-capi"])?;
+    dist.cargo_build(&[PACKAGE])?;
     let work = dist.target.join("c-library");
     make_folder(&work)?;
     let object = one_object(&dist.built("libfipsee_capi.a"), &work)?;
@@ -34,6 +35,8 @@ pub(super) fn build(dist: &Dist) -> Result<String, String> {
     }
     let description = write(&work, "fipsee.pc", &pkg_config(version, &system_libraries))?;
     dist.install(&description, "lib/pkgconfig/fipsee.pc")?;
+    // The static library is in the package of the headers.
+    notices::install(dist, &["libfipsee0", "libfipsee-dev"], PACKAGE, &[PACKAGE])?;
     benchmark(dist, &work)?;
     Ok(format!("libfipsee.so.{version}"))
 }
@@ -46,7 +49,7 @@ fn one_object(archive: &Path, work: &Path) -> Result<PathBuf, String> {
     link.args(["--relocatable", "--whole-archive"]).arg(archive).arg("-o").arg(&object);
     step::succeed(&mut link)?;
     let mut hide = Command::new("objcopy");
-    hide.args(["--wildcard", "--keep-global-symbol=fipsee_*", "--strip-debug"]);
+    hide.args(["--wildcard", "--keep-global-symbol=fipsee_*"]);
     // LLVM's intermediate code of Rust's own library: of no use here, and tools of another LLVM fail on it.
     step::succeed(hide.args(["--remove-section=.llvmbc", "--remove-section=.llvmcmd"]).arg(&object))?;
     Ok(object)
@@ -62,7 +65,7 @@ fn shared_library(dist: &Dist, object: &Path, work: &Path, version: &str, librar
     link.arg(format!("-Wl,--version-script={}", script.display())).arg(object);
     step::succeed(link.args(libraries.split_whitespace()).arg("-o").arg(&library))?;
     let file = format!("libfipsee.so.{version}");
-    dist.install(&library, &format!("lib/{file}"))?;
+    debug::split(dist, &library, &dist.prefix.join("lib").join(&file))?;
     for name in [format!("libfipsee.so.{ABI}"), "libfipsee.so".to_owned()] {
         let link = dist.prefix.join("lib").join(&name);
         let _ = fs::remove_file(&link);
@@ -72,10 +75,13 @@ fn shared_library(dist: &Dist, object: &Path, work: &Path, version: &str, librar
 }
 
 fn static_library(dist: &Dist, object: &Path, work: &Path) -> Result<(), String> {
+    // Programs bring the debug information of their own code only.
+    let bare = work.join("libfipsee.o");
+    step::succeed(Command::new("objcopy").arg("--strip-debug").arg(object).arg(&bare))?;
     let library = work.join("libfipsee.a");
     // `ar` would add to what an earlier build left.
     let _ = fs::remove_file(&library);
-    step::succeed(Command::new("ar").arg("rcsD").arg(&library).arg(object))?;
+    step::succeed(Command::new("ar").arg("rcsD").arg(&library).arg(&bare))?;
     dist.install(&library, "lib/libfipsee.a")
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::{Dist, fio_source};
+use super::{Dist, debug, fio_source};
 use crate::files::{list_ending, name_of};
 use crate::step;
 
@@ -15,7 +15,7 @@ pub(super) fn build(dist: &Dist) -> Result<String, String> {
     let source = fio_source::prepare(&dist.target.join("fio-source"))?;
     let engine = dist.target.join("fio-source").join("fipsee.so");
     step::succeed(compiler(&dist.root, &source, &version).arg("-o").arg(&engine))?;
-    dist.install(&engine, "lib/fio/fipsee.so")?;
+    debug::split(dist, &engine, &dist.prefix.join("lib/fio/fipsee.so"))?;
     for path in list_ending(&dist.root.join(SOURCES).join("jobs"), "fio") {
         dist.install(&path, &format!("share/doc/fipsee/fio/{}", name_of(&path)))?;
     }

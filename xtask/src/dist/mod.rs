@@ -1,10 +1,13 @@
 //! `cargo xtask dist`: everything that ships, built into one prefix as it is installed below `/usr`.
 
 mod c_library;
+pub(crate) mod debug;
 mod fio_engine;
 pub(crate) mod fio_source;
 mod go;
+mod licence;
 mod manual;
+mod notices;
 mod programs;
 mod python;
 
@@ -25,17 +28,17 @@ pub(crate) const PROFILE: &str = "production";
 /// Something that ships.
 struct Part {
     name: &'static str,
-    /// Programs without which it cannot be built.
+    /// Programs without which it cannot be built; `objcopy` is for all of binutils.
     needs: &'static [&'static str],
     /// Build it and put it into the prefix; gives what to say of success, or what went wrong, in full.
     build: fn(&Dist) -> Result<String, String>,
 }
 
 const PARTS: &[Part] = &[
-    Part { name: "programs", needs: &[], build: programs::build },
+    Part { name: "programs", needs: &["objcopy"], build: programs::build },
     Part { name: "C library", needs: &["cc", "ld", "objcopy", "ar"], build: c_library::build },
-    Part { name: "python", needs: &["python3", "pip3"], build: python::build },
-    Part { name: "fio engine", needs: &["fio", "gcc", "dpkg-source", "apt-get"], build: fio_engine::build },
+    Part { name: "python", needs: &["python3", "pip3", "objcopy"], build: python::build },
+    Part { name: "fio engine", needs: &["fio", "gcc", "dpkg-source", "apt-get", "objcopy"], build: fio_engine::build },
     Part { name: "go", needs: &[], build: go::build },
     // After the programs, which write it.
     Part { name: "manual", needs: &[], build: manual::build },

@@ -99,7 +99,23 @@ pub(crate) fn check(file: &File) -> Vec<String> {
         }
     }
     errors.extend(check_words(file, &lines));
+    errors.extend(check_tables(file, &lines));
     errors
+}
+
+/// A row of a document that is in no table: an empty line before it has ended its table.
+fn check_tables(file: &File, lines: &[&str]) -> Vec<String> {
+    let mut in_code = false;
+    let mut is_wrong = |index: usize, line: &str| {
+        in_code ^= line.starts_with("```");
+        let begins = line.starts_with('|') && !index.checked_sub(1).is_some_and(|before| lines[before].starts_with('|'));
+        begins && !in_code && !lines.get(index + 1).is_some_and(|next| next.trim_start_matches(['|', ' ', ':']).starts_with("--"))
+    };
+    let is_document = file.path.ends_with(".md");
+    let wrong = lines.iter().enumerate().filter(|(index, line)| is_document && is_wrong(*index, line));
+    wrong
+        .map(|(index, _)| at(file, index, "a row without its table: remove the empty line before it, or add titles and a rule"))
+        .collect()
 }
 
 fn check_words(file: &File, lines: &[&str]) -> Vec<String> {
@@ -212,6 +228,14 @@ mod tests {
         assert_eq!(check(&file("a.rs", &"\n".repeat(499))), [""; 0]);
         assert_eq!(check(&file("a.rs", &"\n".repeat(500))).len(), 1);
         assert_eq!(check(&file("a.md", &"\n".repeat(900))), [""; 0]);
+    }
+
+    #[test]
+    fn rows_that_an_empty_line_cuts_off_are_errors() {
+        let table = "| a | b |\n|---|---|\n| c | d |\n";
+        assert_eq!(check(&file("docs/a.md", &format!("{table}\n{table}"))), [""; 0]);
+        assert_eq!(check(&file("docs/a.md", &format!("{table}\n| e | f |\n| g | h |\n"))).len(), 1);
+        assert_eq!(check(&file("docs/a.md", "```\n| e |\n```\n")), [""; 0]);
     }
 
     #[test]

@@ -10,7 +10,6 @@ use super::meeting;
 use super::spin::Spin;
 use super::visits::{Taken, Visits};
 
-/// The calling side.
 pub(super) struct Caller<'a> {
     pub(super) writer: Writer<MappedRing>,
     pub(super) reader: Reader<MappedRing>,
@@ -50,7 +49,6 @@ impl Calls for Caller<'_> {
     }
 }
 
-/// The answering side.
 pub(super) struct Answerer<'a> {
     pub(super) writer: Writer<MappedRing>,
     pub(super) reader: Reader<MappedRing>,
@@ -96,7 +94,6 @@ impl Answers for Answerer<'_> {
     }
 }
 
-/// The sending end of a stream.
 pub(super) struct Source<'a> {
     pub(super) writer: StreamWriter<MappedRing>,
     pub(super) slot_count: u32,
@@ -143,7 +140,6 @@ pub(super) fn drain(writer: &mut StreamWriter<MappedRing>, slot_count: u32, spin
     }
 }
 
-/// The receiving end of a stream.
 pub(super) struct Sink<'a> {
     pub(super) reader: Reader<MappedRing>,
     pub(super) spin: Spin<'a>,

@@ -14,7 +14,6 @@ use super::plan::{Choices, Task};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
-    /// A row of [`CHANGES`].
     Row(usize),
     /// A word of choices (docs/protocol.md section 2.6).
     Advice(u32),
@@ -25,7 +24,6 @@ pub enum Change {
 /// When a change makes a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Affects {
-    /// At every task.
     All,
     /// At every task; it sets how the slots of lone messages are owned, or whether they are touched.
     LoneMessages,
@@ -33,23 +31,17 @@ pub enum Affects {
     Store(StoreVariant),
     /// One message at a time; it sets how its slot is owned.
     Ownership,
-    /// One message at a time.
     RoundTrips,
     /// Several at a time, and streams.
     NotRoundTrips,
-    /// Messages with answers.
     Calls,
-    /// Several messages with answers.
     Bursts,
     /// More than eight messages with answers.
     LongBursts,
-    /// Messages without answers.
     Streams,
-    /// Every task, on CPUs that have CLDEMOTE.
     Demoting,
 }
 
-/// One change.
 #[derive(Debug)]
 pub struct Row {
     text: &'static str,

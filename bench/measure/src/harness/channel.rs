@@ -60,7 +60,6 @@ impl<'a> Idle<'a> {
     }
 }
 
-/// The calling side.
 pub(super) struct Caller<'a> {
     port: Port,
     other: &'a Seqpacket,
@@ -164,7 +163,6 @@ impl EpollWaiter {
     }
 }
 
-/// The answering side.
 pub(super) struct Answerer<'a> {
     queue: ServerQueue,
     idle: Idle<'a>,
@@ -289,7 +287,6 @@ impl Sends for Source<'_> {
     }
 }
 
-/// The receiving end of a stream.
 pub(super) struct Sink<'a> {
     reader: Reader<MappedRing>,
     idle: Idle<'a>,

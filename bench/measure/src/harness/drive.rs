@@ -11,7 +11,6 @@ use rustix::time::{ClockId, clock_gettime};
 /// The reason that a side stopped early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerError {
-    /// The other side is gone.
     Gone,
     /// A message differs from the one sent, or the other side breaks the rules of the ring.
     Wrong(String),
@@ -35,7 +34,6 @@ pub trait Answers {
     fn serve(&mut self, answer: &mut impl FnMut(&Message) -> Option<Message>) -> Result<(), PeerError>;
 }
 
-/// The sending end of a stream.
 pub trait Sends {
     /// Publish `messages`, waiting for free slots.
     fn send(&mut self, messages: &[Message]) -> Result<(), PeerError>;
@@ -43,13 +41,11 @@ pub trait Sends {
     fn drain(&mut self) -> Result<(), PeerError>;
 }
 
-/// The receiving end of a stream.
 pub trait Receives {
     /// Give every message to `take`, until it returns `false`; all that was received is then released.
     fn receive(&mut self, take: &mut impl FnMut(&Message) -> bool) -> Result<(), PeerError>;
 }
 
-/// The result of a measurement.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// Times of whole bursts, in ticks; of a stream, of [`STREAM_CHUNK`] messages each.
@@ -64,7 +60,6 @@ pub struct Sample {
     pub answerer_cpu_ns: u64,
 }
 
-/// How much of something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
     /// As many as there is time for.
@@ -78,12 +73,10 @@ pub enum Amount {
 pub struct RunLength {
     /// Not counted: pages are mapped, caches are filled, and the delay of the first look is found.
     pub warm_up: Amount,
-    /// Counted.
     pub measured: Amount,
 }
 
 impl RunLength {
-    /// By the clock.
     pub const fn of_time(warm_up: Duration, measured: Duration) -> Self {
         Self { warm_up: Amount::Time(warm_up), measured: Amount::Time(measured) }
     }
@@ -116,9 +109,6 @@ pub const STREAM_CHUNK: u64 = 4096;
 const LONGEST: Duration = Duration::from_secs(1000);
 
 /// An empty one, for ticks.
-///
-/// # Errors
-/// There is no memory for it.
 pub fn histogram() -> Result<Histogram<u64>, String> {
     let histogram = Histogram::new_with_bounds(1, clock::duration_to_ticks(LONGEST), 3);
     histogram.map_err(|error| format!("cannot make a histogram: {error}; report this"))
@@ -129,9 +119,6 @@ fn trouble(text: String) -> PeerError {
 }
 
 /// Bursts of `queue` messages.
-///
-/// # Errors
-/// The other side is gone, or an answer is wrong.
 pub fn call(end: &mut impl Calls, queue: u32, length: RunLength) -> Result<Sample, PeerError> {
     let mut calls = vec![Message::ZERO; queue as usize];
     let mut answers = calls.clone();
@@ -179,9 +166,6 @@ fn wrong(what: &str, sequence: u64, came: &Message, sent: &Message) -> PeerError
 }
 
 /// Answer until the stop message. Every message is checked.
-///
-/// # Errors
-/// The other side is gone, or a message is wrong.
 pub fn answer(end: &mut impl Answers) -> Result<(), PeerError> {
     let (mut sequence, mut verdict) = (0, Ok(()));
     end.serve(&mut |message| {
@@ -198,9 +182,6 @@ pub fn answer(end: &mut impl Answers) -> Result<(), PeerError> {
 }
 
 /// Send a stream, `together` messages at a time.
-///
-/// # Errors
-/// The other side is gone, or breaks the rules of the ring.
 pub fn send(end: &mut impl Sends, together: u32, length: RunLength) -> Result<Sample, PeerError> {
     let mut messages = [Message::ZERO; MOST_STREAMED];
     let together = usize::try_from(together).unwrap_or(1).clamp(1, MOST_STREAMED);
@@ -309,9 +290,6 @@ fn be_silent(duration: Duration) {
 
 /// The other side of [`wake`]. Word 1 of an answer: from publishing to here, in nanoseconds; word 2: processor time if it was asked
 /// for.
-///
-/// # Errors
-/// The other side is gone.
 pub fn awake(end: &mut impl Answers) -> Result<(), PeerError> {
     end.serve(&mut |message| {
         let latency_ns = ns_since(message.word(2));
@@ -322,9 +300,6 @@ pub fn awake(end: &mut impl Answers) -> Result<(), PeerError> {
 }
 
 /// Receive a stream until the stop message. Every message is checked.
-///
-/// # Errors
-/// The other side is gone, or a message is wrong.
 pub fn receive(end: &mut impl Receives) -> Result<(), PeerError> {
     let (mut sequence, mut verdict) = (0, Ok(()));
     end.receive(&mut |message| {

@@ -9,7 +9,6 @@ use fipsee_topology::payload;
 use super::drive::{Answers, Calls, PeerError};
 use super::spin::Spin;
 
-/// One side.
 pub(super) struct Floor<'a> {
     side: Bounce<'a>,
     spin: Spin<'a>,

@@ -61,9 +61,6 @@ pub struct Partner {
 
 impl Partner {
     /// A thread, on the second of `cpus`; this one goes on on the first.
-    ///
-    /// # Errors
-    /// One line that says what to do; so for all of these.
     pub fn start_thread(cpus: Option<[usize; 2]>) -> Result<Self, String> {
         let (ours, theirs) = Self::sockets()?;
         let run = move || {
@@ -93,7 +90,6 @@ impl Partner {
         Self { socket: Some(Seqpacket::from_fd(socket)), other: None }
     }
 
-    /// A connected pair.
     pub fn sockets() -> Result<(OwnedFd, OwnedFd), String> {
         let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         pair.map_err(|error| format!("cannot make a pair of sockets: {error}; raise the limit of open files"))
@@ -105,7 +101,6 @@ impl Partner {
         Ok(self)
     }
 
-    /// Measure once.
     pub fn measure(&mut self, spec: &Spec, length: RunLength) -> Result<Sample, String> {
         let Some(socket) = &self.socket else { return Err("the second side has ended; report this".to_owned()) };
         let asked = Meeting::invite(spec, socket).and_then(|meeting| meeting.ask(spec, length, socket));

@@ -30,7 +30,6 @@ pub enum Design {
 }
 
 impl Design {
-    /// Its name in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Channel => "channel",
@@ -48,7 +47,6 @@ impl Design {
     }
 }
 
-/// The task of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Task {
@@ -61,11 +59,8 @@ pub enum Task {
 /// One measurement, as the first side sends it to the second.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
-    /// What carries the messages.
     pub design: Design,
-    /// What is done.
     pub task: Task,
-    /// The name of a [`WaitMode`].
     pub wait: String,
     /// The answering side waits in this way instead. The report's ring, which otherwise only spins, then waits as each side's
     /// mode says.
@@ -74,7 +69,6 @@ pub struct Spec {
     pub pause: bool,
     /// The two sides share one CPU: an empty look gives it away.
     pub one_cpu: bool,
-    /// What is changed.
     pub change: Option<Change>,
     /// The word of choices that was measured for the two CPUs; 0: those of the CPU's family.
     pub measured: u32,
@@ -108,9 +102,7 @@ impl Default for Spec {
 /// The options of the hot path.
 #[derive(Clone, Copy, Debug)]
 pub struct Choices {
-    /// Of the rings.
     pub tuning: Tuning,
-    /// Between looks.
     pub wait: WaitMode,
     /// A PAUSE instruction between two empty looks?
     pub pause: bool,
@@ -139,9 +131,6 @@ impl Spec {
     }
 
     /// The options of the calling side.
-    ///
-    /// # Errors
-    /// There is no such way to wait.
     pub fn choices(&self) -> Result<Choices, String> {
         let wait = self.wait.parse::<WaitMode>()?;
         let (pause, one_cpu) = (self.pause, self.one_cpu);

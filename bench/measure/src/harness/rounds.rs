@@ -20,21 +20,15 @@ const FLOOR_ONE_IN: u32 = 10;
 /// A floor that is measured for less says nothing.
 const LEAST_FLOOR: Duration = Duration::from_millis(1);
 
-/// One line of a table.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// What was measured.
     pub spec: Spec,
-    /// In each round.
     pub rounds: Vec<Sample>,
     /// What one line took beside this task in each round, in ticks; empty where that was not measured.
     pub floors: Vec<f64>,
 }
 
 /// Every line is measured for `duration` in all, split over `rounds`; `with_floors`: and before the lines of a task, one line bounced.
-///
-/// # Errors
-/// The other side is gone, or a message was wrong.
 pub fn measure(
     partner: &mut Partner,
     specs: Vec<Spec>,
@@ -119,9 +113,6 @@ impl Line {
     }
 
     /// All rounds as one.
-    ///
-    /// # Errors
-    /// A histogram cannot be made.
     pub fn total(&self) -> Result<Sample, String> {
         let mut total =
             Sample { ticks: drive::histogram()?, messages: 0, elapsed_ticks: 0, delays: Delays::default(), answerer_cpu_ns: 0 };
@@ -206,7 +197,6 @@ pub fn find(lines: &[Line], design: Design, task: Task, change: Option<Change>) 
     lines.iter().find(|line| line.spec.design == design && line.spec.task == task && line.spec.change == change)
 }
 
-/// The name of a task.
 pub fn task_name(task: Task) -> String {
     match task {
         Task::Queue(queue) => format!("queue {queue}"),
@@ -219,7 +209,6 @@ pub fn cycles_of(tsc_hz: u64) -> String {
     format!("cycles of {} MHz", tsc_hz / 1_000_000)
 }
 
-/// Nanoseconds of `cycles`.
 pub fn to_ns(cycles: f64, tsc_hz: u64) -> f64 {
     cycles * 1e9 / to_f64(tsc_hz)
 }

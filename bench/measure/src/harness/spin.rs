@@ -40,13 +40,11 @@ impl<'a> Spin<'a> {
         }
     }
 
-    /// A message came.
     #[inline(always)]
     pub(super) const fn reset(&mut self) {
         self.looks = 0;
     }
 
-    /// A poll found nothing.
     #[inline(always)]
     pub(super) fn step(&mut self) -> Result<(), PeerError> {
         self.step_at(None)

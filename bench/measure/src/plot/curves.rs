@@ -17,16 +17,13 @@ const MOST_MARKED: usize = 16;
 /// Places of a curve, from left to right.
 pub type Points = Vec<(f64, f64)>;
 
-/// One curve.
 #[derive(Clone, Debug)]
 pub struct Curve<'a> {
     /// In the legend, where there are several.
     pub name: &'a str,
-    /// Its colour.
     pub color: RGBColor,
     /// Instead of a whole line.
     pub is_dashed: bool,
-    /// Where it is.
     pub points: Points,
 }
 
@@ -37,7 +34,6 @@ impl<'a> Curve<'a> {
     }
 }
 
-/// One panel.
 #[derive(Clone, Debug)]
 pub struct Panel<'a> {
     /// Above it.
@@ -46,7 +42,6 @@ pub struct Panel<'a> {
     pub names: [&'a str; 2],
     /// Is it drawn by the logarithm, from left to right and upwards?
     pub is_logarithmic: [bool; 2],
-    /// What it shows.
     pub curves: Vec<Curve<'a>>,
     /// A figure of the upward axis, for people.
     pub label: fn(f64) -> String,
@@ -58,9 +53,6 @@ pub fn plain(value: f64) -> String {
 }
 
 /// The panels beside each other, below the lines of `head` and above those of `foot`.
-///
-/// # Errors
-/// A panel has no points.
 pub fn draw(panels: &[Panel<'_>], head: &[&str], foot: &[String]) -> Result<String, String> {
     if panels.iter().any(|panel| panel.curves.iter().all(|curve| curve.points.is_empty())) {
         return Err("nothing was measured of what the picture shows".to_owned());

@@ -21,31 +21,25 @@ struct Panel {
     width: i32,
 }
 
-/// What one line shows.
 #[derive(Debug, PartialEq)]
 pub struct Row<'a> {
-    /// Its name.
     pub name: &'a str,
     /// Rows of one group are together.
     pub group: u8,
     /// Of its marks.
     pub color: RGBColor,
-    /// p50 and p99.
     pub time_ns: Option<(f64, f64)>,
     /// Per second: a dot, and a circle.
     pub rates: [Option<f64>; 2],
 }
 
-/// The words of the picture.
 #[derive(Debug)]
 pub struct Words<'a> {
-    /// Above all.
     pub title: &'a str,
     /// Colours with their names, and the space that each takes.
     pub legend: &'a [(RGBColor, &'a str, i32)],
     /// Above the two panels.
     pub heads: [&'a str; 2],
-    /// Below.
     pub footer: &'a [String],
 }
 
@@ -57,9 +51,6 @@ struct Decades {
 }
 
 /// Group by group, the fastest of each first.
-///
-/// # Errors
-/// There is nothing to be drawn.
 pub fn draw(words: &Words<'_>, mut rows: Vec<Row<'_>>) -> Result<String, String> {
     rows.retain(|row| row.time_ns.is_some() || row.rates.iter().any(Option::is_some));
     if rows.is_empty() {

@@ -7,7 +7,8 @@ use super::{Canvas, Drawn, FAINT, INK, PAPER, Side, count, draw as draw_on, writ
 /// The square of a pair that was not measured.
 const EMPTY: RGBColor = RGBColor(0xe6, 0xe8, 0xe8);
 /// From cheap to expensive, light to dark: readable without colours.
-const SCALE: [(u8, u8, u8); 4] = [(0xfb, 0xf3, 0xc8), (0xf2, 0xb1, 0x5c), (0xd1, 0x4f, 0x3f), (0x5b, 0x12, 0x3c)];
+const SCALE: [RGBColor; 4] =
+    [RGBColor(0xfb, 0xf3, 0xc8), RGBColor(0xf2, 0xb1, 0x5c), RGBColor(0xd1, 0x4f, 0x3f), RGBColor(0x5b, 0x12, 0x3c)];
 /// Room beside and above the maps, for labels, and for each line below them.
 const LEFT: i32 = 90;
 const TOP: i32 = 118;
@@ -29,7 +30,6 @@ const DARK: f64 = 0.55;
 /// One map: a square for each pair of a row and a column.
 #[derive(Clone, Debug)]
 pub struct Map {
-    /// The line above it.
     pub title: String,
     /// `figures[row][column]`; `None` if that pair was not measured.
     pub figures: Vec<Vec<Option<f64>>>,
@@ -43,7 +43,6 @@ pub struct Picture<'a> {
     pub columns: &'a str,
     /// The names of the rows, which are those of the columns, too.
     pub names: &'a [String],
-    /// What is drawn.
     pub maps: &'a [Map],
     /// Is a colour chosen by the logarithm of its figure?
     pub is_logarithmic: bool,
@@ -62,9 +61,6 @@ struct Scale {
 
 impl Picture<'_> {
     /// The SVG text.
-    ///
-    /// # Errors
-    /// It cannot be drawn.
     pub fn draw(&self) -> Result<String, String> {
         let side = count(self.names.len()).max(1);
         let width = (MAP / side).clamp(2, 90);
@@ -153,17 +149,7 @@ impl Scale {
 
 /// The colour of a part of the scale.
 fn color(part: f64) -> RGBColor {
-    let position = part.clamp(0.0, 1.0) * 3.0;
-    let blend = |from: u8, to: u8, part: f64| {
-        let value = f64::from(from) + (f64::from(to) - f64::from(from)) * part;
-        (0..=u8::MAX).find(|byte| f64::from(*byte) >= value.round()).unwrap_or(u8::MAX)
-    };
-    let pick = |(pair, start): (&[(u8, u8, u8)], f64)| {
-        let (from, to, part) = (pair[0], pair[1], position - start);
-        (part <= 1.0).then(|| RGBColor(blend(from.0, to.0, part), blend(from.1, to.1, part), blend(from.2, to.2, part)))
-    };
-    let mut pairs = SCALE.windows(2).zip([0.0, 1.0, 2.0]);
-    pairs.find_map(pick).unwrap_or(RGBColor(SCALE[3].0, SCALE[3].1, SCALE[3].2))
+    DerivedColorMap::new(&SCALE).get_color(part)
 }
 
 #[cfg(test)]

@@ -14,17 +14,13 @@ use plotters::style::text_anchor::{Pos, VPos};
 
 /// Opaque, so that it reads alike on light and dark pages.
 pub const PAPER: RGBColor = RGBColor(0xfc, 0xfc, 0xfa);
-/// Of words.
 pub const INK: RGBColor = RGBColor(0x1c, 0x22, 0x28);
 /// Of words that explain.
 pub const FAINT: RGBColor = RGBColor(0x5c, 0x66, 0x70);
 /// Of lines behind figures.
 pub const GRID: RGBColor = RGBColor(0xdc, 0xe0, 0xe2);
-/// Fip-see.
 pub const OURS: RGBColor = RGBColor(0x0b, 0x6e, 0x99);
-/// What it is compared with.
 pub const THEIRS: RGBColor = RGBColor(0xc2, 0x5b, 0x1e);
-/// What the kernel offers.
 pub const KERNEL: RGBColor = RGBColor(0x7a, 0x5a, 0x9a);
 /// What nothing can be faster than.
 pub const BASELINE: RGBColor = RGBColor(0x8a, 0x92, 0x98);
@@ -59,15 +55,11 @@ fn count(number: usize) -> i32 {
 }
 
 /// Check that `path` names a picture: before a measurement that could not be saved.
-///
-/// # Errors
-/// It does not end in .svg.
 pub fn check(path: &Path) -> Result<(), String> {
     let is_svg = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg"));
     if is_svg { Ok(()) } else { Err(format!("{}: a picture is SVG; let the name end in .svg", path.display())) }
 }
 
-/// Write a picture.
 pub fn save(path: &Path, svg: &str) -> Result<(), String> {
     check(path)?;
     std::fs::write(path, svg)

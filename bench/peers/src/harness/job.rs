@@ -17,13 +17,9 @@ use super::{BURST, End, Mechanism, Outcome, Plan, Side, shared};
 /// A measurement that takes longer than this is not going to end: the slowest takes a few seconds.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A function that measures one mechanism.
 pub type Runner = fn(&Plan) -> Result<Outcome, String>;
 
 /// Calls and their answers, `plan.burst` at a time.
-///
-/// # Errors
-/// Why there is no measurement: the mechanism is not to be had here, or a message was lost or wrong.
 pub fn calls<C: Mechanism>(plan: &Plan) -> Result<Outcome, String> {
     let client =
         |end: &mut Driven<C::End>, plan: &Plan| drive::call(end, size(plan), plan.length()).map(|sample| calls_of(&sample, plan));
@@ -31,9 +27,6 @@ pub fn calls<C: Mechanism>(plan: &Plan) -> Result<Outcome, String> {
 }
 
 /// Messages one way, `plan.burst` at a time.
-///
-/// # Errors
-/// As for [`calls`].
 pub fn stream<C: Mechanism>(plan: &Plan) -> Result<Outcome, String> {
     let client = |end: &mut Driven<C::End>, plan: &Plan| {
         drive::send(end, size(plan), plan.length_of_stream()).map(|sample| stream_of(&sample))
@@ -42,9 +35,6 @@ pub fn stream<C: Mechanism>(plan: &Plan) -> Result<Outcome, String> {
 }
 
 /// A design of the product or of the report: calls, or with `streams` messages one way.
-///
-/// # Errors
-/// As for [`calls`].
 pub fn design(design: Design, streams: bool, plan: &Plan) -> Result<Outcome, String> {
     process::run_alone(LIMIT, |_| {
         process::caught(|| {
@@ -66,9 +56,6 @@ pub fn design(design: Design, streams: bool, plan: &Plan) -> Result<Outcome, Str
 }
 
 /// The two CPUs of a measurement: the first and the last that this process may use.
-///
-/// # Errors
-/// There are fewer than two.
 pub fn choose_cpus() -> Result<[usize; 2], String> {
     match pin::allowed().unwrap_or_default().as_slice() {
         [first, .., last] => Ok([*first, *last]),

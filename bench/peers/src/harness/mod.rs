@@ -10,7 +10,6 @@ use fipsee_ring::Message;
 /// Messages in a burst, and slots of the rings that carry calls and answers.
 pub const BURST: usize = 64;
 
-/// Which of the two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Sends calls, receives answers; sends the stream. Runs on the first CPU.
@@ -39,19 +38,12 @@ pub struct Plan {
 /// What goes wrong while messages are carried is a panic with a reason: it ends the process, and the row of the table says
 /// why. A mechanism never retries what should not fail.
 pub trait Mechanism: Sized {
-    /// One side of it.
     type End: End;
 
     /// What both processes inherit, made by the client's process before it forks the server's.
-    ///
-    /// # Errors
-    /// Why it cannot be had on this machine.
     fn share(plan: &Plan) -> Result<Self, String>;
 
     /// One side's end, made in its own process on its own CPU while the other side makes the other end.
-    ///
-    /// # Errors
-    /// Why it cannot be had on this machine.
     fn open(self, side: Side, plan: &Plan) -> Result<Self::End, String>;
 }
 
@@ -73,6 +65,5 @@ pub struct Outcome {
     pub p99: f64,
     /// The fastest exchange.
     pub min: f64,
-    /// All of them.
     pub mean: f64,
 }

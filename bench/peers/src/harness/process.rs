@@ -51,9 +51,6 @@ impl ReportWriter {
 }
 
 /// Run `work` in a forked process that is killed with this one.
-///
-/// # Errors
-/// There is no room for another process.
 pub fn fork(work: impl FnOnce()) -> Result<Pid, String> {
     let parent = rustix::process::getpid();
     // SAFETY: this process has one thread (tests: and others that hold no lock but malloc's, which fork takes), so the
@@ -87,9 +84,6 @@ pub(super) fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, S
 }
 
 /// Bind this thread to `cpus`.
-///
-/// # Errors
-/// One of them may not be used.
 pub fn bind_to(cpus: &[usize]) -> Result<(), String> {
     let mut set = CpuSet::new();
     for cpu in cpus {

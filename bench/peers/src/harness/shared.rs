@@ -54,9 +54,6 @@ unsafe impl GlobalAlloc for SwitchedAllocator {
 
 /// Run `make` while everything that is allocated comes from memory that forked processes share. Once per process, while it
 /// has one thread; the memory stays until the process ends.
-///
-/// # Errors
-/// The memory cannot be mapped.
 pub fn in_shared_memory<T>(make: impl FnOnce() -> T) -> Result<T, String> {
     let start = map(ARENA_BYTES)?.expose_provenance();
     let end = start + ARENA_BYTES;
@@ -70,9 +67,6 @@ pub fn in_shared_memory<T>(make: impl FnOnce() -> T) -> Result<T, String> {
 }
 
 /// Zeroed pages that forked processes share, present before the measurement. They stay until the process ends.
-///
-/// # Errors
-/// The memory cannot be mapped.
 pub fn map(length_bytes: usize) -> Result<*mut u8, String> {
     let flags = MapFlags::SHARED | MapFlags::POPULATE;
     // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of ours.
@@ -82,10 +76,6 @@ pub fn map(length_bytes: usize) -> Result<*mut u8, String> {
 }
 
 /// Zeroed memory for one `T`, shared with processes that are forked later.
-///
-/// # Errors
-/// The memory cannot be mapped.
-///
 /// # Safety
 /// Zeroes are a valid `T`, and `T` may be used from two processes at a time: atomics, or memory that is only pointed to.
 pub unsafe fn zeroed<T>() -> Result<&'static T, String> {

@@ -13,7 +13,6 @@ use ringbuf::{CachingCons, CachingProd, HeapRb};
 
 use super::queue::{Queue, take};
 
-/// rtrb.
 pub struct Rtrb;
 
 impl Queue for Rtrb {
@@ -41,7 +40,6 @@ impl Queue for Rtrb {
     }
 }
 
-/// ringbuf.
 pub struct Ringbuf;
 
 impl Queue for Ringbuf {
@@ -69,7 +67,6 @@ impl Queue for Ringbuf {
     }
 }
 
-/// crossbeam-queue.
 pub struct Array;
 
 impl Queue for Array {
@@ -92,7 +89,6 @@ impl Queue for Array {
     }
 }
 
-/// crossbeam-channel.
 pub struct Channel;
 
 impl Queue for Channel {

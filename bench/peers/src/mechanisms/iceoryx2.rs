@@ -15,7 +15,6 @@ use iceoryx2::prelude::{LogLevel, Node, NodeBuilder, ServiceName, ZeroCopySend, 
 use crate::harness::spin_backoff::SpinBackoff;
 use crate::harness::{End, Mechanism, Plan, Side};
 
-/// What is carried.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Payload([u64; 8]);
@@ -47,7 +46,6 @@ fn service_name(name: &str) -> Result<ServiceName, String> {
 /// Names of the service for calls and that for answers.
 pub struct PublishSubscribe([String; 2]);
 
-/// One side of them.
 pub struct PublishSubscribeEnd {
     publisher: Publisher<ipc::Service, Payload, ()>,
     subscriber: Subscriber<ipc::Service, Payload, ()>,
@@ -105,10 +103,8 @@ impl End for PublishSubscribeEnd {
     }
 }
 
-/// Name of the service.
 pub struct RequestResponse(String);
 
-/// One side of it.
 pub struct RequestResponseEnd {
     port: Port,
     _node: Node<ipc::Service>,

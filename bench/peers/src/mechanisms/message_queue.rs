@@ -18,7 +18,6 @@ pub struct MessageQueue<const POLLED: bool> {
     answers: libc::mqd_t,
 }
 
-/// One side of it.
 pub struct MessageQueueEnd {
     outgoing: libc::mqd_t,
     incoming: libc::mqd_t,

@@ -27,7 +27,6 @@ use crate::harness::job::{self, Runner};
 /// What a mechanism is to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Fip-see.
     Ours,
     /// What the machine or an earlier design takes.
     Baseline,
@@ -35,24 +34,17 @@ pub enum Kind {
     Ring,
     /// Other queues and messaging systems over shared memory.
     Library,
-    /// What the kernel offers.
     Kernel,
 }
 
-/// One row of the table.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Its name.
     pub name: &'static str,
-    /// What it is.
     pub kind: Kind,
     /// Can we choose how many messages it holds? Otherwise its streams have a buffer of its own size.
     pub chooses_slots: bool,
-    /// Measures single calls.
     pub call: Option<Runner>,
-    /// Measures bursts of calls.
     pub burst: Option<Runner>,
-    /// Measures one-way streams.
     pub stream: Option<Runner>,
     /// Why it cannot be measured: what to install.
     pub missing: Option<&'static str>,
@@ -103,19 +95,14 @@ impl Entry {
 
 /// The names that claims are about.
 pub mod names {
-    /// The bare ring.
     pub const RING: &str = "Fip-see ring";
     /// What the product's clients and daemon use.
     pub const CHANNEL: &str = "Fip-see channel";
-    /// The ring of the report.
     pub const CLASSIC: &str = "classic ring";
-    /// One line bounced.
     pub const ONE_LINE: &str = "flag on one line";
     /// The best ring of the first experiments.
     pub const PROTOTYPE: &str = "prototype ring";
-    /// iceoryx2, publish and subscribe.
     pub const ICEORYX2: &str = "iceoryx2 publish-subscribe";
-    /// iceoryx2, request and response.
     pub const ICEORYX2_CALLS: &str = "iceoryx2 request-response";
     /// Pipes and sockets as they are used, and the same in a loop that never blocks.
     pub const BYTES: [&str; 3] = ["pipe", "Unix stream", "Unix seqpacket"];
@@ -123,8 +110,6 @@ pub mod names {
     pub const POLLED_BYTES: [&str; 3] = ["pipe, polled", "Unix stream, polled", "Unix seqpacket, polled"];
 }
 
-/// All mechanisms.
-#[must_use]
 pub fn all() -> Vec<Entry> {
     let mut all = ours();
     all.extend(baselines());

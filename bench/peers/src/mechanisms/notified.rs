@@ -18,9 +18,6 @@ pub trait Notification: Sized {
     type Shared;
 
     /// Make it.
-    ///
-    /// # Errors
-    /// Why it cannot be had on this machine.
     fn share() -> Result<Self::Shared, String>;
     /// The end of the notifier (`true`), or of the waiter.
     fn open(shared: Self::Shared, notifies: bool) -> Self;
@@ -179,7 +176,6 @@ pub struct Notified<N: Notification> {
     notifications: [N::Shared; 2],
 }
 
-/// One side of it.
 pub struct NotifiedEnd<N> {
     slot_count: u64,
     outgoing: Slots,

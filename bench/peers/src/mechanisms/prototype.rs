@@ -101,13 +101,11 @@ fn demote(line: *mut u8) {
     unsafe { asm!("cldemote [{}]", in(reg) line, options(nostack, preserves_flags, readonly)) };
 }
 
-/// Two rings, one each way.
 pub struct Calls {
     calls: Ring,
     answers: Ring,
 }
 
-/// One side of them.
 pub struct CallsEnd {
     outgoing: Ring,
     incoming: Ring,
@@ -157,7 +155,6 @@ impl End for CallsEnd {
 /// One ring with a counter of released messages, written once in a quarter of the ring.
 pub struct Stream(Ring);
 
-/// One side of it.
 pub struct StreamEnd {
     ring: Ring,
     prefetch_slots: u32,

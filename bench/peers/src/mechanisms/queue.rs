@@ -9,17 +9,12 @@ use crate::harness::{End, Mechanism, Plan, Side, shared};
 
 /// One of them. It was made for threads, unless `IS_FOR_THREADS` says otherwise: what it allocates is then in shared memory.
 pub trait Queue {
-    /// Its writing end.
     type Writer;
-    /// Its reading end.
     type Reader;
     /// Does it allocate its memory itself?
     const IS_FOR_THREADS: bool = true;
 
     /// With room for so many messages.
-    ///
-    /// # Errors
-    /// Why it cannot be had on this machine.
     fn make(slots: u32) -> Result<(Self::Writer, Self::Reader), String>;
 
     /// Write as many as there is room for; how many.
@@ -31,13 +26,11 @@ pub trait Queue {
 
 type Ends<Q> = (<Q as Queue>::Writer, <Q as Queue>::Reader);
 
-/// One each way.
 pub struct Pair<Q: Queue> {
     calls: Ends<Q>,
     answers: Ends<Q>,
 }
 
-/// One side of it.
 pub struct PairEnd<Q: Queue> {
     writer: Q::Writer,
     reader: Q::Reader,

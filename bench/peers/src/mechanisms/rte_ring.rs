@@ -15,7 +15,6 @@ unsafe extern "C" {
     fn peers_rte_ring_receive(ring: *mut c_void, into: *mut c_void, count: c_uint) -> c_uint;
 }
 
-/// DPDK's rte_ring.
 pub struct RteRing;
 
 /// The number of messages, in the type of the C side.

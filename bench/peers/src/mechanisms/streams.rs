@@ -21,9 +21,6 @@ pub trait Kind {
     const IS_POLLING: bool;
 
     /// For each side the descriptor it reads and the one it writes.
-    ///
-    /// # Errors
-    /// The kernel's.
     fn make() -> Result<[[OwnedFd; 2]; 2], Errno>;
 }
 
@@ -55,21 +52,17 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// Two pipes.
     Pipe: packets false, polling false, pipes();
     /// Two pipes that never block.
     PollingPipe: packets false, polling true, pipes();
-    /// A pair of stream sockets.
     UnixStream: packets false, polling false, sockets(SocketType::STREAM);
     /// A pair of stream sockets that never block.
     PollingUnixStream: packets false, polling true, sockets(SocketType::STREAM);
-    /// A pair of packet sockets.
     Seqpacket: packets true, polling false, sockets(SocketType::SEQPACKET);
     /// A pair of packet sockets that never block.
     PollingSeqpacket: packets true, polling true, sockets(SocketType::SEQPACKET);
 }
 
-/// Descriptors of both sides.
 pub struct Stream<K>([[OwnedFd; 2]; 2], PhantomData<K>);
 
 /// Those of one side, and room for what is packed into one call of the kernel.

@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 use crate::mechanisms::Entry;
 use crate::results::Results;
 
-/// A run and its results.
 pub(crate) struct Run {
     pub(crate) entries: Vec<Entry>,
     pub(crate) results: Results,

@@ -21,7 +21,6 @@ const fn color_of(kind: Kind) -> RGBColor {
     }
 }
 
-/// The SVG text.
 pub(super) fn draw(run: &Run) -> Result<String, String> {
     let row = |entry: &Entry| {
         let time = |figure: fn(&Outcome) -> f64| run.results.median(entry.name, Measure::RoundTrip, figure);

@@ -159,7 +159,6 @@ fn neighbour_cpu(cpus: Cpus) -> usize {
     allowed.into_iter().find(|cpu| ![cpus.client, cpus.server].contains(cpu)).unwrap_or(cpus.client)
 }
 
-/// Measure, print, keep.
 pub(crate) fn run(settings: Settings) -> Result<(), String> {
     let run = Run::begin_in_sight();
     let faults: Vec<&InjectedFault> = faults().filter(|fault| settings.chooses(fault.name)).collect();

@@ -2,11 +2,12 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use fipsee_testkit::faulty::fault::{InjectedFault, Until};
+use fipsee_testkit::process::Guard;
 
 use crate::place::on;
 
@@ -16,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const MOST_FAILURES: u32 = 1000;
 
 /// A running one; killed when dropped.
-pub(crate) struct Neighbour(Child);
+pub(crate) struct Neighbour(Guard);
 
 impl Neighbour {
     /// Start it, and wait until it is about to begin.
@@ -29,7 +30,7 @@ impl Neighbour {
         })?;
         let mut line = String::new();
         let said = child.stdout.as_mut().map(|out| BufReader::new(out).read_line(&mut line));
-        let neighbour = Self(child);
+        let neighbour = Self(Guard(child));
         if !matches!(said, Some(Ok(1..))) {
             return Err(format!("{}: it ended before it began", fault.name));
         }
@@ -38,20 +39,13 @@ impl Neighbour {
 
     /// It must still be there when the measurement is over.
     pub(crate) fn is_alive(&mut self) -> bool {
-        matches!(self.0.try_wait(), Ok(None))
+        matches!(self.0.0.try_wait(), Ok(None))
     }
 
     /// Kill it; when that was asked for.
     pub(crate) fn kill(mut self) -> Instant {
-        let _ = self.0.kill();
+        let _ = self.0.0.kill();
         Instant::now()
-    }
-}
-
-impl Drop for Neighbour {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

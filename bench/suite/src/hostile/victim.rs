@@ -8,6 +8,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use fipsee::load::count_f64;
 use fipsee_block::client::{AttachOptions, Buffer, Disk, Queue};
 use fipsee_ring::clock;
 use fipsee_testkit::Random;
@@ -84,11 +85,11 @@ impl Victim {
         while self.queue.outstanding() > 0 {
             self.take(clock::ticks(), &mut Tally::default(), &mut latencies)?;
         }
-        let rate = |count: u64, time: Duration| as_f64(count) / time.as_secs_f64();
+        let rate = |count: u64, time: Duration| count_f64(count) / time.as_secs_f64();
         Ok(Measured {
             rate: rate(tally.finished, elapsed),
             rate_of_own: rate(tally.finished - tally.meanwhile, used),
-            latency_p99_ns: as_f64(latencies.value_at_quantile(0.99)),
+            latency_p99_ns: count_f64(latencies.value_at_quantile(0.99)),
         })
     }
 
@@ -144,9 +145,4 @@ impl Victim {
 fn own_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-const fn as_f64(value: u64) -> f64 {
-    value as f64
 }

@@ -3,6 +3,8 @@
 
 use fipsee_measure::statistics::States;
 
+use crate::generator::Random;
+
 /// Slower is what takes more than this, with its whole interval; faster is what takes less than one over this.
 const TOLERANCE: f64 = 1.02;
 /// An interval is narrow when neither of its ends is farther from the ratio than this part of it.
@@ -10,8 +12,8 @@ const PRECISION: f64 = 0.02;
 /// Below this, 95 % of the medians that resampling brings say nothing about the median.
 pub(super) const LEAST_PAIRS: usize = 10;
 const RESAMPLES: usize = 10_000;
-/// Of the interval's two ends together, in parts of the resamples.
-const OUTSIDE: f64 = 0.05;
+/// Of the interval's two ends together: 5 %.
+const OUTSIDE: usize = RESAMPLES / 20;
 /// The floors of a pair differ by less than this when the machine stayed as it was.
 const STEADY_FACTOR: f64 = 1.25;
 
@@ -88,16 +90,15 @@ impl Estimate {
         if ratios.len() < LEAST_PAIRS {
             return None;
         }
-        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let mut random = Random::default();
         let mut sample = vec![0.0; ratios.len()];
         let mut medians = Vec::with_capacity(RESAMPLES);
         for _ in 0..RESAMPLES {
-            sample.iter_mut().for_each(|place| *place = ratios[random.below(ratios.len())]);
+            sample.iter_mut().for_each(|place| *place = ratios[random.index(ratios.len())]);
             medians.extend(median(&sample));
         }
         medians.sort_by(f64::total_cmp);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "250 of 10,000")]
-        let outside = (count(RESAMPLES) * OUTSIDE / 2.0) as usize;
+        let outside = OUTSIDE / 2;
         Some(Self { ratio: median(ratios)?, interval: (medians[outside], medians[RESAMPLES - 1 - outside]) })
     }
 
@@ -168,21 +169,6 @@ fn median(values: &[f64]) -> Option<f64> {
     let upper = *sorted.get(sorted.len() / 2)?;
     let lower = sorted[(sorted.len() - 1) / 2];
     Some(if sorted.len().is_multiple_of(2) { (lower * upper).sqrt() } else { upper })
-}
-
-#[expect(clippy::cast_precision_loss, reason = "some thousands")]
-fn count(count: usize) -> f64 {
-    count as f64
-}
-
-/// The same numbers in every run, so that the same pairs give the same interval.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(((self.0 >> 32) * bound as u64) >> 32).unwrap_or(0)
-    }
 }
 
 #[cfg(test)]

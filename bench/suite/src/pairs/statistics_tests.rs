@@ -32,7 +32,7 @@ fn interval_of_equal_ratios_is_a_point_and_the_same_pairs_give_the_same() {
 fn interval_covers_the_true_median_about_95_times_of_100() {
     let mut random = Random(1);
     let covered = (0..200).filter(|_| {
-        let ratios: Vec<f64> = (0..25).map(|_| f64::from(u32::try_from(random.below(2001)).unwrap()) / 1000.0).collect();
+        let ratios: Vec<f64> = (0..25).map(|_| f64::from(u32::try_from(random.index(2001)).unwrap()) / 1000.0).collect();
         let (from, to) = Estimate::of(&ratios).unwrap().interval;
         from <= 1.0 && 1.0 <= to
     });
@@ -107,7 +107,7 @@ fn only_pairs_of_the_commoner_state_are_compared() {
 fn a_slowdown_of_5_percent_is_found_under_noise_of_3() {
     let mut random = Random(7);
     let mut noisy = |ratio: f64| {
-        let noise = f64::from(u32::try_from(random.below(601)).unwrap()) / 10_000.0 - 0.03;
+        let noise = f64::from(u32::try_from(random.index(601)).unwrap()) / 10_000.0 - 0.03;
         pair([110.0; 3], ratio * (1.0 + noise))
     };
     let slower: Vec<Pair> = (0..40).map(|_| noisy(1.05)).collect();

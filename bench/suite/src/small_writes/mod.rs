@@ -111,7 +111,6 @@ struct Bench {
     skips: Vec<(String, String)>,
 }
 
-/// Measure, print, keep.
 pub(crate) fn run(settings: Settings) -> Result<(), String> {
     let run = Run::begin_in_sight();
     let mut bench = Bench::start(settings)?;

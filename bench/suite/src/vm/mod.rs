@@ -64,7 +64,6 @@ impl Options {
     }
 }
 
-/// Measure, print, keep.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let run = Run::begin();
     let results = Results::of(&boot(options)?)?;

@@ -10,6 +10,7 @@ use fipsee_block::wire::{Operation, SECTOR_BYTES, Status};
 use fipsee_ring::clock;
 
 use super::{Measured, Site, Way};
+use crate::generator::Random;
 use crate::matrix::Cell;
 use crate::place;
 
@@ -55,15 +56,11 @@ impl<D: Disk> Call<D> {
     fn run(&self, cell: Cell, half: Duration) -> Result<Measured, String> {
         let mut caller = Caller::new(&self.disk, cell)?;
         let blocks = self.disk_bytes / cell.block_bytes;
-        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut choose = || {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            ((random >> 32) * blocks) >> 32
-        };
+        let mut random = Random::default();
         let (started, mut calls) = (Instant::now(), 0);
         while started.elapsed() < half {
             for _ in 0..CALLS_PER_LOOK {
-                caller.call(choose())?;
+                caller.call(random.below(blocks))?;
             }
             calls += CALLS_PER_LOOK;
         }
@@ -72,7 +69,7 @@ impl<D: Disk> Call<D> {
         let started = Instant::now();
         while started.elapsed() < half {
             for _ in 0..CALLS_PER_LOOK {
-                let (block, from) = (choose(), clock::ticks_fenced());
+                let (block, from) = (random.below(blocks), clock::ticks_fenced());
                 caller.call(block)?;
                 ticks.record(clock::ticks_fenced() - from, 1);
             }

@@ -8,10 +8,12 @@ use fipsee_block::stats::Histogram;
 use fipsee_block::wire::{Operation, request_one_segment};
 use fipsee_ring::clock;
 use fipsee_testkit::guest::device::{Guest, Options};
+use fipsee_testkit::guest::machine::attach_request;
 use fipsee_testkit::guest::ring::{GuestRing, Incoming, plan, segment};
-use fipsee_virtio::blk::upgrade::wire::{self, DONE, UpgradeRequest};
+use fipsee_virtio::blk::upgrade::wire::DONE;
 
 use super::{Measured, Site, Way};
+use crate::generator::Random;
 use crate::matrix::Cell;
 use crate::place;
 
@@ -45,9 +47,7 @@ impl Rings {
     fn run(&self, cell: Cell, duration: Duration) -> Result<Measured, String> {
         let mut guest = Guest::start(&self.socket, &Options::default()).map_err(|error| format!("vhost-user: {error}"))?;
         let entry = plan(&guest.ram, 64, 0);
-        let attach =
-            UpgradeRequest { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: vec![entry] };
-        let reply = guest.ask(0, &attach);
+        let reply = guest.ask_bytes(0, &attach_request(&[entry]));
         if reply.result != DONE {
             return Err(format!("attach: {reply:?}"));
         }
@@ -55,7 +55,7 @@ impl Rings {
         let depth = u16::try_from(cell.depth).unwrap_or(64).min(64);
         let buffers = guest.ram.allocate(u64::from(depth) * cell.block_bytes.next_multiple_of(4096), 4096);
         let blocks = self.disk_bytes / cell.block_bytes;
-        Load { guest, ring, cell, depth, buffers, blocks, random: 0x9e37_79b9_7f4a_7c15 }.run(duration)
+        Load { guest, ring, cell, depth, buffers, blocks, random: Random::default() }.run(duration)
     }
 }
 
@@ -66,7 +66,7 @@ struct Load {
     depth: u16,
     buffers: u64,
     blocks: u64,
-    random: u64,
+    random: Random,
 }
 
 impl Load {
@@ -118,8 +118,7 @@ impl Load {
 
     #[inline(always)]
     fn request(&mut self, tag: u16) -> fipsee_ring::Message {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let block = ((self.random >> 32) * self.blocks) >> 32;
+        let block = self.random.below(self.blocks);
         let operation = if self.cell.write { Operation::Write } else { Operation::Read };
         let buffer = self.buffers + u64::from(tag) * self.cell.block_bytes;
         request_one_segment(operation, 0, tag, block * (self.cell.block_bytes / 512), segment(buffer, self.cell.block_bytes))

@@ -1,9 +1,10 @@
 //! Everything that fio can reach.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use super::{Measured, Site, Way};
+use crate::files::TemporaryFile;
 use crate::fio::{self, Fio};
 use crate::matrix::Cell;
 use crate::server::Server;
@@ -126,12 +127,4 @@ pub(super) fn on_tmpfs(site: &Site, engine: &str) -> Result<Box<dyn Way>, String
 fn is_tmpfs(folder: &Path) -> bool {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
     rustix::fs::statfs(folder).is_ok_and(|found| u64::try_from(found.f_type) == Ok(TMPFS_MAGIC))
-}
-
-struct TemporaryFile(PathBuf);
-
-impl Drop for TemporaryFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
 }

@@ -10,6 +10,7 @@ use fipsee_ring::clock;
 use hdrhistogram::Histogram;
 
 use super::{Measured, Way};
+use crate::generator::Random;
 use crate::matrix::Cell;
 use crate::place;
 use crate::server::Server;
@@ -76,7 +77,7 @@ pub(crate) fn load(socket: &Path, polling: bool, disk_bytes: u64, cell: Cell, du
     let region = device.alloc_mem_region((depth * block_bytes).next_multiple_of(4096))?;
     device.map_mem_region(&region)?;
     let blocks = disk_bytes / cell.block_bytes;
-    Client { queue, region, cell, block_bytes, blocks, depth, random: 0x9e37_79b9_7f4a_7c15 }.run(duration)
+    Client { queue, region, cell, block_bytes, blocks, depth, random: Random::default() }.run(duration)
 }
 
 struct Client<'a> {
@@ -86,7 +87,7 @@ struct Client<'a> {
     block_bytes: usize,
     blocks: u64,
     depth: usize,
-    random: u64,
+    random: Random,
 }
 
 impl Client<'_> {
@@ -135,8 +136,7 @@ impl Client<'_> {
 
     #[inline(always)]
     fn submit(&mut self, slot: usize) {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let offset = (((self.random >> 32) * self.blocks) >> 32) * self.cell.block_bytes;
+        let offset = self.random.below(self.blocks) * self.cell.block_bytes;
         let buffer = (self.region.addr + slot * self.block_bytes) as *mut u8;
         if self.cell.write {
             self.queue.write(offset, buffer, self.block_bytes, slot, ReqFlags::empty());

@@ -9,6 +9,7 @@ use crate::wire::Status;
 
 mod blocking;
 mod connection;
+mod list;
 mod memory;
 mod queue;
 pub mod transfer;
@@ -16,6 +17,7 @@ pub mod transfer;
 pub use blocking::Blocking;
 pub use connection::{AttachOptions, Claim, Disk, ReconnectEvent, default_socket_path};
 pub use fipsee_ring::port::ReconnectPolicy;
+pub use list::{ListedDisk, list};
 pub use memory::{Buffer, Bytes, Memory};
 pub use queue::{Completion, Event, Queue};
 

@@ -23,7 +23,8 @@ mod target;
 mod window;
 
 use job::Step;
-use open::NewFile;
+pub use lock::lock_to_overwrite;
+use open::{NewFile, Source};
 use target::Target;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,12 +63,20 @@ impl FileDisk {
     /// # Errors
     /// What is wrong with the path, its size, its permissions, its file system or this machine's io_uring, and what to do.
     pub fn open(options: &FileOptions) -> Result<Self, String> {
-        open::open(options, None)
+        open::open(options, Source::Path)
+    }
+
+    /// As [`open`](Self::open), with the file that another process, which may reach the path, has opened.
+    pub(super) fn open_passed(options: &FileOptions, file: OwnedFd) -> Result<Self, String> {
+        open::open(options, Source::Passed(file.into()))
     }
 
     /// Continue with the file that another process has open, and serves with `sector_count` sectors.
-    pub(super) fn take_over(options: &FileOptions, served: OwnedFd, sector_count: u64) -> Result<Self, String> {
-        let disk = open::open(options, Some(served.into()))?;
+    /// `was_passed`: opened for that process by another one, so that the path is only a name.
+    pub(super) fn take_over(options: &FileOptions, served: OwnedFd, sector_count: u64, was_passed: bool) -> Result<Self, String> {
+        let served = served.into();
+        let source = if was_passed { Source::ServedAsPassed(served) } else { Source::Served(served) };
+        let disk = open::open(options, source)?;
         let (path, size_bytes) = (options.path.display(), bytes_of(sector_count)?);
         if disk.target.size_bytes() < size_bytes {
             return Err(format!("{path} has become shorter than the {size_bytes} bytes that are served; restart the daemon"));
@@ -77,8 +86,8 @@ impl FileDisk {
         Ok(disk)
     }
 
-    /// The open file, for the daemon that takes the disk over.
-    pub(super) fn file(&self) -> BorrowedFd<'_> {
+    /// The open file, for a process that continues with it.
+    pub fn file(&self) -> BorrowedFd<'_> {
         self.target.file()
     }
 

@@ -1,5 +1,6 @@
 //! `memory:SIZE`: a disk in memory, lost with the daemon, unless another takes it over.
 
+mod limit;
 mod mapping;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,6 +11,7 @@ use fipsee_ring::memory::Span;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
+use self::limit::Share;
 use self::mapping::{HUGE_PAGE_BYTES, Mapping, PageAdvice, overcommit_is_strict};
 use super::{
     Disk, Engine, Submitted, Ticket, bytes_of, capabilities, check_block, description, page_bytes, random_identity, sectors_of,
@@ -32,6 +34,8 @@ pub struct MemoryOptions {
     pub huge: bool,
     pub thp: bool,
     pub lock: bool,
+    /// The memory disks of the process may be larger together than the memory there is.
+    pub overcommit: bool,
     pub read_only: bool,
 }
 
@@ -48,7 +52,8 @@ pub struct MemoryDisk {
     sector_count: AtomicU64,
     /// Mapped as long as the disk exists, whatever its size: a request that raced with a shrink still finds memory.
     memory: Mapping,
-    resizing: Mutex<()>,
+    /// Locked while it is resized.
+    share: Mutex<Share>,
     max_bytes: u64,
     options: MemoryOptions,
     info: BlockInfo,
@@ -68,7 +73,7 @@ impl MemoryDisk {
             (false, true) => Mapping::private(max_bytes),
             (false, false) => Mapping::sparse(max_bytes),
         };
-        Self::over(options, make, random_identity()?)
+        Self::over(options, make, random_identity()?, Share::of)
     }
 
     /// The disk that another process has in the memory `file` and served until now.
@@ -82,8 +87,10 @@ impl MemoryDisk {
         identity: [u8; 16],
     ) -> Result<Self, String> {
         let page = if options.huge { HUGE_PAGE_BYTES } else { page_bytes() };
-        let disk = Self::over(options, |max_bytes| Mapping::take_over(file, max_bytes, page), identity)?;
         let size_bytes = bytes_of(sector_count)?;
+        // There is that much memory, since the disk is in it.
+        let share = |_| Ok(Share::unchecked(size_bytes));
+        let disk = Self::over(options, |max_bytes| Mapping::take_over(file, max_bytes, page), identity, share)?;
         sectors_of(size_bytes, disk.info.block_bytes)?;
         if size_bytes > disk.max_bytes {
             return Err(format!("it has {size_bytes} bytes now, more than the {} it may have", disk.max_bytes));
@@ -102,6 +109,7 @@ impl MemoryDisk {
         options: &MemoryOptions,
         make: impl FnOnce(u64) -> Result<Mapping, String>,
         identity: [u8; 16],
+        share: impl FnOnce(u64) -> Result<Share, String>,
     ) -> Result<Self, String> {
         let block_bytes = check_block(options.block_bytes)?;
         let sector_count = sectors_of(options.size_bytes, block_bytes)?;
@@ -113,6 +121,8 @@ impl MemoryDisk {
         if options.huge && options.thp {
             return Err("huge and thp exclude each other: huge takes pages of the reserved pool, thp ordinary memory".into());
         }
+        // Huge pages have a pool of their own.
+        let share = if options.overcommit || options.huge { Share::default() } else { share(options.size_bytes)? };
         let memory = make(max_bytes)?;
         if options.thp {
             memory.advise(0, memory.length_bytes, PageAdvice::Huge).map_err(|errno| {
@@ -123,7 +133,7 @@ impl MemoryDisk {
         let disk = Self {
             sector_count: AtomicU64::new(sector_count),
             memory,
-            resizing: Mutex::new(()),
+            share: Mutex::new(share),
             max_bytes,
             options: options.clone(),
             info: BlockInfo { optimal_bytes: 4096, max_range_sectors: MAX_RANGE_SECTORS, ..usual },
@@ -209,19 +219,22 @@ impl Disk for MemoryDisk {
                 self.max_bytes
             ));
         }
-        let _resizing = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut share = self.share.lock().unwrap_or_else(PoisonError::into_inner);
         let old_bytes = self.sector_count.load(Ordering::Relaxed) * SECTOR_BYTES;
         if new_bytes < old_bytes {
+            share.shrink(new_bytes);
             self.sector_count.store(sector_count, Ordering::Relaxed);
             self.memory.unlock_from(new_bytes, self.options.lock && !self.options.huge);
             self.memory.clear(new_bytes, old_bytes - new_bytes, !self.options.huge);
         } else {
+            let more = if share.is_counted() { Share::of(new_bytes - old_bytes)? } else { Share::default() };
             // A write that raced with an earlier shrink may have left data there.
             self.memory.clear(old_bytes, new_bytes - old_bytes, !self.options.huge);
             if let Err(text) = self.lock_memory(new_bytes) {
                 self.memory.unlock_from(old_bytes, true);
                 return Err(text);
             }
+            share.add(more);
             self.sector_count.store(sector_count, Ordering::Relaxed);
         }
         Ok(())

@@ -20,6 +20,7 @@ pub mod file;
 pub mod memory;
 pub mod null;
 pub mod spec;
+mod spec_text;
 mod takeover;
 pub mod wrap;
 
@@ -75,6 +76,17 @@ impl AnyDisk {
             Self::File(disk) => Some(disk),
             Self::Wrapped(disk) => disk.inner().file_disk(),
         }
+    }
+
+    /// Its kind, after those that it is wrapped in.
+    pub fn kinds(&self) -> Vec<&'static str> {
+        let mut kinds = vec![self.kind()];
+        let mut disk = self;
+        while let Self::Wrapped(wrapped) = disk {
+            disk = wrapped.inner();
+            kinds.push(disk.kind());
+        }
+        kinds
     }
 
     pub const fn kind(&self) -> &'static str {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! a=null:1G
-//! b=memory:256M,max=1G,thp
+//! b=memory:256M,max=1G,thp,overcommit
 //! c=file:PATH,size=512M,ro
 //! d=powercut:survive=50,seed=7:file:PATH
 //! ```
@@ -10,6 +10,7 @@
 //! path with a comma cannot be written this way: use the configuration file, which fills in a [`DiskSpec`] itself.
 //! The last form wraps a disk ([`wrap`](super::wrap)).
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use fipsee_ring::control::MAX_NAME_BYTES;
@@ -94,13 +95,14 @@ impl KindSpec {
             (Self::Memory(options), "huge") => flag(&mut options.huge, key, value)?,
             (Self::Memory(options), "thp") => flag(&mut options.thp, key, value)?,
             (Self::Memory(options), "lock") => flag(&mut options.lock, key, value)?,
+            (Self::Memory(options), "overcommit") => flag(&mut options.overcommit, key, value)?,
             (Self::File(options), "block") => options.block_bytes = Some(block_of(value)?),
             (Self::File(options), "size") => options.size_bytes = Some(size_option(key, value)?),
             (Self::File(options), "direct") => options.direct = direct_of(value)?,
             (kind, _) => {
                 let known = match kind {
                     Self::Null(_) => "a null disk takes block=, ro, exclusive and shared",
-                    Self::Memory(_) => "a memory disk takes max=, block=, huge, thp, lock, ro, exclusive and shared",
+                    Self::Memory(_) => "a memory disk takes max=, block=, huge, thp, lock, overcommit, ro, exclusive and shared",
                     _ => {
                         "a file disk takes size=, block=, direct=, ro, exclusive and shared (a path with a comma needs the configuration file)"
                     }
@@ -111,7 +113,8 @@ impl KindSpec {
         Ok(())
     }
 
-    fn open(&self, name: &str, ro: bool) -> Result<AnyDisk, String> {
+    /// `passed`: the file, opened by another process.
+    fn open(&self, name: &str, ro: bool, passed: Option<OwnedFd>) -> Result<AnyDisk, String> {
         match self {
             Self::Null(options) => {
                 NullDisk::new(name, &NullOptions { read_only: options.read_only || ro, ..options.clone() }).map(AnyDisk::Null)
@@ -120,9 +123,14 @@ impl KindSpec {
                 MemoryDisk::new(&MemoryOptions { read_only: options.read_only || ro, ..options.clone() }).map(AnyDisk::Memory)
             }
             Self::File(options) => {
-                FileDisk::open(&FileOptions { read_only: options.read_only || ro, ..options.clone() }).map(AnyDisk::File)
+                let options = FileOptions { read_only: options.read_only || ro, ..options.clone() };
+                let opened = match passed {
+                    Some(file) => FileDisk::open_passed(&options, file),
+                    None => FileDisk::open(&options),
+                };
+                opened.map(AnyDisk::File)
             }
-            Self::Wrapped(wrapper, below) => WrappedDisk::new(below.open(name, ro)?, wrapper).map(AnyDisk::Wrapped),
+            Self::Wrapped(wrapper, below) => WrappedDisk::new(below.open(name, ro, passed)?, wrapper).map(AnyDisk::Wrapped),
         }
     }
 }
@@ -178,12 +186,22 @@ impl DiskSpec {
     /// # Errors
     /// The reason, beginning with the disk's name, in words that say what to do.
     pub fn open(&self) -> Result<AnyDisk, String> {
-        let opened = check_name(&self.name).and_then(|()| self.kind.open(&self.name, self.ro));
+        self.open_file(None)
+    }
+
+    /// As [`open`](Self::open), with the file that another process has opened: this one may not be able to reach its path.
+    pub fn open_passed(&self, file: OwnedFd) -> Result<AnyDisk, String> {
+        self.open_file(Some(file))
+    }
+
+    fn open_file(&self, passed: Option<OwnedFd>) -> Result<AnyDisk, String> {
+        let opened = check_name(&self.name).and_then(|()| self.kind.open(&self.name, self.ro, passed));
         opened.map_err(|problem| format!("disk '{}': {problem}", self.name))
     }
 }
 
-fn check_name(name: &str) -> Result<(), String> {
+/// Is this a name that a disk can have?
+pub fn check_name(name: &str) -> Result<(), String> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(is_allowed) {
         return Err(format!("this name is not possible; use 1 to {MAX_NAME_BYTES} letters, digits, '-', '_' and '.'"));
@@ -209,9 +227,9 @@ fn size_option(key: &str, value: Option<&str>) -> Result<u64, String> {
 }
 
 fn block_of(value: Option<&str>) -> Result<u32, String> {
-    match value {
-        Some("512") => Ok(512),
-        Some("4096" | "4K" | "4k" | "4KiB") => Ok(4096),
+    match value.map(parse_size) {
+        Some(Ok(512)) => Ok(512),
+        Some(Ok(4096)) => Ok(4096),
         _ => Err(format!("the block size '{}' is not possible; use block=512 or block=4096", value.unwrap_or_default())),
     }
 }

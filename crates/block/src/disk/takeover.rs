@@ -29,10 +29,15 @@ impl DiskSpec {
     /// # Errors
     /// Beginning with the disk's name: it does not match this description, and its clients would be affected.
     pub fn take_over(&self, info: &BlockInfo, file: Option<OwnedFd>) -> Result<AnyDisk, String> {
-        self.continue_with(info, file).map_err(|problem| format!("disk '{}': {problem}", self.name))
+        self.continue_with(info, file, false).map_err(|problem| format!("disk '{}': {problem}", self.name))
     }
 
-    fn continue_with(&self, info: &BlockInfo, file: Option<OwnedFd>) -> Result<AnyDisk, String> {
+    /// As [`take_over`](Self::take_over), of a disk that was opened by [`open_passed`](Self::open_passed).
+    pub fn take_over_passed(&self, info: &BlockInfo, file: Option<OwnedFd>) -> Result<AnyDisk, String> {
+        self.continue_with(info, file, true).map_err(|problem| format!("disk '{}': {problem}", self.name))
+    }
+
+    fn continue_with(&self, info: &BlockInfo, file: Option<OwnedFd>, was_passed: bool) -> Result<AnyDisk, String> {
         let disk = match (&self.kind, file) {
             (KindSpec::Null(options), None) => {
                 let options = NullOptions { read_only: options.read_only || self.ro, ..options.clone() };
@@ -46,7 +51,7 @@ impl DiskSpec {
             }
             (KindSpec::File(options), Some(file)) => {
                 let options = FileOptions { read_only: options.read_only || self.ro, ..options.clone() };
-                AnyDisk::File(FileDisk::take_over(&options, file, info.sector_count)?)
+                AnyDisk::File(FileDisk::take_over(&options, file, info.sector_count, was_passed)?)
             }
             _ => {
                 return Err(

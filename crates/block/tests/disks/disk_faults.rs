@@ -4,16 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fipsee_block::disk::faults::Fault;
-use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, Faults, Ticket};
+use fipsee_block::disk::{AnyDisk, Disk, Faults, Ticket};
 use fipsee_block::wire::{Operation, SECTOR_BYTES, Status};
 use fipsee_ring::clock;
 use fipsee_serve::Engine as _;
 use fipsee_testkit::{Scratch, Worker, request};
 use rustix::io::Errno;
 
-fn open(text: &str) -> AnyDisk {
-    DiskSpec::parse(text).expect("a description").open().expect("a disk")
-}
+use crate::open;
 
 fn faults_of(disk: &AnyDisk) -> Arc<Faults> {
     Arc::clone(disk.faults().expect("it can fail"))

@@ -7,12 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fipsee_block::disk::{Disk, Engine, FileDisk, FileOptions, Ticket};
 use fipsee_block::wire::{CAPABILITY_DISCARD, CAPABILITY_WRITE, Operation, Status};
 use fipsee_serve::Engine as _;
+use fipsee_testkit::process::drop_capabilities;
 use fipsee_testkit::worker::{create, disk_in_folder, file_in_folder, options, refusal};
 use fipsee_testkit::{Scratch, Worker, assert_says, request, skip};
 use rustix::event::epoll;
 
 fn ticket(tag: u16) -> Ticket {
     Ticket { queue: 0, tag, started_ticks: 0 }
+}
+
+fn cut(path: &Path, length_bytes: u64) {
+    std::fs::File::options().write(true).open(path).and_then(|file| file.set_len(length_bytes)).expect("cut");
 }
 
 #[test]
@@ -38,9 +43,9 @@ fn file_of_another_size_is_refused_with_both_sizes() {
     assert_says(&refusal(&with_size(16384)), &["has 8192 bytes", "less than size=16384", "truncate -s 16384", "resize"]);
     assert_says(&refusal(&with_size(4096)), &["has 8192 bytes", "more than size=4096", "size=8192"]);
     FileDisk::open(&with_size(8192)).expect("the same size");
-    std::fs::File::options().write(true).open(&path).expect("open").set_len(8200).expect("cut");
+    cut(&path, 8200);
     assert_says(&refusal(&options(&path)), &["8200 bytes", "not a multiple", "use 8192 or 8704", "truncate -s"]);
-    std::fs::File::options().write(true).open(&path).expect("open").set_len(0).expect("cut");
+    cut(&path, 0);
     assert_says(&refusal(&options(&path)), &["is empty", "truncate -s SIZE"]);
 }
 
@@ -61,10 +66,7 @@ fn file_without_permission_is_refused_with_its_mode_and_owner() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o440)).expect("chmod");
     let text = std::thread::spawn(move || {
         if rustix::process::getuid().is_root() {
-            // Root may do everything: this thread alone gives that up.
-            let none = rustix::thread::CapabilitySet::empty();
-            let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
-            rustix::thread::set_capabilities(None, sets).expect("capset");
+            drop_capabilities();
         }
         refusal(&options(&path))
     });

@@ -1,8 +1,10 @@
 //! Memory and null disks: what the model test does not cover.
 
-use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, FileDisk, MemoryDisk, MemoryOptions, NullDisk, NullOptions};
+use fipsee_block::disk::{AnyDisk, Disk, FileDisk, MemoryDisk, MemoryOptions, NullDisk, NullOptions};
 use fipsee_block::wire::{CAPABILITY_WRITE, Operation, Status};
 use fipsee_testkit::{Scratch, Worker, assert_says, request, skip};
+
+use crate::open;
 
 fn memory(size_bytes: u64, max_bytes: Option<u64>) -> MemoryDisk {
     MemoryDisk::new(&MemoryOptions { size_bytes, max_bytes, ..Default::default() }).expect("a memory disk")
@@ -32,6 +34,20 @@ fn memory_disk_grows_up_to_its_max() {
     assert_eq!(worker.write(&disk, (1 << 21) - 1, &[1; 512]), Status::Ok);
     assert_eq!(worker.read(&disk, (1 << 21) - 1, 512), Ok(vec![1; 512]));
     assert!(disk.resize((1 << 21) + 1).is_err());
+}
+
+#[test]
+fn memory_disk_grows_within_the_memory_of_the_machine() {
+    let text = std::fs::read_to_string("/proc/meminfo").expect("a Linux system");
+    let all = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")).expect("it has memory");
+    let sectors = 2 * all.parse::<u64>().expect("a number");
+    let options = MemoryOptions { size_bytes: 1 << 20, max_bytes: Some(sectors << 11), ..Default::default() };
+    let disk = MemoryDisk::new(&options).expect("a memory disk");
+    assert_says(&disk.resize(sectors + 8).expect_err("refused"), &["is more than the", "MiB of memory", "add overcommit"]);
+    assert_eq!(disk.info().sector_count, 2048, "a refused resize changes nothing");
+    disk.resize(4096).expect("grow");
+    let disk = MemoryDisk::new(&MemoryOptions { overcommit: true, ..options }).expect("a memory disk");
+    disk.resize(sectors + 8).expect("as it was asked for");
 }
 
 #[test]
@@ -96,7 +112,10 @@ fn memory_options_that_contradict_are_refused() {
     assert_says(&refusal(&MemoryOptions { max_bytes: Some(1025), ..sized(1024) }), &["max: ", "1025 bytes is not a multiple"]);
     assert_says(&refusal(&MemoryOptions { huge: true, thp: true, ..sized(1024) }), &["huge and thp exclude"]);
     assert_says(&refusal(&MemoryOptions { block_bytes: Some(1024), ..sized(1024) }), &["block=512 or block=4096"]);
-    assert_says(&refusal(&sized(1 << 62)), &["cannot reserve 4611686018427387904 bytes", "ulimit -v"]);
+    assert_says(
+        &refusal(&MemoryOptions { overcommit: true, ..sized(1 << 62) }),
+        &["cannot reserve 4611686018427387904 bytes", "ulimit -v"],
+    );
     assert_says(&refusal(&sized(1 << 63)), &["more than a disk can have"]);
 }
 
@@ -136,7 +155,7 @@ fn ro_makes_any_kind_refuse_writes() {
     let path = scratch.path("disk");
     std::fs::write(&path, [0; 4096]).expect("written");
     for kind in ["null:4K".to_owned(), "memory:4K".to_owned(), format!("file:{}", path.display())] {
-        let disk = DiskSpec::parse(&format!("a={kind},ro")).expect("a description").open().expect("a disk");
+        let disk = open(&format!("a={kind},ro"));
         assert!(!disk.info().can(CAPABILITY_WRITE), "{kind}");
         let mut worker = Worker::new();
         assert_eq!(worker.write(&disk, 0, &[1; 512]), Status::ReadOnly, "{kind}");

@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
-use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, Submitted, Ticket};
+use fipsee_block::disk::{AnyDisk, Disk, Submitted, Ticket};
 use fipsee_block::request::Request;
 use fipsee_block::wire::{BlockInfo, Operation, SECTOR_BYTES, Status};
 use fipsee_ring::memory::Span;
 use fipsee_serve::Engine as _;
 use fipsee_testkit::{Random, Scratch, Worker, skip};
+
+use crate::open;
 
 const DISK_BYTES: u64 = 6 << 20;
 /// Client memory of one request in flight, and how many of them.
@@ -175,10 +177,6 @@ fn check_read(worker: &Worker, pending: &Pending, seed: u64, round: u32) {
         }
         from += got.len();
     }
-}
-
-fn open(text: &str) -> AnyDisk {
-    DiskSpec::parse(text).expect("a description").open().expect("a disk")
 }
 
 fn check_file(parent: &Path, options: &str, block_bytes: u64, seed: u64) {

@@ -27,9 +27,10 @@ fn every_kind_and_option_is_understood() {
         huge: true,
         thp: true,
         lock: true,
+        overcommit: true,
         read_only: false,
     };
-    assert_eq!(parse("b.1=memory:256M,max=1GiB,huge,thp,lock").kind, KindSpec::Memory(memory));
+    assert_eq!(parse("b.1=memory:256M,max=1GiB,huge,thp,lock,overcommit").kind, KindSpec::Memory(memory));
     let file = FileOptions {
         path: "/srv/x:y=z.img".into(),
         size_bytes: Some(512 << 20),

@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use fipsee_block::disk::{AnyDisk, DiskSpec, Ticket};
+use fipsee_block::disk::{AnyDisk, Ticket};
 use fipsee_block::wire::{Operation, SECTOR_BYTES, Status};
 use fipsee_serve::Engine as _;
+use fipsee_testkit::packets::is_readable;
 use fipsee_testkit::{Random, Scratch, Worker, request};
 
-const SECTORS: u64 = 64;
+use crate::open;
 
-fn open(text: &str) -> AnyDisk {
-    DiskSpec::parse(text).expect("a description").open().expect("a disk")
-}
+const SECTORS: u64 = 64;
 
 /// A sector that names itself and its version.
 fn sector(number: u64, version: u64) -> Vec<u8> {
@@ -60,9 +59,7 @@ fn engine_sleeps_until_a_delay_ends() {
     worker.begin(&slow, &request(Operation::Flush, 0, 0), &[], ticket);
     worker.engine.flush();
     assert!(!worker.engine.has_unsent());
-    let mut fds = [rustix::event::PollFd::from_borrowed_fd(worker.engine.as_fd().expect("a ring"), rustix::event::PollFlags::IN)];
-    let ready = rustix::event::poll(&mut fds, Some(&rustix::time::Timespec { tv_sec: 30, tv_nsec: 0 }));
-    assert_eq!(ready.expect("polled"), 1, "the descriptor becomes readable");
+    assert!(is_readable(worker.engine.as_fd().expect("a ring"), Duration::from_secs(30)), "the descriptor becomes readable");
     worker.wait(1, |got, status| assert_eq!((got, status), (ticket, Status::Ok)));
 }
 

@@ -10,3 +10,9 @@ mod request_checks;
 mod resize_events;
 mod table_read_once;
 mod transfer_pieces;
+
+use fipsee_block::disk::{AnyDisk, DiskSpec};
+
+fn open(text: &str) -> AnyDisk {
+    DiskSpec::parse(text).expect("a description").open().expect("a disk")
+}

@@ -3,9 +3,9 @@
 use std::process::Stdio;
 
 use fipsee_block::disk::{Disk, MemoryDisk, MemoryOptions};
+use fipsee_testkit::process::drop_capabilities;
 use fipsee_testkit::{alone, assert_says, child};
 use rustix::process::{Resource, Rlimit, setrlimit};
-use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 #[test]
 fn locked_disk_above_the_limit_is_refused_with_the_remedy() {
@@ -17,9 +17,7 @@ fn locked_disk_above_the_limit_is_refused_with_the_remedy() {
 pub(crate) fn locked_disk() {
     setrlimit(Resource::Memlock, Rlimit { current: Some(1 << 20), maximum: Some(1 << 20) }).expect("lowering is allowed");
     if rustix::process::getuid().is_root() {
-        // Root is exempt from limits: this thread drops that.
-        let none = CapabilitySet::empty();
-        set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none }).expect("capset");
+        drop_capabilities(); // Root is exempt from limits.
     }
     let locked =
         |size_bytes, max_bytes| MemoryDisk::new(&MemoryOptions { size_bytes, max_bytes, lock: true, ..Default::default() });

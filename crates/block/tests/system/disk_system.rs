@@ -8,10 +8,10 @@ use std::time::Duration;
 use fipsee_block::disk::faults::Fault;
 use fipsee_block::disk::{DirectMode, Disk, Engine, FileDisk, FileOptions, Ticket};
 use fipsee_block::wire::{CAPABILITY_DISCARD, CAPABILITY_WRITE, Operation, Status};
+use fipsee_testkit::system::Loop;
 use fipsee_testkit::worker::{create, file_in_folder, options, refusal};
-use fipsee_testkit::{Scratch, Worker, alone, assert_says, request, skip};
+use fipsee_testkit::{Scratch, Worker, alone, assert_says, await_word, packets, request, skip};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::thread::UnshareFlags;
 
 /// As after the death of a daemon whose requests the kernel still has: flock(1) took the lock and ended, and the open file is in
@@ -26,11 +26,7 @@ fn lock_of_a_process_that_is_gone_is_waited_for() {
         Err(error) => return skip("lock of a process that is gone", &format!("flock(1) is needed: {error}")),
     }
     let (sender, receiver) = std::os::unix::net::UnixStream::pair().expect("a pair");
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut descriptors = SendAncillaryBuffer::new(&mut space);
-    let sent = [file.as_fd()];
-    assert!(descriptors.push(SendAncillaryMessage::ScmRights(&sent)));
-    sendmsg(&sender, &[std::io::IoSlice::new(b"x")], &mut descriptors, SendFlags::empty()).expect("sent");
+    packets::send(&sender, b"x", &[file.as_fd()]).expect("sent");
     drop(file);
     let release = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(50)); // tidy: allow sleep, the lock is released while it is waited for
@@ -128,10 +124,7 @@ fn lock_holder_in_another_process_is_named() {
         Ok(holder) => holder,
         Err(error) => return skip("lock of another process", &format!("flock(1) of util-linux is needed: {error}")),
     };
-    let mut line = String::new();
-    let output = holder.stdout.take().expect("piped");
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).expect("a line");
-    assert_eq!(line, "locked\n");
+    await_word(&mut holder, "locked");
     let text = refusal(&options(&path));
     drop(holder.stdin.take());
     holder.wait().expect("it ends");
@@ -144,16 +137,10 @@ fn block_device_is_a_disk_of_its_own_size() {
     let scratch = Scratch::new();
     let image = scratch.path("image");
     std::fs::File::create(&image).expect("create").set_len(4 << 20).expect("size");
-    let output = match Command::new("losetup").args(["--find", "--show", "--sector-size", "4096"]).arg(&image).output() {
-        Ok(output) if output.status.success() => output,
-        Ok(output) => return skip("block device", &format!("losetup: {}", String::from_utf8_lossy(&output.stderr))),
-        Err(error) => return skip("block device", &format!("losetup of util-linux is needed: {error}")),
-    };
-    let device = String::from_utf8(output.stdout).expect("text").trim().to_owned();
-    let checked = std::panic::catch_unwind(|| check_device(Path::new(&device)));
-    let detached = Command::new("losetup").args(["--detach", &device]).status();
-    assert!(detached.expect("losetup ran").success());
-    checked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    match Loop::new(&image, 4096, false) {
+        Ok(device) => check_device(device.path()),
+        Err(reason) => return skip("block device", &reason),
+    }
     let bytes = std::fs::read(&image).expect("read");
     assert!(bytes[8192..12288].iter().all(|byte| *byte == 6));
     assert!(bytes[12288..usize::try_from(SMALL_START * 512).expect("small")].iter().all(|byte| *byte == 0));

@@ -8,9 +8,9 @@ use std::thread::JoinHandle;
 
 use fipsee_ring::channel::{MAX_DEPTH, MAX_POOL_BYTES};
 use fipsee_ring::control::MAX_NAME_BYTES;
-use fipsee_ring::listener::Listener;
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_ring::wait::Backoff;
+use fipsee_serve::unix::listener::Listener;
 use rustix::net::SocketType;
 
 use super::clients::{Clients, Event, Serving};

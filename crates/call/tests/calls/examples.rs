@@ -3,6 +3,7 @@
 use std::process::{Command, Stdio};
 
 use fipsee_testkit::eventually;
+use fipsee_testkit::process::Guard;
 
 use crate::service::Socket;
 
@@ -19,24 +20,12 @@ fn example(name: &str) -> Command {
     Command::new(target.join("debug/examples").join(name))
 }
 
-/// Kills the server.
-struct Server(std::process::Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let group = rustix::process::Pid::from_child(&self.0);
-        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn the_counter_counts_for_several_processes() {
-    use std::os::unix::process::CommandExt;
     let socket = Socket::new();
     let path = socket.0.to_str().expect("a temporary path");
     let mut serve = example("counter");
-    let _server = Server(serve.args(["serve", path]).stdout(Stdio::null()).process_group(0).spawn().expect("cargo"));
+    let _server = Guard(serve.args(["serve", path]).stdout(Stdio::null()).spawn().expect("the example"));
     eventually("the server listens", || socket.0.exists());
     let call = |arguments: [&str; 3]| {
         let output = example("counter").args(arguments).output().expect("cargo");

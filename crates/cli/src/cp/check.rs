@@ -2,13 +2,12 @@
 
 use std::hash::{DefaultHasher, Hasher};
 
-use indicatif::ProgressBar;
-
 use super::endpoint::Endpoint;
 use super::session::Session;
 use super::source::{DiskSource, Piece, Source};
 use super::{Copied, Manner};
 use crate::error::Error;
+use crate::units;
 
 /// Checksums of the pieces of a stream, which cannot be read a second time.
 pub(super) struct Digests {
@@ -98,17 +97,20 @@ fn differs(destination: &Endpoint, offset_bytes: u64) -> Error {
     format!("{destination} differs from the source at offset {offset_bytes}; something else writes there, or its storage is bad: copy again").into()
 }
 
+/// Note how far the comparison is; a signal ends it.
+fn proceed(manner: &Manner, destination: &Endpoint, copied: &Copied, compared_bytes: u64) -> Result<(), Error> {
+    manner.bar.set_position(compared_bytes);
+    let Some(signal) = manner.interrupt.signal() else { return Ok(()) };
+    let [total, compared] = [copied.total_bytes, compared_bytes].map(units::exact_bytes);
+    let text = format!("{destination} has all {total}, flushed; the first {compared} were compared and are right");
+    Err(Error::interrupted(signal, text))
+}
+
 /// Read the destination and compare it with the source, or with its checksums.
-pub(super) fn verify(
-    source: &Endpoint,
-    destination: &Endpoint,
-    manner: Manner,
-    copied: &Copied,
-    bar: &ProgressBar,
-) -> Result<(), Error> {
+pub(super) fn verify(source: &Endpoint, destination: &Endpoint, manner: &Manner, copied: &Copied) -> Result<(), Error> {
     let written = reopen(destination, manner, copied.total_bytes)?;
     if let Some(digests) = &copied.digests {
-        return compare_digests(written, digests, destination, copied.total_bytes, bar);
+        return compare_digests(written, digests, destination, manner, copied);
     }
     let mut expected = Cursor::new(Source::open(source, manner)?);
     let mut actual = Cursor::new(written);
@@ -123,7 +125,7 @@ pub(super) fn verify(
         }
         expected.advance(count);
         actual.advance(count);
-        bar.set_position(expected.offset_bytes);
+        proceed(manner, destination, copied, expected.offset_bytes)?;
     }
     // The padding of a disk's last block.
     while actual.load()? {
@@ -137,27 +139,27 @@ pub(super) fn verify(
 }
 
 /// The part of the destination that was written.
-fn reopen(destination: &Endpoint, manner: Manner, total_bytes: u64) -> Result<Source, Error> {
+fn reopen(destination: &Endpoint, manner: &Manner, total_bytes: u64) -> Result<Source, Error> {
     let Endpoint::Disk { name, socket } = destination else {
         return Source::open(destination, manner);
     };
     let session = Session::attach(socket, name, true, manner)?;
     let end_bytes = total_bytes.next_multiple_of(session.info().block_bytes.into());
-    Ok(Source::Disk(DiskSource::new(session, end_bytes)?))
+    Ok(Source::Disk(Box::new(DiskSource::new(session, end_bytes)?)))
 }
 
 fn compare_digests(
     written: Source,
     digests: &Digests,
     destination: &Endpoint,
-    total_bytes: u64,
-    bar: &ProgressBar,
+    manner: &Manner,
+    copied: &Copied,
 ) -> Result<(), Error> {
     let mut actual = Cursor::new(written);
     let mut piece = Vec::new();
     for digest_of_piece in &digests.digests {
         let start_bytes = actual.offset_bytes;
-        let left_bytes = total_bytes - start_bytes;
+        let left_bytes = copied.total_bytes - start_bytes;
         let length = usize::try_from(left_bytes).unwrap_or(usize::MAX).min(digests.piece_bytes);
         piece.clear();
         while piece.len() < length && actual.load()? {
@@ -177,7 +179,7 @@ fn compare_digests(
             );
             return Err(text.into());
         }
-        bar.set_position(actual.offset_bytes);
+        proceed(manner, destination, copied, actual.offset_bytes)?;
     }
     Ok(())
 }

@@ -2,13 +2,17 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use fipsee_block::disk::file::lock_to_overwrite;
+use rustix::fs::OFlags;
+
 use super::sink::Sink;
-use super::source::{Piece, Source};
-use super::{ZERO_RUN_BYTES, ZEROES};
+use super::source::{Piece, Source, Stream};
+use super::{Manner, ZERO_RUN_BYTES, ZEROES};
 use crate::error::Error;
+use crate::units;
 
 /// A file or block device that is read from its start.
 pub(super) struct FileSource {
@@ -24,7 +28,7 @@ pub(super) struct FileSource {
 }
 
 /// Open a file, a block device, or a stream that can be read only once.
-pub(super) fn open_source(path: &Path, request_bytes: usize) -> Result<Source, Error> {
+pub(super) fn open_source(path: &Path, manner: &Manner) -> Result<Source, Error> {
     let shown = path.display().to_string();
     let cannot = |error: std::io::Error| Error::io(format_args!("read {shown}"), &error);
     let mut file = File::open(path).map_err(cannot)?;
@@ -33,7 +37,7 @@ pub(super) fn open_source(path: &Path, request_bytes: usize) -> Result<Source, E
         return Err(cannot(rustix::io::Errno::ISDIR.into()));
     }
     if !kind.is_file() && !kind.is_block_device() {
-        return Ok(Source::Stream { reader: Box::new(file), shown, request_bytes });
+        return Ok(Source::Stream(Stream::new(file, shown, manner)));
     }
     let size_bytes = file.seek(SeekFrom::End(0)).map_err(cannot)?;
     Ok(Source::File(FileSource {
@@ -41,7 +45,7 @@ pub(super) fn open_source(path: &Path, request_bytes: usize) -> Result<Source, E
         shown,
         size_bytes,
         offset_bytes: 0,
-        request_bytes,
+        request_bytes: manner.request_bytes,
         data_from_bytes: 0,
         data_until_bytes: 0,
     }))
@@ -115,18 +119,31 @@ enum SinkKind {
 }
 
 impl FileSink {
-    /// Create or empty the file at `path`, or open the device there. `size_bytes` is the length of the copy, if known.
+    /// Create or empty the file at `path`, or open the device there. `size_bytes` is the length of the copy, if known. What a
+    /// daemon serves or another program has locked is refused with its content as it was.
     pub(super) fn create(path: &Path, size_bytes: Option<u64>) -> Result<Self, Error> {
         let shown = path.display().to_string();
         let cannot = |error: std::io::Error| Error::io(format_args!("write {shown}"), &error);
         let found = std::fs::metadata(path).ok().map(|metadata| metadata.file_type());
-        let mut file = match found {
-            Some(kind) if !kind.is_file() => OpenOptions::new().write(true).open(path),
-            _ => File::create(path),
-        }
-        .map_err(cannot)?;
+        let mut open = OpenOptions::new();
+        open.write(true);
+        match found {
+            // Refused by the kernel while the device is mounted or part of another.
+            Some(kind) if kind.is_block_device() => open.custom_flags(OFlags::EXCL.bits().cast_signed()),
+            Some(kind) if !kind.is_file() => &mut open,
+            // Not emptied before it is locked.
+            _ => open.create(true).truncate(false),
+        };
+        let mut file = open.open(path).map_err(|error| match error.kind() {
+            ErrorKind::ResourceBusy => format!("{shown} is mounted or otherwise in use; unmount it, or choose another").into(),
+            _ => cannot(error),
+        })?;
         let opened = file.metadata().map_err(cannot)?.file_type();
+        if opened.is_file() || opened.is_block_device() {
+            lock_to_overwrite(path, &file).map_err(|text| format!("{text}, or choose another destination"))?;
+        }
         let kind = if opened.is_file() {
+            file.set_len(0).map_err(cannot)?;
             SinkKind::Regular
         } else if opened.is_block_device() {
             let room_bytes = file.seek(SeekFrom::End(0)).map_err(cannot)?;
@@ -174,7 +191,7 @@ impl Sink for FileSink {
     }
 
     /// Give a file its length and make it durable, name included.
-    fn finish(self: Box<Self>, total_bytes: u64) -> Result<(), Error> {
+    fn make_durable(&mut self, total_bytes: u64) -> Result<(), Error> {
         let cannot = |error: std::io::Error| Error::io(format_args!("finish {}", self.shown), &error);
         if self.kind == SinkKind::Regular {
             self.file.set_len(total_bytes).map_err(cannot)?;
@@ -189,5 +206,13 @@ impl Sink for FileSink {
             let _ = File::open(directory).and_then(|directory| directory.sync_all());
         }
         Ok(())
+    }
+    fn remains(&self, bytes: u64) -> String {
+        let (shown, bytes) = (&self.shown, units::exact_bytes(bytes));
+        match self.kind {
+            SinkKind::Regular => format!("{shown} has the first {bytes}, flushed, and ends there"),
+            SinkKind::Device => format!("{shown} has the first {bytes}, flushed; the rest is as it was"),
+            SinkKind::Stream => format!("{shown} got the first {bytes}"),
+        }
     }
 }

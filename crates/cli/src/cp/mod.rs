@@ -7,8 +7,11 @@ mod session;
 mod sink;
 mod source;
 
+use std::fmt::Display;
 use std::io::IsTerminal;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fipsee::claim;
@@ -21,6 +24,7 @@ use self::endpoint::Endpoint;
 use self::sink::Sink;
 use self::source::{Piece, Source};
 use crate::error::Error;
+use crate::interrupt::Interrupt;
 use crate::units;
 
 /// One request, unless --block-size says otherwise: large enough that its cost vanishes, small enough that eight of
@@ -67,64 +71,98 @@ fn parse_request_bytes(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(|| format!("{text} is no multiple of {ALIGN_BYTES}; write for example 64K or 1M"))
 }
 
-/// Options for moving data, for every endpoint.
-#[derive(Clone, Copy, Debug)]
+/// How data is moved, for every endpoint.
+#[derive(Clone)]
 struct Manner {
     request_bytes: usize,
     reconnect: Duration,
     /// Of a destination disk.
     claim: Claim,
+    bar: ProgressBar,
+    interrupt: Arc<Interrupt>,
+}
+
+impl Manner {
+    /// A line beside the progress bar.
+    fn note(&self, text: impl Display) {
+        self.bar.suspend(|| eprintln!("note: {text}"));
+    }
 }
 
 struct Copied {
-    /// Bytes of the source.
+    /// Bytes that the destination has.
     total_bytes: u64,
     /// Bytes of them that were not moved because they are zero.
     zero_bytes: u64,
     /// Of a source that cannot be read twice.
     digests: Option<Digests>,
+    /// Everything, or what a signal left.
+    is_whole: bool,
 }
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
-    let source_endpoint = Endpoint::parse(&arguments.source, socket)?;
-    let destination_endpoint = Endpoint::parse(&arguments.destination, socket)?;
-    endpoint::check_pair(&source_endpoint, &destination_endpoint, arguments.verify)?;
+    let source = Endpoint::parse(&arguments.source, socket)?;
+    let destination = Endpoint::parse(&arguments.destination, socket)?;
+    endpoint::check_pair(&source, &destination, arguments.verify)?;
+    let bar = ProgressBar::hidden();
+    let progress = Arc::new(Progress::default());
     let manner = Manner {
         request_bytes: arguments.block_size.unwrap_or(DEFAULT_REQUEST_BYTES),
         reconnect: Duration::from_secs(arguments.reconnect),
         claim: claim::of(arguments.force),
+        bar: bar.clone(),
+        interrupt: progress.watch(&bar, &destination)?,
     };
-    let started = Instant::now();
-    let mut source = Source::open(&source_endpoint, manner)?;
-    let mut sink = sink::open(&destination_endpoint, manner, &source_endpoint, source.size_bytes())?;
-    let bar = progress_bar(arguments, source.size_bytes());
-    let digests = (arguments.verify && !source.can_be_read_again()).then(|| Digests::new(manner.request_bytes));
-    let copied = copy(&mut source, sink.as_mut(), digests, &bar)?;
-    sink.finish(copied.total_bytes)?;
-    drop(source);
-    let elapsed = started.elapsed();
-    if arguments.verify {
-        bar.set_message("verifying");
-        bar.set_position(0);
-        check::verify(&source_endpoint, &destination_endpoint, manner, &copied, &bar)?;
-    }
+    let summary = copy_and_verify(&source, &destination, arguments, &manner, &progress);
     bar.finish_and_clear();
-    let rate = units::count(units::per_second(copied.total_bytes, elapsed.as_secs_f64()));
-    let verified = if arguments.verify { ", verified" } else { "" };
-    eprintln!(
-        "copied {} bytes ({} as zeroes) from {source_endpoint} to {destination_endpoint} in {:.2} s, {rate}B/s{verified}",
-        copied.total_bytes,
-        copied.zero_bytes,
-        elapsed.as_secs_f64()
-    );
+    eprintln!("{}", summary?);
     Ok(())
 }
 
-fn progress_bar(arguments: &Arguments, size_bytes: Option<u64>) -> ProgressBar {
-    if arguments.no_progress || !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
+fn copy_and_verify(
+    from: &Endpoint,
+    to: &Endpoint,
+    arguments: &Arguments,
+    manner: &Manner,
+    progress: &Progress,
+) -> Result<String, Error> {
+    let started = Instant::now();
+    let mut source = Source::open(from, manner)?;
+    let mut sink = sink::open(to, manner, from, source.size_bytes())?;
+    show(&manner.bar, arguments, source.size_bytes());
+    let digests = (arguments.verify && !source.can_be_read_again()).then(|| Digests::new(manner.request_bytes));
+    let copied = copy(&mut source, sink.as_mut(), digests, manner, progress)?;
+    if let Some(signal) = manner.interrupt.signal().filter(|_| !copied.is_whole) {
+        sink.make_durable(copied.total_bytes).map_err(|error| Error::at("interrupted", error))?;
+        return Err(Error::interrupted(
+            signal,
+            format_args!("{}; repeat the command for all of it", sink.remains(copied.total_bytes)),
+        ));
     }
-    let bar = ProgressBar::with_draw_target(size_bytes, ProgressDrawTarget::stderr());
+    sink.finish(copied.total_bytes)?;
+    progress.is_flushed.store(true, Ordering::Relaxed);
+    drop(source);
+    let elapsed = started.elapsed();
+    if arguments.verify {
+        manner.bar.set_message("verifying");
+        manner.bar.set_position(0);
+        check::verify(from, to, manner, &copied)?;
+    }
+    let rate = units::byte_rate(units::per_second(copied.total_bytes, elapsed.as_secs_f64()));
+    let verified = if arguments.verify { ", verified" } else { "" };
+    Ok(format!(
+        "copied {}, {} of them as zeroes, from {from} to {to} in {:.2} s, {rate}{verified}",
+        units::exact_bytes(copied.total_bytes),
+        units::bytes(copied.zero_bytes),
+        elapsed.as_secs_f64()
+    ))
+}
+
+/// Show the bar, unless it is unwanted.
+fn show(bar: &ProgressBar, arguments: &Arguments, size_bytes: Option<u64>) {
+    if arguments.no_progress || !std::io::stderr().is_terminal() {
+        return;
+    }
     let template = match size_bytes {
         Some(_) => "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
         None => "{msg} {bytes} {bytes_per_sec}",
@@ -132,14 +170,52 @@ fn progress_bar(arguments: &Arguments, size_bytes: Option<u64>) -> ProgressBar {
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
+    size_bytes.into_iter().for_each(|size_bytes| bar.set_length(size_bytes));
     bar.set_message("copying");
-    bar
+    bar.reset();
+    bar.set_draw_target(ProgressDrawTarget::stderr());
 }
 
-fn copy(source: &mut Source, sink: &mut dyn Sink, mut digests: Option<Digests>, bar: &ProgressBar) -> Result<Copied, Error> {
+/// What the destination has, for the last words of a process that a second signal ends.
+#[derive(Default)]
+struct Progress {
+    complete_bytes: AtomicU64,
+    is_flushed: AtomicBool,
+}
+
+impl Progress {
+    fn watch(self: &Arc<Self>, bar: &ProgressBar, destination: &Endpoint) -> Result<Arc<Interrupt>, Error> {
+        let (progress, shown) = (Arc::clone(self), destination.to_string());
+        let (at_first, at_second) = (bar.clone(), bar.clone());
+        let note = || eprintln!("note: interrupted; finishing what is in flight. A second signal ends it at once");
+        let last_words = move || {
+            at_second.finish_and_clear();
+            let bytes = units::exact_bytes(progress.complete_bytes.load(Ordering::Relaxed));
+            if progress.is_flushed.load(Ordering::Relaxed) {
+                eprintln!("error: interrupted: {shown} has all {bytes}, flushed; they were not all compared");
+            } else {
+                eprintln!(
+                    "error: interrupted: {shown} has at least the first {bytes}, not flushed; repeat the command for all of it"
+                );
+            }
+        };
+        Interrupt::watch(move || at_first.suspend(note), last_words)
+    }
+}
+
+fn copy(
+    source: &mut Source,
+    sink: &mut dyn Sink,
+    mut digests: Option<Digests>,
+    manner: &Manner,
+    progress: &Progress,
+) -> Result<Copied, Error> {
     let mut data = Vec::new();
     let (mut offset_bytes, mut zero_bytes) = (0, 0);
-    while let Some(piece) = source.next(&mut data)? {
+    let is_interrupted = || manner.interrupt.signal().is_some();
+    while !is_interrupted()
+        && let Some(piece) = source.next(&mut data)?
+    {
         let length_bytes = match piece {
             Piece::Zeroes(length_bytes) => {
                 sink.zeroes(offset_bytes, length_bytes)?;
@@ -155,9 +231,13 @@ fn copy(source: &mut Source, sink: &mut dyn Sink, mut digests: Option<Digests>, 
             }
         };
         offset_bytes += length_bytes;
-        bar.set_position(offset_bytes);
+        manner.bar.set_position(offset_bytes);
+        progress.complete_bytes.store(sink.complete_bytes(offset_bytes), Ordering::Relaxed);
     }
-    Ok(Copied { total_bytes: offset_bytes, zero_bytes, digests })
+    sink.settle()?;
+    progress.complete_bytes.store(offset_bytes, Ordering::Relaxed);
+    let is_whole = source.size_bytes().map_or_else(|| !is_interrupted(), |size_bytes| offset_bytes == size_bytes);
+    Ok(Copied { total_bytes: offset_bytes, zero_bytes, digests, is_whole })
 }
 
 /// Write data, except for its long runs of zeroes; returns how many bytes those had.

@@ -1,7 +1,7 @@
 //! One attached disk with several large requests in flight.
 
+use std::fmt::Display;
 use std::path::Path;
-use std::time::Duration;
 
 use fipsee::claim;
 use fipsee_block::client::{self, AttachOptions, Buffer, Completion, Disk, Queue, ReconnectEvent, ReconnectPolicy};
@@ -57,14 +57,14 @@ pub(super) struct Session {
     queues: Vec<Queue>,
     lanes: Vec<Lane>,
     request_bytes: usize,
-    reconnect: Duration,
+    manner: Manner,
 }
 
 impl Session {
-    pub(super) fn attach(socket: &Path, name: &str, read_only: bool, manner: Manner) -> Result<Self, Error> {
+    pub(super) fn attach(socket: &Path, name: &str, read_only: bool, manner: &Manner) -> Result<Self, Error> {
         let claim = manner.claim;
         let options = AttachOptions { read_only, claim, depth: LANE_COUNT, pool_bytes: 0, ..AttachOptions::new(name) };
-        let (disk, queues) = claim::attach(socket, &options, &|note| eprintln!("note: {note}"))?;
+        let (disk, queues) = claim::attach(socket, &options, &|note| manner.note(note))?;
         let longest = usize::try_from(disk.info().max_transfer_bytes).unwrap_or(usize::MAX) / ALIGN_BYTES * ALIGN_BYTES;
         let request_bytes = manner.request_bytes.min(longest.max(ALIGN_BYTES));
         let lane_count = queues.first().map_or(0, Queue::depth) as u64;
@@ -74,11 +74,15 @@ impl Session {
             Ok(Lane { buffer, state: State::Idle, work: Work::Read, offset_bytes: 0, length_bytes: 0 })
         };
         let lanes = (0..lane_count).map(lane).collect::<Result<Vec<_>, client::Error>>()?;
-        Ok(Self { name: name.to_owned(), disk, queues, lanes, request_bytes, reconnect: manner.reconnect })
+        Ok(Self { name: name.to_owned(), disk, queues, lanes, request_bytes, manner: manner.clone() })
     }
 
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(super) fn note(&self, text: impl Display) {
+        self.manner.note(text);
     }
 
     pub(super) fn info(&self) -> BlockInfo {
@@ -124,6 +128,11 @@ impl Session {
         &self.lanes[index].buffer
     }
 
+    /// Where the first of the requests in flight begins.
+    pub(super) fn first_busy_byte(&self) -> Option<u64> {
+        self.lanes.iter().filter(|lane| lane.state == State::Busy).map(|lane| lane.offset_bytes).min()
+    }
+
     /// Wait for the read on this lane and take its data.
     pub(super) fn take(&mut self, index: usize, into: &mut Vec<u8>) -> Result<(), Error> {
         while self.lanes[index].state == State::Busy {
@@ -136,9 +145,8 @@ impl Session {
         Ok(())
     }
 
-    /// Wait until every write is done, then make all of them durable.
+    /// Make all that is written durable.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
-        self.wait_for_all()?;
         if self.info().can(CAPABILITY_FLUSH) {
             self.start(0, Work::Flush, 0, 0)?;
             self.wait_for_all()?;
@@ -146,7 +154,7 @@ impl Session {
         Ok(())
     }
 
-    fn wait_for_all(&mut self) -> Result<(), Error> {
+    pub(super) fn wait_for_all(&mut self) -> Result<(), Error> {
         while self.lanes.iter().any(|lane| lane.state == State::Busy) {
             self.wait()?;
         }
@@ -183,18 +191,21 @@ impl Session {
     }
 
     fn come_back(&mut self) -> Result<(), Error> {
-        let name = &self.name;
-        if self.reconnect.is_zero() {
+        let (name, manner) = (&self.name, &self.manner);
+        if manner.reconnect.is_zero() {
             let text = "the daemon closed the connection or died, the copy is incomplete; repeat it when the daemon is back, or use --reconnect SECONDS";
             return Err(Error::at(format_args!("disk '{name}'"), text));
         }
-        let policy = ReconnectPolicy { give_up_after: self.reconnect, ..ReconnectPolicy::default() };
+        let policy = ReconnectPolicy { give_up_after: manner.reconnect, ..ReconnectPolicy::default() };
         let mut report = |event: ReconnectEvent<'_>| match event {
             ReconnectEvent::Lost => {
-                eprintln!("note: disk '{name}': connection lost; trying again for {} s", self.reconnect.as_secs())
+                let seconds = manner.reconnect.as_secs();
+                manner.note(format_args!("disk '{name}': connection lost; trying again for {seconds} s"));
             }
             ReconnectEvent::AttemptFailed { .. } => {}
-            ReconnectEvent::Resumed { attempts } => eprintln!("note: disk '{name}': connected again after {attempts} attempts"),
+            ReconnectEvent::Resumed { attempts } => {
+                manner.note(format_args!("disk '{name}': connected again after {attempts} attempts"));
+            }
         };
         let back = self.disk.reconnect(&mut self.queues, &policy, &mut report);
         back.map_err(|error| Error::at(format_args!("disk '{name}' did not come back, the copy is incomplete"), error))

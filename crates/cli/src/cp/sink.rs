@@ -8,6 +8,7 @@ use super::file::FileSink;
 use super::session::{Session, Work};
 use super::{ALIGN_BYTES, Manner};
 use crate::error::Error;
+use crate::units;
 
 /// The destination of the bytes.
 pub(super) trait Sink {
@@ -15,12 +16,35 @@ pub(super) trait Sink {
 
     fn zeroes(&mut self, offset_bytes: u64, length_bytes: u64) -> Result<(), Error>;
 
-    /// Make everything durable.
-    fn finish(self: Box<Self>, total_bytes: u64) -> Result<(), Error>;
+    /// How many of the first `handed_bytes`, which it was given, are written for certain.
+    fn complete_bytes(&self, handed_bytes: u64) -> u64 {
+        handed_bytes
+    }
+
+    /// Wait until all that it was given is written.
+    fn settle(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Make everything durable that it was given, `total_bytes`.
+    fn make_durable(&mut self, total_bytes: u64) -> Result<(), Error>;
+
+    /// What the destination has when the copy ends early, with that many bytes durable.
+    fn remains(&self, bytes: u64) -> String;
+
+    /// The same at the end of the copy.
+    fn finish(mut self: Box<Self>, total_bytes: u64) -> Result<(), Error> {
+        self.make_durable(total_bytes)
+    }
 }
 
 /// Open the destination, once it is known to have room for `size_bytes` (`None`: unknown yet).
-pub(super) fn open(place: &Endpoint, manner: Manner, source: &Endpoint, size_bytes: Option<u64>) -> Result<Box<dyn Sink>, Error> {
+pub(super) fn open(
+    place: &Endpoint,
+    manner: &Manner,
+    source: &Endpoint,
+    size_bytes: Option<u64>,
+) -> Result<Box<dyn Sink>, Error> {
     Ok(match place {
         Endpoint::Disk { name, socket } => {
             Box::new(DiskSink::new(Session::attach(socket, name, false, manner)?, source, size_bytes)?)
@@ -120,24 +144,44 @@ impl Sink for DiskSink {
         Ok(())
     }
 
-    fn finish(mut self: Box<Self>, total_bytes: u64) -> Result<(), Error> {
+    fn complete_bytes(&self, handed_bytes: u64) -> u64 {
+        let pending = self.pending_zeroes;
+        let pending_start = if pending.1 > 0 { pending.0 } else { handed_bytes };
+        pending_start.min(self.session.first_busy_byte().unwrap_or(handed_bytes))
+    }
+
+    fn settle(&mut self) -> Result<(), Error> {
         self.write_pending_zeroes()?;
-        self.session.flush()?;
-        let name = self.session.name();
+        self.session.wait_for_all()
+    }
+
+    fn make_durable(&mut self, _total_bytes: u64) -> Result<(), Error> {
+        self.settle()?;
+        self.session.flush()
+    }
+
+    fn remains(&self, bytes: u64) -> String {
+        let (name, bytes, size) = (self.session.name(), units::exact_bytes(bytes), units::bytes(self.size_bytes));
+        format!("disk '{name}' has the first {bytes}, flushed; the rest of its {size} is as it was")
+    }
+
+    fn finish(mut self: Box<Self>, total_bytes: u64) -> Result<(), Error> {
+        self.make_durable(total_bytes)?;
+        let (session, name) = (&self.session, self.session.name());
         let written_bytes = total_bytes.next_multiple_of(self.block_bytes);
         if written_bytes > total_bytes {
             let padding_bytes = written_bytes - total_bytes;
-            eprintln!(
-                "note: the last block of disk '{name}' was filled up with {padding_bytes} zero bytes (its blocks have {})",
+            session.note(format_args!(
+                "the last block of disk '{name}' was filled up with {padding_bytes} zero bytes (its blocks have {})",
                 self.block_bytes
-            );
+            ));
         }
         if written_bytes < self.size_bytes {
             let rest_bytes = self.size_bytes - written_bytes;
-            eprintln!(
-                "note: the source is shorter than disk '{name}'; the last {rest_bytes} of its {} bytes are as they were",
+            session.note(format_args!(
+                "the source is shorter than disk '{name}'; the last {rest_bytes} of its {} bytes are as they were",
                 self.size_bytes
-            );
+            ));
         }
         self.session.detach()
     }

@@ -1,6 +1,9 @@
 //! Reading, piece by piece and in order.
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use fipsee_block::client::transfer::Pieces;
 
@@ -9,6 +12,7 @@ use super::endpoint::Endpoint;
 use super::file::FileSource;
 use super::session::{Session, Work};
 use crate::error::Error;
+use crate::interrupt::Interrupt;
 
 /// The next piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,34 +26,27 @@ pub(super) enum Piece {
 /// The source of the bytes.
 pub(super) enum Source {
     /// A disk.
-    Disk(DiskSource),
+    Disk(Box<DiskSource>),
     /// A file with offsets.
     File(FileSource),
-    /// A stream.
-    Stream {
-        /// The stream.
-        reader: Box<dyn Read>,
-        /// Its name, for errors.
-        shown: String,
-        /// Bytes of a piece.
-        request_bytes: usize,
-    },
+    /// What can be read only once.
+    Stream(Stream),
 }
 
 impl Source {
-    pub(super) fn open(place: &Endpoint, manner: Manner) -> Result<Self, Error> {
+    pub(super) fn open(place: &Endpoint, manner: &Manner) -> Result<Self, Error> {
         match place {
             Endpoint::Disk { name, socket } => {
                 let session = Session::attach(socket, name, true, manner)?;
                 let size_bytes = session.info().size_bytes();
-                Ok(Self::Disk(DiskSource::new(session, size_bytes)?))
+                Ok(Self::Disk(Box::new(DiskSource::new(session, size_bytes)?)))
             }
-            Endpoint::File(path) => super::file::open_source(path, manner.request_bytes),
-            Endpoint::Standard => Ok(Self::Stream {
-                reader: Box::new(std::io::stdin().lock()),
-                shown: "standard input".to_owned(),
-                request_bytes: manner.request_bytes,
-            }),
+            Endpoint::File(path) => super::file::open_source(path, manner),
+            Endpoint::Standard => {
+                let duplicate = io::stdin().as_fd().try_clone_to_owned();
+                let file = duplicate.map_err(|error| Error::io("use standard input", &error))?.into();
+                Ok(Self::Stream(Stream::new(file, "standard input".to_owned(), manner)))
+            }
         }
     }
 
@@ -58,12 +55,12 @@ impl Source {
         match self {
             Self::Disk(disk) => Some(disk.end_bytes),
             Self::File(file) => Some(file.size_bytes()),
-            Self::Stream { .. } => None,
+            Self::Stream(_) => None,
         }
     }
 
     pub(super) const fn can_be_read_again(&self) -> bool {
-        !matches!(self, Self::Stream { .. })
+        !matches!(self, Self::Stream(_))
     }
 
     /// The next piece; `None` at the end.
@@ -71,13 +68,43 @@ impl Source {
         match self {
             Self::Disk(disk) => disk.next(data),
             Self::File(file) => file.next(data),
-            Self::Stream { reader, shown, request_bytes } => {
-                data.clear();
-                let read = reader.take(*request_bytes as u64).read_to_end(data);
-                let count = read.map_err(|error| Error::io(format_args!("read {shown}"), &error))?;
-                Ok((count > 0).then_some(Piece::Data))
+            Self::Stream(stream) => stream.next(data).map_err(|error| Error::io(format_args!("read {}", stream.shown), &error)),
+        }
+    }
+}
+
+/// Reads in order, and stops waiting for more when a signal comes.
+pub(super) struct Stream {
+    file: File,
+    /// Its name, for errors.
+    shown: String,
+    /// Bytes of a piece.
+    request_bytes: usize,
+    interrupt: Arc<Interrupt>,
+}
+
+impl Stream {
+    pub(super) fn new(file: File, shown: String, manner: &Manner) -> Self {
+        Self { file, shown, request_bytes: manner.request_bytes, interrupt: Arc::clone(&manner.interrupt) }
+    }
+
+    /// The next piece; `None` at the end and after a signal, which a part of a piece does not survive.
+    fn next(&mut self, data: &mut Vec<u8>) -> io::Result<Option<Piece>> {
+        data.resize(self.request_bytes, 0);
+        let mut filled = 0;
+        while filled < data.len() {
+            if !self.interrupt.wait_to_read(&self.file)? {
+                return Ok(None);
+            }
+            match self.file.read(&mut data[filled..]) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
+        data.truncate(filled);
+        Ok((filled > 0).then_some(Piece::Data))
     }
 }
 

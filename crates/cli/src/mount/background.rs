@@ -2,13 +2,13 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use rustix::fs::{Mode, OFlags};
 
 use super::log;
 use crate::error::Error;
-use crate::output;
+use crate::{output, process};
 
 /// The variable that the second process has.
 const SECOND: &str = "FIPSEE_MOUNTS_IN_BACKGROUND";
@@ -20,7 +20,7 @@ pub(super) fn is_second() -> bool {
 
 /// Start the second process, with the same command line, and print its message once it has mounted.
 pub(super) fn start() -> Result<(), Error> {
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = process::this_program();
     command.args(std::env::args_os().skip(1)).env(SECOND, "1");
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     let mut child = child.map_err(|error| Error::io("start the process that serves", &error))?;

@@ -13,7 +13,7 @@ pub(super) fn report(lines: &[Line], head: &str, tsc_hz: u64, json: bool) -> Res
     }
     let is_stream = lines.iter().any(|line| matches!(line.spec.task, Task::Stream(_)));
     let mut table = if is_stream {
-        Table::new(0, &["SLOTS", "CYCLES/MSG", "SPREAD", "NS/MSG", "MESSAGES/S", "GB/S"])
+        Table::new(0, &["SLOTS", "CYCLES/MSG", "SPREAD", "NS/MSG", "MESSAGES/S", "BYTES"])
     } else {
         let batch = ["CY/BURST MIN", "MEAN", "P50", "P99", "P99.9", "NS/BURST MIN", "MEAN", "P50", "P99", "P99.9"];
         let mut headings = vec!["QUEUE", "CY/MSG", "NS/MSG"];
@@ -39,7 +39,7 @@ fn stream_row(line: &Line, slots: u32, tsc_hz: u64) -> Vec<String> {
         format!("{:.1}-{:.1}", cycles.min, cycles.max),
         format!("{:.1}", rounds::to_ns(cycles.median, tsc_hz)),
         units::count(per_second),
-        format!("{:.2}", 64.0 * per_second / 1e9),
+        units::byte_rate(64.0 * per_second),
     ]
 }
 

@@ -133,7 +133,10 @@ impl Measured {
             clock::ticks_to_ns(ticks(0.5)).to_string(),
             clock::ticks_to_ns(ticks(0.99)).to_string(),
         ];
-        row.extend(self.wakeup_ns.iter().map(|ns| format!("{}/{}", ns.value_at_quantile(0.5), ns.value_at_quantile(0.99))));
+        row.extend(self.wakeup_ns.iter().map(|ns| {
+            let [p50, p99] = [0.5, 0.99].map(|quantile| units::nanoseconds(ns.value_at_quantile(quantile)));
+            format!("{p50}/{p99}")
+        }));
         row.push(format!("{:.2}%", self.idle_cpu_percent));
         row
     }

@@ -8,6 +8,7 @@ use fipsee_topology::matrix::Matrix;
 
 use super::{Known, Shown, choices};
 use crate::output::Table;
+use crate::units;
 
 /// A table with more columns does not fit a terminal.
 const MOST_COLUMNS: usize = 16;
@@ -79,8 +80,11 @@ fn groups(text: &mut String, name: &str, machine: &Machine, key: fn(&Cpu) -> Opt
 
 fn costs(machine: &Machine, known: &Known) -> String {
     let matrix = &known.matrix;
-    let mut text =
-        format!("\nMoving a modified cache line, in cycles of {} Hz and ns, medians ({}):\n", matrix.tsc_hz, known.source);
+    let mut text = format!(
+        "\nMoving a modified cache line, in cycles of {}Hz and ns, medians ({}):\n",
+        units::count(units::to_f64(matrix.tsc_hz)),
+        known.source
+    );
     if machine.usable.len() <= MOST_COLUMNS {
         text.push_str(&table(machine, matrix));
         text.push_str("From the row's CPU to the column's.\n");

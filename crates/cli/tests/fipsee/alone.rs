@@ -2,13 +2,13 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Command, ExitStatus, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use fipsee_testkit::{Guard, Scratch, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::program::{FIPSEE, assert_error, assert_success};
+use crate::program::{FIPSEE, assert_error, assert_success, ending, pid};
 
 const PING_KEYS: [&str; 10] = [
     "design",
@@ -210,11 +210,6 @@ fn children(pid: u32) -> Vec<Pid> {
     text.split_whitespace().filter_map(|word| Pid::from_raw(word.parse().ok()?)).collect()
 }
 
-/// The exit status of a child.
-fn ending(child: &mut Guard) -> ExitStatus {
-    wait_for("the process ends", || child.0.try_wait().expect("a child to ask"))
-}
-
 /// Has it ended? A process whose parent is gone may stay a zombie if no process reaps it.
 fn has_ended(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
@@ -315,8 +310,7 @@ fn demo_that_is_killed_or_interrupted_leaves_no_daemon_and_no_directory() {
         let directory = Scratch::new();
         let place = directory.path("");
         let (mut demo, daemon) = start_demo(&place);
-        let pid = i32::try_from(demo.0.id()).ok().and_then(Pid::from_raw).expect("a process");
-        kill_process(pid, signal).expect("a signal");
+        kill_process(pid(&demo), signal).expect("a signal");
         ending(&mut demo);
         wait_for("the daemon ends", || has_ended(daemon).then_some(()));
         assert!(is_empty(&place), "signal {signal:?} leaves a directory");

@@ -29,6 +29,23 @@ fn files_of_odd_sizes_come_back_identical() {
 }
 
 #[test]
+fn file_of_a_served_disk_is_not_overwritten() {
+    let daemon = serve(&["a=file:{dir}/a.img,size=4M", "b=memory:4M"]);
+    let content = noise(4 * MIB, 17);
+    daemon.blocking("a").write_at(&content, 0).expect("content");
+    let image = text(&daemon.dir.path("a.img"));
+    for source in ["fip:a", "fip:b"] {
+        let pid = format!("process {}", daemon.pid());
+        let output = daemon.fipsee(&["cp", source, &image]);
+        assert_error(&output, &[&image, "in use", &pid, "choose another destination"]);
+    }
+    let (mut again, back) = (daemon.blocking("a"), &mut vec![0; 4 * MIB]);
+    again.read_at(back, 0).expect("content");
+    assert!(*back == content, "nothing of it is lost");
+    assert!(std::fs::read(&image).expect("the file") == content);
+}
+
+#[test]
 fn requests_of_any_size_give_the_same_disk() {
     let daemon = serve(&["a=memory:4M,block=4096"]);
     let content = noise(3 * MIB + 77, 3);
@@ -140,7 +157,7 @@ fn every_refusal_says_what_to_do() {
     let daemon = serve(&["a=memory:1M", "r=memory:1M,ro"]);
     let source = text(&daemon.dir.file("source", b"data"));
     let missing = text(&daemon.dir.path("missing"));
-    assert_error(&daemon.fipsee(&["cp", &source, "fip:zz"]), &["no disk 'zz'", "a, r"]);
+    assert_error(&daemon.fipsee(&["cp", &source, "fip:zz"]), &["no disk 'zz' that user", "`fipsee ls` lists those"]);
     assert_error(&daemon.fipsee(&["cp", &source, "fip:r"]), &["'r' is exported for reading only", "serve it without ro"]);
     assert_error(&daemon.fipsee(&["cp", &missing, "fip:a"]), &["cannot read", "missing", "check the name"]);
     assert_error(&daemon.fipsee(&["cp", &source, &missing]), &["is a disk", "write fip:NAME"]);

@@ -20,8 +20,8 @@ fn ls_names_every_disk() {
     assert_success(&table);
     let table = String::from_utf8_lossy(&table.stdout).into_owned();
     let words: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(words[1], ["a", "null", "read-write", "1", "GiB", "512", "0"]);
-    assert_eq!(words[2], ["b", "memory", "read-only", "3", "MiB", "4096", "0"]);
+    assert_eq!(words[1], ["a", "null", "-", "read-write", "-", "1", "GiB", "512", "0"]);
+    assert_eq!(words[2], ["b", "memory", "-", "read-only", "-", "3", "MiB", "4096", "0"]);
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! The program under test, and a daemon that it serves or talks to.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 
 use fipsee_testkit::daemon::Launch;
-use fipsee_testkit::{Daemon, Scratch};
+use fipsee_testkit::{Daemon, Guard, Scratch, wait_for};
+use rustix::process::Pid;
 use serde_json::Value;
 
 /// The program under test.
@@ -46,6 +47,27 @@ impl Fipsee for Daemon {
         command.arg("--connect").arg(self.socket()).args(arguments).stdin(Stdio::null());
         command
     }
+}
+
+/// The exit status of a child.
+pub(crate) fn ending(child: &mut Guard) -> ExitStatus {
+    wait_for("the process ends", || child.0.try_wait().expect("a child to ask"))
+}
+
+pub(crate) fn pid(child: &Guard) -> Pid {
+    i32::try_from(child.0.id()).ok().and_then(Pid::from_raw).expect("a process")
+}
+
+/// The rest of what a child says on standard error.
+pub(crate) fn errors_of(child: &mut Guard) -> String {
+    let mut text = String::new();
+    child.0.stderr.take().expect("its standard error").read_to_string(&mut text).expect("text");
+    text
+}
+
+/// What a test needs and this machine lacks.
+pub(crate) fn skip(what: &str, reason: &str) {
+    writeln!(std::io::stderr(), "fipsee-skip: {what}: {reason}").expect("standard error is open");
 }
 
 /// Bytes of which no two sectors are alike.

@@ -7,22 +7,23 @@ use std::sync::Arc;
 use fipsee_block::disk::Disk;
 use serde_json::Value;
 
-use super::{Admin, Resize};
+use super::Admin;
+use super::disks::check_absolute;
+use super::methods::Resize;
 use crate::export::Export;
 use crate::worker;
 
 impl Admin {
-    pub(super) fn attach(&self, disk: &str, path: &Path) -> Result<Value, String> {
+    pub(super) fn attach(&mut self, disk: &str, path: &Path) -> Result<Value, String> {
         let export = self.live.now().find(disk)?.clone();
-        if !path.is_absolute() {
-            return Err(format!("{} is no absolute path; the daemon has another working directory", path.display()));
-        }
+        check_absolute(path)?;
         self.vms.add(vec![self.new_socket(&export, path)?]);
+        self.overlay.attach(disk, path, &self.running.disks);
         tracing::info!(disk, path = %path.display(), "serves virtual machines");
         Ok(self.describe(&export))
     }
 
-    pub(super) fn detach(&self, path: &Path) -> Result<Value, String> {
+    pub(super) fn detach(&mut self, path: &Path) -> Result<Value, String> {
         let exports = self.live.now().exports.clone();
         let is_there = |export: &&Arc<Export>| self.vms.paths_of(export).iter().any(|other| other == path);
         let export = exports.iter().find(is_there).ok_or_else(|| {
@@ -33,6 +34,7 @@ impl Admin {
         })?;
         self.vms.retire(|_, other| other == path)?;
         self.vms.remove_retired();
+        self.overlay.detach(path, &self.running.disks);
         tracing::info!(disk = export.name(), path = %path.display(), "no longer serves virtual machines there");
         Ok(self.describe(export))
     }

@@ -7,16 +7,20 @@ use fipsee_serve::Metric;
 use serde_json::{Value, json};
 
 use super::Admin;
-use crate::export::{AttachedClient, Export, Role};
+use crate::export::{AllowList, AttachedClient, Export, Role};
 use crate::services::block::declared::faults;
+use crate::transport::unix::ClientSettings;
 
 impl Admin {
     pub(super) fn describe(&self, export: &Export) -> Value {
         let info: BlockInfo = export.info(false);
         let (io, unit_bytes) = export.io().unzip();
+        let AllowList { everyone, uids, gids } = export.allow();
         let mut description = json!({
             "disk": export.name(),
             "kind": export.disk.kind(),
+            "kinds": export.disk.kinds(),
+            "path": export.spec.kind.file().map(|path| path.to_string_lossy()),
             "size_bytes": info.size_bytes(),
             "first_sector": info.first_sector,
             "last_sector": info.first_sector + info.sector_count - 1,
@@ -29,7 +33,9 @@ impl Admin {
             "max_segments": info.max_segments,
             "read_only": !info.can(CAPABILITY_WRITE),
             "exclusive": export.spec.exclusive,
-            "shared": export.spec.shared,
+            "shared": export.shared(),
+            "allow": { "everyone": everyone, "uids": uids, "gids": gids },
+            "limits": limits(&self.live.now().settings),
             "claimed": export.attached().iter().any(|client| client.role == Role::SoleWriter),
             "capabilities": CAPABILITY_NAMES.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
             "attached": export.attached().len(),
@@ -60,8 +66,21 @@ impl Admin {
     }
 }
 
-pub(super) fn describe_client(client: &AttachedClient) -> Value {
+/// Of one client; the same for every disk.
+fn limits(settings: &ClientSettings) -> Value {
+    let ClientSettings { max_clients, max_clients_per_user, limits } = settings;
     json!({
+        "max_queues": limits.max_queues,
+        "max_depth": limits.max_depth,
+        "max_pool_bytes": limits.max_pool_bytes,
+        "max_memory_bytes": limits.max_memory_bytes,
+        "max_clients": max_clients,
+        "max_clients_per_user": max_clients_per_user,
+    })
+}
+
+pub(super) fn describe_client(client: &AttachedClient) -> Value {
+    let mut description = json!({
         "client": client.client,
         "kind": client.kind.name(),
         "pid": client.pid,
@@ -70,7 +89,11 @@ pub(super) fn describe_client(client: &AttachedClient) -> Value {
         "worker_cpus": client.worker_cpus,
         "sole_writer": client.role == Role::SoleWriter,
         "leaving": client.leaving,
-    })
+    });
+    for (name, count) in client.counts().named() {
+        description[name] = count.into();
+    }
+    description
 }
 
 fn to_json(metric: Metric) -> Value {

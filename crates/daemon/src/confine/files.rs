@@ -9,7 +9,7 @@ use landlock::{
     RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
-use crate::config::Config;
+use crate::config::{Config, names};
 
 /// The landlock features used. A kernel that knows fewer enforces those.
 const NEWEST: ABI = ABI::V6;
@@ -28,9 +28,9 @@ fn files() -> Rights {
     written | AccessFs::ReadFile | AccessFs::IoctlDev
 }
 
-/// Make sockets, with the locks beside them, and remove them.
+/// Make sockets, under a lock of their folder, and remove them.
 fn sockets() -> Rights {
-    AccessFs::MakeSock | AccessFs::MakeReg | AccessFs::ReadFile | AccessFs::RemoveFile
+    AccessFs::MakeSock | AccessFs::ReadDir | AccessFs::ReadFile | AccessFs::RemoveFile
 }
 
 #[derive(Clone, Debug, Default)]
@@ -61,12 +61,17 @@ impl Paths {
         let for_machines = config.disks.iter().flat_map(|disk| &disk.vhost_user);
         let folders: Vec<PathBuf> = at.map(folder_of).chain(for_machines.map(|path| folder_of(path))).collect();
         for folder in folders {
-            // The later bind reports the error.
-            let _ = std::fs::create_dir_all(&folder);
             paths.add(&folder, sockets());
         }
         if let Some(file) = &config.arguments.config {
             paths.add_beside(file, reading());
+        }
+        // Names of users and groups, for a reload. Files that replace these are in the folder, where root could read secrets, too.
+        for file in names::FILES {
+            paths.add(Path::new(file), reading());
+        }
+        if !rustix::process::geteuid().is_root() {
+            paths.add(Path::new("/etc"), reading());
         }
         // The holder of a lock; the machine and its devices; and our own program, for the names in a backtrace.
         for path in ["/proc".into(), "/sys".into()].into_iter().chain(std::env::current_exe()) {

@@ -16,16 +16,14 @@ use std::sync::{Arc, OnceLock};
 
 use clap::ValueEnum;
 use fipsee_serve::Needs;
-use serde::Deserialize;
 
 use self::calls::Filters;
 pub(crate) use self::calls::calls;
 use self::files::Paths;
-use crate::config::Config;
+use crate::config::{Config, names};
 
 /// Whether the daemon confines itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Confine {
     /// As far as the kernel can.
     #[default]
@@ -80,6 +78,7 @@ impl Confinement {
     pub fn files<'a>(&self, config: &Config, sockets: impl Iterator<Item = &'a Path>) -> Result<(), String> {
         let Some(state) = self.0.as_ref().filter(|state| state.files.get().is_none()) else { return Ok(()) };
         let paths = Paths::of(config, &state.needs.files, sockets)?;
+        names::use_files_only();
         let given_up = rustix::thread::set_no_new_privs(true);
         state.or_say(given_up.map_err(|error| format!("no new privileges: {error}")))?;
         let enforced = paths.restrict();

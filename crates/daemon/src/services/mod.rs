@@ -5,7 +5,7 @@ pub(crate) mod block;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use fipsee_ring::control::{RefusalCode, Wanted};
+use fipsee_ring::control::{Page, Refusal, RefusalCode, Wanted};
 use fipsee_ring::handshake::refuse;
 use fipsee_serve::session::{Adopted, Client, Denial, Granted, Part, Service};
 use fipsee_serve::{Metric, Needs};
@@ -55,6 +55,15 @@ impl Registry {
 
     pub(crate) fn metrics(&self) -> impl Iterator<Item = (&'static str, Metric)> {
         self.0.iter().flat_map(|service| service.metrics())
+    }
+
+    /// LIST, for the service that it names.
+    pub(crate) fn list(&self, client: &Client<'_>, service: u16, after: &str) -> Result<Page, Refusal> {
+        let found = self.0.iter().find(|known| known.number() == service);
+        let page = found.and_then(|service| service.list(client, after));
+        page.ok_or_else(|| {
+            refuse(RefusalCode::Malformed, "LIST asks for an unknown service; upgrade the daemon or fix the client")
+        })
     }
 
     /// ATTACH, for the service that it names.

@@ -6,10 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use fipsee_ring::listener::Listener;
 use fipsee_serve::takeover::{Giving, GivingStep};
 use fipsee_serve::unix::credentials_of;
-use serde_json::json;
+use fipsee_serve::unix::listener::Listener;
+use serde_json::{Value, json};
 
 use super::MAX_WAIT;
 use super::line::Line;
@@ -20,14 +20,21 @@ use crate::export::{AttachedClient, Kind};
 use crate::transport::unix::HandOver;
 use crate::transport::vhost_user::Held;
 
+/// The request of a new daemon at the admin socket.
+pub(crate) struct Asked<'a> {
+    pub(crate) stream: &'a UnixStream,
+    pub(crate) id: &'a Value,
+}
+
 impl Admin {
-    /// Hand everything over to the peer at `stream`. Returns when that failed: this daemon continues. An error: it was not
-    /// even started.
-    pub(crate) fn hand_over(&self, stream: &UnixStream, version: u32, wait: Duration) -> Result<(), String> {
-        let pid = self.may_ask(stream, version)?;
+    /// Hand everything over to the peer that asked. Returns when that failed: this daemon continues. An error: it was not even
+    /// started.
+    pub(crate) fn hand_over(&self, asked: &Asked<'_>, version: u32, wait: Duration) -> Result<(), String> {
+        let pid = self.may_ask(asked.stream, version)?;
         let (line, theirs) = Line::pair().map_err(|error| format!("no descriptor is left: {error}; raise LimitNOFILE="))?;
-        let answer = format!("{}\n", json!({ "takeover": VERSION }));
-        let sent = descriptors::send(stream, answer.as_bytes(), Some(theirs.as_fd()));
+        let answer = json!({ "jsonrpc": "2.0", "id": asked.id, "result": { "takeover": VERSION } });
+        self.handing_over.set(true);
+        let sent = descriptors::send(asked.stream, format!("{answer}\n").as_bytes(), Some(theirs.as_fd()));
         drop(theirs);
         let reason = match sent {
             Ok(()) => {
@@ -36,6 +43,7 @@ impl Admin {
             }
             Err(error) => format!("it does not take its answer: {error}"),
         };
+        self.handing_over.set(false);
         tracing::warn!(pid, reason, "not handed over; this daemon continues");
         Ok(())
     }
@@ -98,6 +106,7 @@ impl Admin {
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let greeting = Greeting { pid: std::process::id(), version, clients };
         send(&HandoverPacket::Greeting(greeting), &[])?;
+        self.overlay.pieces().into_iter().try_for_each(|piece| send(&HandoverPacket::Overlay(piece), &[]))?;
         let give = |of, listener: &Listener| {
             send(&HandoverPacket::Listener { of, path: listener.path().to_owned() }, &listener.descriptors())
         };
@@ -106,8 +115,9 @@ impl Admin {
         for (disk, listener) in self.vms.listeners() {
             give(ListenerOf::Machines(disk), &listener)?;
         }
+        let disks = self.disks();
         for export in &served.exports {
-            let configured = self.running.disk(export.name());
+            let configured = disks.iter().find(|disk| disk.spec.name == export.name());
             let given = DiskRecord {
                 name: export.name().to_owned(),
                 kind: export.disk.kind().to_owned(),

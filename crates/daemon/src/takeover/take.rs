@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fipsee_block::wire::BlockInfo;
-use fipsee_ring::listener::Listener;
 use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_serve::takeover::{Answer, PREPARE_TIMEOUT, Taking, TakingStep};
+use fipsee_serve::unix::listener::Listener;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::json;
 
 use super::MAX_WAIT;
@@ -21,6 +22,7 @@ use crate::admin::admin_path;
 use crate::config::{Config, DiskConfig};
 use crate::descriptors;
 use crate::export::{Export, Opened};
+use crate::overlay::Overlay;
 use crate::run::Origin;
 
 #[derive(Debug)]
@@ -89,10 +91,26 @@ pub(crate) struct Old {
     pub(crate) greeting: Greeting,
 }
 
+/// The answer of the running daemon.
 #[derive(Deserialize)]
 struct First {
-    error: Option<String>,
-    takeover: Option<u32>,
+    error: Option<FirstError>,
+    result: Option<FirstResult>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum FirstError {
+    JsonRpc {
+        message: String,
+    },
+    /// Of a daemon before JSON-RPC.
+    Older(IgnoredAny),
+}
+
+#[derive(Deserialize)]
+struct FirstResult {
+    takeover: u32,
 }
 
 impl Old {
@@ -112,7 +130,8 @@ impl Old {
         if connected > limit {
             return Err(Failure::Refused(format!("{connected} clients are connected and max_clients is {limit} here; raise it")));
         }
-        let (mut clients, mut admin, mut machines, mut given) = (None, None, Vec::new(), Vec::new());
+        let (mut clients, mut admin, mut machines, mut records) = (None, None, Vec::new(), Vec::new());
+        let mut overlay = Overlay::default();
         loop {
             match self.conversation.packet()? {
                 (HandoverPacket::Prepare {}, _) => break,
@@ -126,30 +145,33 @@ impl Old {
                         ListenerOf::Machines(disk) => machines.push((disk, listener)),
                     }
                 }
-                (HandoverPacket::Disk(disk), descriptors) => {
-                    given.push(take_disk(config, &disk, descriptors).map_err(Failure::Refused)?);
-                }
+                (HandoverPacket::Overlay(change), _) => overlay.extend(change),
+                (HandoverPacket::Disk(disk), descriptors) => records.push((disk, descriptors)),
                 _ => return Err(Failure::out_of_order()),
             }
         }
         let (Some(clients), Some(_)) = (clients, &admin) else { return Err(Failure::out_of_order()) };
-        check_sockets(config, socket, &clients, &machines).map_err(Failure::Refused)?;
+        let overlay = overlay.rebased(&config.disks).map_err(Failure::Refused)?;
+        let disks = overlay.over(&config.disks);
+        let take = |(record, descriptors): (DiskRecord, _)| take_disk(&disks, &overlay, &record, descriptors);
+        let given = records.into_iter().map(take).collect::<Result<Vec<_>, _>>().map_err(Failure::Refused)?;
+        check_sockets(&disks, socket, &clients, &machines).map_err(Failure::Refused)?;
         let (mut exports, mut opened) = (Vec::new(), Opened::default());
-        for disk in &config.disks {
+        for disk in &disks {
             let found = given.iter().find(|export| export.name() == disk.spec.name).cloned();
             let export = found.map_or_else(|| Export::open(disk).inspect(|new| opened.0.push(Arc::clone(new))), Ok);
             exports.push(export.map_err(Failure::Refused)?);
         }
-        Ok(Origin { clients, admin, machines, exports, opened })
+        Ok(Origin { clients, admin, machines, exports, opened, overlay })
     }
 }
 
-fn check_sockets(config: &Config, socket: &Path, clients: &Listener, machines: &[(String, Listener)]) -> Result<(), String> {
+fn check_sockets(disks: &[DiskConfig], socket: &Path, clients: &Listener, machines: &[(String, Listener)]) -> Result<(), String> {
     if clients.path() != socket {
         let there = clients.path().display();
         return Err(format!("the running daemon listens at {there}, not at {}; leave --listen as it is", socket.display()));
     }
-    for disk in &config.disks {
+    for disk in disks {
         let name = &disk.spec.name;
         let is_there = |path: &Path| machines.iter().any(|(of, listener)| of == name && listener.path() == path);
         if let Some(path) = disk.vhost_user.iter().find(|path| !is_there(path)) {
@@ -169,7 +191,8 @@ fn ask(path: &Path, wait_ms: u64) -> Result<Line, Failure> {
     let mut stream = UnixStream::connect(path).map_err(no_daemon)?;
     let broken = |error: std::io::Error| Failure::Refused(format!("the running daemon does not answer at {at}: {error}"));
     stream.set_read_timeout(Some(PREPARE_TIMEOUT)).map_err(broken)?;
-    let request = json!({ "request": "takeover", "version": VERSION, "wait_ms": wait_ms });
+    let params = json!({ "version": VERSION, "wait_ms": wait_ms });
+    let request = json!({ "jsonrpc": "2.0", "id": 1, "method": "takeover", "params": params });
     stream.write_all(format!("{request}\n").as_bytes()).map_err(broken)?;
     let (mut answer, mut lines) = (Vec::new(), Vec::new());
     while !answer.ends_with(b"\n") && answer.len() < 4096 {
@@ -180,10 +203,16 @@ fn ask(path: &Path, wait_ms: u64) -> Result<Line, Failure> {
         }
     }
     match (serde_json::from_slice::<First>(&answer), lines.pop()) {
-        (Ok(First { error: Some(text), .. }), _) => Err(Failure::Refused(format!("the running daemon refuses: {text}"))),
-        (Ok(First { takeover: Some(VERSION), .. }), Some(line)) => Ok(Line(Seqpacket::from_fd(line))),
-        (Ok(First { takeover: Some(version), .. }), _) if version != VERSION => Err(Failure::Refused(format!(
-            "the running daemon hands over by version {version} and this one takes over by version {VERSION}; stop it and start this one without --takeover"
+        (Ok(First { error: Some(FirstError::JsonRpc { message }), .. }), _) => {
+            Err(Failure::Refused(format!("the running daemon refuses: {message}")))
+        }
+        (Ok(First { error: Some(FirstError::Older(_)), .. }), _) => Err(Failure::Refused(
+            "the running daemon is of an older version, whose admin socket has another protocol; stop it and start this one without --takeover"
+                .to_owned(),
+        )),
+        (Ok(First { result: Some(FirstResult { takeover: VERSION }), .. }), Some(line)) => Ok(Line(Seqpacket::from_fd(line))),
+        (Ok(First { result: Some(FirstResult { takeover }), .. }), _) if takeover != VERSION => Err(Failure::Refused(format!(
+            "the running daemon hands over by version {takeover} and this one takes over by version {VERSION}; stop it and start this one without --takeover"
         ))),
         _ => Err(Failure::Refused(
             "the running daemon's answer is not understood; stop it and start this one without --takeover".to_owned(),
@@ -191,9 +220,14 @@ fn ask(path: &Path, wait_ms: u64) -> Result<Line, Failure> {
     }
 }
 
-fn take_disk(config: &Config, given: &DiskRecord, mut descriptors: Vec<OwnedFd>) -> Result<Arc<Export>, String> {
+fn take_disk(
+    disks: &[DiskConfig],
+    overlay: &Overlay,
+    given: &DiskRecord,
+    mut descriptors: Vec<OwnedFd>,
+) -> Result<Arc<Export>, String> {
     let name = &given.name;
-    let disk: &DiskConfig = config.disk(name).ok_or_else(|| {
+    let disk = disks.iter().find(|disk| disk.spec.name == *name).ok_or_else(|| {
         format!("disk '{name}' is served by the running daemon and missing here; add it, or have that remove it (fipsee reload)")
     })?;
     let (kind, configured_bytes) = disk.spec.kind.name_and_size();
@@ -209,5 +243,7 @@ fn take_disk(config: &Config, given: &DiskRecord, mut descriptors: Vec<OwnedFd>)
     }
     let info = given.info.as_slice().try_into().ok().and_then(|bytes| BlockInfo::from_bytes(bytes).ok());
     let info = info.ok_or_else(|| format!("disk '{name}': its description by the running daemon is impossible"))?;
-    Ok(Arc::new(Export::new(disk, disk.spec.take_over(&info, descriptors.pop())?)))
+    let file = descriptors.pop();
+    let taken = if overlay.was_passed(name) { disk.spec.take_over_passed(&info, file) } else { disk.spec.take_over(&info, file) };
+    Ok(Arc::new(Export::new(disk, taken?)))
 }

@@ -10,16 +10,20 @@ use fipsee_ring::ring::Cursor;
 use fipsee_serve::takeover::{Answer, PacketKind};
 use serde::{Deserialize, Serialize};
 
-/// Version of everything below. Daemons of two versions do not take over from each other.
-pub(crate) const VERSION: u32 = 6;
+use crate::overlay::Overlay;
 
-/// The old daemon's packets, in this order: greeting, listeners, disks, `Prepare`; clients, each followed by its memory and
-/// the records of its service, virtual machines likewise, `End`. `Refused` may come at any point, and ends the takeover: the old
+/// Version of everything below. Daemons of two versions do not take over from each other.
+pub(crate) const VERSION: u32 = 7;
+
+/// The old daemon's packets, in this order: greeting, overlay, listeners, disks, `Prepare`; clients, each followed by its memory and
+/// the records of its service, virtual machines likewise, totals, `End`. `Refused` may come at any point, and ends the takeover: the old
 /// daemon continues.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "packet", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum HandoverPacket {
     Greeting(Greeting),
+    /// One of the changes at run time.
+    Overlay(Overlay),
     /// With the socket, and its lock if the old daemon made it.
     Listener {
         of: ListenerOf,
@@ -48,6 +52,11 @@ pub(crate) enum HandoverPacket {
     GuestMemory(machine::GuestMemoryRecord),
     /// With the eventfds that the record lists.
     Virtqueue(machine::VirtqueueRecord),
+    /// What the clients of a disk that are gone have done: [`Totals`](crate::totals::Totals) in JSON.
+    Totals {
+        disk: String,
+        totals: String,
+    },
     /// End of all: when queues were quiesced, on CLOCK_MONOTONIC, and the least number of the next client.
     End {
         quiesced_at_ns: u64,
@@ -63,7 +72,7 @@ impl HandoverPacket {
     pub(crate) fn kind(&self) -> PacketKind {
         match self {
             Self::Greeting(_) => PacketKind::Greeting,
-            Self::Listener { .. } | Self::Disk(_) => PacketKind::Shared,
+            Self::Overlay(_) | Self::Listener { .. } | Self::Disk(_) => PacketKind::Shared,
             Self::Prepare {} => PacketKind::Prepare,
             Self::Client(ClientRecord { client, stage, .. }) => {
                 let (memories, records) = match stage {
@@ -79,6 +88,7 @@ impl HandoverPacket {
                 PacketKind::Memory(*client)
             }
             Self::Part { client, .. } | Self::Virtqueue(machine::VirtqueueRecord { client, .. }) => PacketKind::Record(*client),
+            Self::Totals { .. } => PacketKind::Late,
             Self::End { .. } => PacketKind::End,
             Self::Refused { reason } => PacketKind::Refused(reason.clone()),
         }

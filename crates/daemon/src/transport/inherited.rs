@@ -1,9 +1,9 @@
-//! Sockets from a service manager (sd_listen_fds(3)).
+//! Sockets from a service manager (sd_listen_fds(3)), and the descriptor of `--ready-fd`.
 
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 
-use fipsee_ring::listener::Listener;
+use fipsee_serve::unix::listener::Listener;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 
 /// The name that distinguishes the admin socket from the client socket (`FileDescriptorName=`).
@@ -13,14 +13,22 @@ const ADMIN_NAME: &str = "admin";
 pub(crate) struct Inherited {
     pub(crate) client: Option<Listener>,
     pub(crate) admin: Option<Listener>,
+    /// Where the start is awaited.
+    pub(crate) ready: Option<OwnedFd>,
 }
 
-/// Take the sockets that the environment names, and own their descriptors. Called once, at the start.
-pub(crate) fn take() -> Result<Inherited, String> {
+/// Descriptors up to this one are standard input, output and error.
+const LAST_STANDARD: RawFd = 2;
+
+/// Take the sockets that the environment names, and the descriptor `ready_fd`, and own them. Called once, at the start.
+pub(crate) fn take(ready_fd: Option<RawFd>) -> Result<Inherited, String> {
     let passed = sd_notify::listen_fds_with_names()
         .map_err(|error| format!("the sockets of the service manager cannot be taken: LISTEN_FDS and LISTEN_FDNAMES: {error}"))?;
     let mut inherited = Inherited::default();
     for (fd, name) in passed {
+        if Some(fd) == ready_fd {
+            return Err(format!("--ready-fd {fd} is socket '{name}' of the service manager; use another descriptor"));
+        }
         // SAFETY: the service manager passed this descriptor to this process, for it alone to own (sd_listen_fds has checked
         // LISTEN_PID and that the descriptor is open), and this runs once, when nothing else has been opened at its number.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
@@ -40,7 +48,24 @@ pub(crate) fn take() -> Result<Inherited, String> {
             .map_err(|error| format!("socket '{name}' cannot be made non-blocking: {error}"))?;
         *listener = Some(Listener::handed_over(path, socket, None));
     }
+    inherited.ready = ready_fd.map(take_ready).transpose()?;
     Ok(inherited)
+}
+
+fn take_ready(fd: RawFd) -> Result<OwnedFd, String> {
+    let wrong =
+        |what: &dyn std::fmt::Display| format!("--ready-fd {fd}: {what}; give a descriptor that is open for writing, from 3 on");
+    if fd <= LAST_STANDARD {
+        return Err(wrong(&"this is standard input, output or error"));
+    }
+    // SAFETY: the call takes any number, and fails if no descriptor has it; it touches no memory.
+    let outcome = unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    if outcome != 0 {
+        return Err(wrong(&std::io::Error::last_os_error()));
+    }
+    // SAFETY: it is open, as was just seen, and the process that started this one passed it for this use alone; nothing that is
+    // open by now was opened at its number, since this runs once, first, and it is none of the service manager's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// The path of a listening Unix socket of this kind, or what is wrong with it, in words that follow its name.

@@ -5,4 +5,4 @@ mod log_quota;
 pub(crate) mod unix;
 pub mod vhost_user;
 
-use log_quota::LogQuota;
+pub(crate) use log_quota::LogQuota;

@@ -42,7 +42,8 @@ fn malformed() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("magic", with(hello.clone(), 0, b"f")),
         ("kind 0", with(hello.clone(), 4, &[0])),
-        ("kind 12", with(hello.clone(), 4, &[12])),
+        ("kind 12, of another length", with(hello.clone(), 4, &[12])),
+        ("kind 14", with(hello.clone(), 4, &[14])),
         ("kind 257", with(hello.clone(), 5, &[1])),
         ("version 0 of ATTACH", with(attach.clone(), 6, &[0])),
         ("version 2 of ATTACH", with(attach.clone(), 6, &[2])),

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::client::{Client, entries};
 
 fn resize(daemon: &Daemon, sectors: u64) {
-    let answer = daemon.admin(&json!({ "request": "resize", "disk": "a", "size_bytes": sectors * 512 }));
+    let answer = daemon.admin(&json!({ "method": "disk.resize", "disk": "a", "size_bytes": sectors * 512 }));
     assert_eq!(answer["size_bytes"], sectors * 512, "{answer}");
 }
 

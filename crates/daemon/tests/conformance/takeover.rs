@@ -17,7 +17,7 @@ fn rings_memory_events_and_identity_go_on_with_the_next_daemon() {
     let mapped = Mapped::new(&file, 4096);
     assert_eq!(client.register(7, 3, 4096, &file).kind(), REGISTERED);
     let resize = |daemon: &Daemon, bytes: u64| {
-        assert_eq!(daemon.admin(&json!({ "request": "resize", "disk": "a", "size_bytes": bytes }))["size_bytes"], bytes);
+        assert_eq!(daemon.admin(&json!({ "method": "disk.resize", "disk": "a", "size_bytes": bytes }))["size_bytes"], bytes);
     };
     resize(&daemon, 2 << 20);
     for round in 0..3_u8 {

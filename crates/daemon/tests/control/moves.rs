@@ -8,7 +8,7 @@ use serde_json::json;
 
 /// The number of queues that each worker serves.
 fn queues(daemon: &Daemon) -> Vec<u64> {
-    let stat = daemon.admin(&json!({ "request": "stat" }));
+    let stat = daemon.admin(&json!({ "method": "stat" }));
     let workers = stat["workers"].as_array().expect("workers");
     workers.iter().map(|worker| worker["queues"].as_u64().expect("a number")).collect()
 }
@@ -76,7 +76,7 @@ fn memory_resizes_and_departures_of_a_queue_that_moves_are_not_lost() {
         // This may come at any step of a move.
         let memory = disk.create_memory(1 << 16).expect("registered");
         let buffer = memory.buffer(0, 4096).expect("inside");
-        let resized = daemon.admin(&json!({ "request": "resize", "disk": "m", "size_bytes": size }));
+        let resized = daemon.admin(&json!({ "method": "disk.resize", "disk": "m", "size_bytes": size }));
         assert_eq!(resized["size_bytes"], size, "{resized}");
         for queue in &mut pair {
             eventually("the queue knows the new size", || {

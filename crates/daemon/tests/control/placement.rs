@@ -3,7 +3,7 @@
 use fipsee_block::client::{AttachOptions, Queue};
 use fipsee_block::wire::{FEATURE_SOLE_WRITER, FEATURES};
 use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU};
-use fipsee_ring::control::{Control, VERSION};
+use fipsee_ring::control::{Control, FEATURE_LIST, VERSION};
 use fipsee_testkit::raw::{HELLO, RawClient, attach_message, connect, receive, say};
 use fipsee_testkit::{Daemon, Scratch, assert_says, eventually, refused, skip};
 use fipsee_topology::{cpu_list, pin};
@@ -41,7 +41,7 @@ fn assert_affinities(daemon: &Daemon, expected: &[Vec<usize>]) {
 }
 
 fn worker_cpus(daemon: &Daemon) -> Value {
-    let stat = daemon.admin(&json!({ "request": "stat" }));
+    let stat = daemon.admin(&json!({ "method": "stat" }));
     stat["workers"].as_array().expect("workers").iter().map(|worker| worker["cpu"].clone()).collect()
 }
 
@@ -64,7 +64,7 @@ fn a_worker_is_bound_to_a_cpu_that_log_info_and_channel_name() {
     assert_says(&daemon.log(), &["placed: ", &format!("cpu={cpu}")]);
     let (_disk, queues) = daemon.attach(&AttachOptions { queue_count: 2, ..Daemon::options("a") }).expect("attached");
     assert_eq!(queues.iter().map(Queue::worker_cpu).collect::<Vec<_>>(), [Some(cpu), Some(cpu)]);
-    let info = daemon.admin(&json!({ "request": "info", "disk": "a" }));
+    let info = daemon.admin(&json!({ "method": "disk.info", "disk": "a" }));
     assert_eq!(info["clients"][0]["worker_cpus"], json!([cpu, cpu]));
 }
 
@@ -144,11 +144,11 @@ fn placement_may_be_set_in_the_file_and_needs_a_restart() {
     let daemon = Daemon::start_in(dir, &[], &["--config", "{dir}/f.toml"]);
     assert_eq!(worker_cpus(&daemon), json!([null]));
     std::fs::write(daemon.dir.path("f.toml"), file("auto")).expect("written");
-    let outcome = daemon.admin(&json!({ "request": "reload" }));
+    let outcome = daemon.admin(&json!({ "method": "reload" }));
     assert_eq!(outcome["needs_restart"], json!(["placement"]));
     std::fs::write(daemon.dir.path("f.toml"), file("on")).expect("written");
-    let outcome = daemon.admin(&json!({ "request": "reload" }));
-    assert_says(outcome["error"].as_str().expect("an error"), &["line 1, column 13", "`on`", "`auto`", "`off`"]);
+    let outcome = daemon.admin(&json!({ "method": "reload" }));
+    assert_says(outcome["error"].as_str().expect("an error"), &["line 1, column 13", "\"on\"", "\"auto\"", "\"off\""]);
 }
 
 /// checks: R-4.4-4
@@ -174,7 +174,8 @@ fn features_that_the_daemon_does_not_know_are_not_in_force() {
         (1, FEATURE_WORKER_CPU),
         (2, FEATURE_SOLE_WRITER),
         (4, FEATURE_CHOICES),
-        (8, 0),
+        (8, FEATURE_LIST),
+        (16, 0),
         (u64::MAX, FEATURES),
         (u64::MAX - 1, FEATURES & !1),
     ] {

@@ -21,11 +21,11 @@ fn start(text: &str) -> Daemon {
 
 fn reload(daemon: &Daemon, text: &str) -> Value {
     write(&daemon.dir, text);
-    daemon.admin(&json!({ "request": "reload" }))
+    daemon.admin(&json!({ "method": "reload" }))
 }
 
 fn disks(daemon: &Daemon) -> Vec<String> {
-    let list = daemon.admin(&json!({ "request": "list" }));
+    let list = daemon.admin(&json!({ "method": "disk.list" }));
     let name = |disk: &Value| disk["disk"].as_str().expect("a name").to_owned();
     list["disks"].as_array().expect("a list").iter().map(name).collect()
 }
@@ -51,7 +51,7 @@ fn added_disk_is_served_and_removed_disk_is_closed_while_others_work() {
     eventually("the client of c is gone", || daemon.attached_count("c") == 0);
     assert_eq!(reload(&daemon, TWO_DISKS), outcome(&[], &["c"], &[], &[]));
     let text = refusal_of(daemon.attach(&AttachOptions::new("c")), RefusalCode::UnknownName);
-    assert_says(&text, &["no disk 'c' here", "there are: a, b"]);
+    assert_says(&text, &["no disk 'c' that user 0 may use", "fipsee ls"]);
     eventually("the removed disk is closed", || daemon.fd_count() == descriptors);
     // Its lock is released, too.
     assert_eq!(reload(&daemon, &three), outcome(&["c"], &[], &[], &[]));
@@ -120,7 +120,7 @@ fn what_needs_a_restart_is_named_and_the_rest_takes_effect() {
     let restart = ["workers", "cpus", "wait", "look_us", "log_format", "disk 'a'"];
     let answer = reload(&daemon, file);
     assert_eq!(answer, outcome(&[], &[], &["max_clients", "disk 'a'"], &restart));
-    assert_eq!(daemon.admin(&json!({ "request": "info", "disk": "a" }))["size_bytes"], 1 << 20);
+    assert_eq!(daemon.admin(&json!({ "method": "disk.info", "disk": "a" }))["size_bytes"], 1 << 20);
     assert_eq!(reload(&daemon, file), outcome(&[], &[], &[], &restart), "as long as it is not restarted");
     assert_says(&daemon.log(), &["needs a restart", "workers"]);
     let _both = [CorrectClient::new(&daemon, "a"), CorrectClient::new(&daemon, "b")];
@@ -169,7 +169,7 @@ fn sighup_reloads_and_changes_the_level_of_the_log() {
 #[test]
 fn daemon_without_a_file_has_nothing_to_reload() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
-    let answer = daemon.admin(&json!({ "request": "reload" }));
+    let answer = daemon.admin(&json!({ "method": "reload" }));
     assert_says(answer["error"].as_str().unwrap_or_default(), &["no configuration file", "--config FILE.toml"]);
 }
 
@@ -185,6 +185,6 @@ fn configuration_is_checked_without_opening_anything() {
     assert!(output.status.success());
     assert_says(&String::from_utf8_lossy(&output.stdout), &["the configuration is sound", "2 disks"]);
     assert!(!dir.path("b.img").exists());
-    write(&dir, "workers = 0\n");
+    write(&dir, "workers = 2\n");
     assert_says(&refused_in(&dir, &[], &["--config", "{dir}/f.toml", "--check-config"]), &["no disk to serve"]);
 }

@@ -162,7 +162,7 @@ fn inherited_sockets_are_served_and_survive_the_daemon() {
     early.join().expect("served");
     write_and_read(&client);
     let mut stream = UnixStream::connect(&admin).expect("it listens");
-    stream.write_all(b"{\"request\":\"list\"}\n").expect("it reads");
+    stream.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"disk.list\"}\n").expect("it reads");
     stream.shutdown(std::net::Shutdown::Write).expect("open");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers");

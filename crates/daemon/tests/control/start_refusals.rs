@@ -64,11 +64,11 @@ fn bad_configuration_is_refused_with_file_line_and_column() {
     let syntax = refuse("workers = 1\n\n[[disk]]\nname = \"a\nspec = \"memory:1M\"\n");
     assert_says(&syntax, &["fip.toml", "line 4, column", "name = \"a"]);
     let unknown = refuse("workers = 1\nwokers = 2\n[[disk]]\nname = \"a\"\nspec = \"memory:1M\"\n");
-    assert_says(&unknown, &["fip.toml", "line 2, column 1", "unknown field `wokers`", "workers"]);
+    assert_says(&unknown, &["fip.toml", "line 2, column 1", "unknown key 'wokers'", "workers"]);
     let unknown = refuse("[[disk]]\nname = \"a\"\nspec = \"memory:1M\"\n  readonly = true\n");
-    assert_says(&unknown, &["fip.toml", "line 4, column 3", "unknown field `readonly`"]);
+    assert_says(&unknown, &["fip.toml", "line 4, column 3", "unknown key 'readonly'"]);
     let kind = refuse("workers = \"two\"\n");
-    assert_says(&kind, &["fip.toml", "line 1, column 11", "invalid type"]);
+    assert_says(&kind, &["fip.toml", "line 1, column 11", "write an integer"]);
     let path = refuse("[[disk]]\nname = \"a\"\nspec = \"memory:1M\"\npath = \"/x\"\n");
     assert_says(&path, &["disk 'a'", "only a file disk has a path; remove it"]);
     let missing = refused_in(&dir, &[], &["--config", "{dir}/none.toml"]);

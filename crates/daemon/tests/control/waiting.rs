@@ -57,7 +57,7 @@ fn raise_descriptor_limit() {
 }
 
 fn sleeps(daemon: &Daemon) -> u64 {
-    let stat = daemon.admin(&json!({ "request": "stat" }));
+    let stat = daemon.admin(&json!({ "method": "stat" }));
     stat["workers"][0]["sleeps"].as_u64().unwrap_or_else(|| panic!("no count of sleeps in {stat}"))
 }
 

@@ -21,7 +21,7 @@ fn reader(disk: &str) -> AttachOptions {
 }
 
 fn info(daemon: &Daemon, disk: &str) -> Value {
-    daemon.admin(&json!({ "request": "info", "disk": disk }))
+    daemon.admin(&json!({ "method": "disk.info", "disk": disk }))
 }
 
 /// For each client in order of attachment: is it the sole writer?
@@ -190,7 +190,7 @@ fn a_killed_holders_claim_ends_with_its_last_request() {
         .find_map(|line| line.expect("a pipe").strip_prefix("writing since ").map(|number| number.parse().expect("a number")))
         .expect("it writes");
     eventually("the daemon has taken the write", || {
-        let stat = daemon.admin(&json!({ "request": "stat" }));
+        let stat = daemon.admin(&json!({ "method": "stat" }));
         stat["queues"][0]["visits"].as_u64().is_some_and(|visits| visits > 0)
     });
     child.kill().expect("killed");
@@ -214,7 +214,7 @@ fn client_with_a_pending_attach_sends_nothing_and_may_leave() {
     queue.write(0, buffer.segment(0, 4096), false, 1).expect("room");
     queue.submit();
     eventually("the daemon has taken the write", || {
-        let stat = daemon.admin(&json!({ "request": "stat" }));
+        let stat = daemon.admin(&json!({ "method": "stat" }));
         stat["queues"][0]["visits"].as_u64().is_some_and(|visits| visits > 0)
     });
     drop((disk, queue, buffer));

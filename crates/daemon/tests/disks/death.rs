@@ -103,10 +103,10 @@ fn answers_published_before_the_daemon_died_still_count() {
         queue.flush(token).expect("room");
     }
     queue.submit();
-    let others = daemon.admin(&serde_json::json!({ "request": "stat" }));
+    let others = daemon.admin(&serde_json::json!({ "method": "stat" }));
     assert!(others["queues"].is_array());
     eventually("all are answered", || {
-        let stat = daemon.admin(&serde_json::json!({ "request": "stat" }));
+        let stat = daemon.admin(&serde_json::json!({ "method": "stat" }));
         stat["queues"][0]["others"].as_u64() == Some(64)
     });
     daemon.kill_9();

@@ -19,7 +19,7 @@ fn field(line: &str, name: &str) -> f64 {
 }
 
 fn info(daemon: &Daemon, disk: &str) -> Value {
-    daemon.admin(&json!({ "request": "info", "disk": disk }))
+    daemon.admin(&json!({ "method": "disk.info", "disk": disk }))
 }
 
 #[test]
@@ -45,10 +45,10 @@ fn injected_errors_are_logged_at_once_and_then_at_most_once_a_second_and_all_are
     assert_eq!(info(&daemon, "e")["errors"]["write"], json!(WRITES));
     assert_eq!(info(&daemon, "e")["errors"]["read"], json!(0));
     assert_eq!(info(&daemon, "m")["errors"], Value::Null, "a memory disk has none");
-    let stat = daemon.admin(&json!({ "request": "stat" }));
-    assert_eq!(stat["disks"][0]["disk"], json!("e"));
-    assert_eq!(stat["disks"][0]["errors"]["write"], json!(WRITES));
-    assert_eq!(stat["disks"].as_array().map(Vec::len), Some(1));
+    let stat = daemon.admin(&json!({ "method": "stat" }));
+    let of = |name: &str| stat["disks"].as_array().expect("a list").iter().find(|disk| disk["disk"] == name).expect("listed");
+    assert_eq!((&of("e")["errors"]["write"], &of("e")["totals"]["errors"]), (&json!(WRITES), &json!(WRITES)));
+    assert_eq!(of("m")["errors"], Value::Null, "a memory disk has none");
     eventually("a second line", || lines(&daemon, "disk error").len() > 1);
     drop(client);
     daemon.signal_term();
@@ -86,7 +86,7 @@ fn request_in_flight_for_too_long_is_shown_and_logged_once_and_when_it_ends() {
         let mut client = daemon.blocking("d");
         let reader = std::thread::spawn(move || client.read_at(&mut vec![0; 4096], 8 * 512).map(|()| client));
         eventually("the stalled request is shown", || info(&daemon, "d")["stalled"] == json!(1));
-        let stat = daemon.admin(&json!({ "request": "stat" }));
+        let stat = daemon.admin(&json!({ "method": "stat" }));
         assert_eq!(stat["disks"][0]["stalled"], json!(1), "{stat}");
         reader.join().expect("the reader").expect("it completes");
         eventually("its end is logged", || !lines(&daemon, "a stalled request has ended").is_empty());

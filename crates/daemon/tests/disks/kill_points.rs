@@ -152,7 +152,7 @@ fn descriptors_now(pid: u32) -> usize {
 
 /// Requests for data that the daemon has taken from its present queues.
 fn taken(daemon: &Daemon) -> u64 {
-    let stat = daemon.admin(&serde_json::json!({ "request": "stat" }));
+    let stat = daemon.admin(&serde_json::json!({ "method": "stat" }));
     let queues = stat["queues"].as_array().expect("queues");
     queues.iter().map(|queue| queue["writes"].as_u64().expect("a count")).sum()
 }

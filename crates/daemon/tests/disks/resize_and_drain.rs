@@ -12,12 +12,12 @@ use fipsee_testkit::{Daemon, assert_says, bytes_of, eventually, finish_all, fini
 use serde_json::{Value, json};
 
 fn resize(daemon: &Daemon, disk: &str, size_bytes: u64) -> Value {
-    daemon.admin(&json!({ "request": "resize", "disk": disk, "size_bytes": size_bytes }))
+    daemon.admin(&json!({ "method": "disk.resize", "disk": disk, "size_bytes": size_bytes }))
 }
 
 /// Resize to a smaller size, with `shrink`.
 fn shrink(daemon: &Daemon, disk: &str, size_bytes: u64, force: bool) -> Value {
-    daemon.admin(&json!({ "request": "resize", "disk": disk, "size_bytes": size_bytes, "shrink": true, "force": force }))
+    daemon.admin(&json!({ "method": "disk.resize", "disk": disk, "size_bytes": size_bytes, "shrink": true, "force": force }))
 }
 
 /// Reap until an event arrives.
@@ -73,7 +73,7 @@ fn a_disk_loses_its_end_only_when_that_is_said_and_while_it_is_used_only_by_forc
         let said = shrink(&daemon, name, 4 << 20, false)["error"].as_str().expect("refused").to_owned();
         assert_says(&said, &["its last 4194304 bytes would be lost", &pid, "add --force"]);
         assert!(!said.contains("--shrink"), "{said}");
-        let forced = json!({ "request": "resize", "disk": name, "size_bytes": 4 << 20, "force": true });
+        let forced = json!({ "method": "disk.resize", "disk": name, "size_bytes": 4 << 20, "force": true });
         assert_says(daemon.admin(&forced)["error"].as_str().expect("refused"), &["add --shrink"]);
         let mut bytes = vec![0; 4096];
         client.read_at(&mut bytes, (8 << 20) - 4096).expect("nothing changed");
@@ -178,7 +178,7 @@ fn terminated_daemon_answers_everything_published_and_leaves_no_socket() {
         assert!(status.success(), "{disk}: {status}; {}", daemon.log());
         queue.flush(1).expect("room");
         assert!(matches!(finish_all(&mut queue), Err(Error::Disconnected)), "{disk}");
-        for left in ["s", "s.admin", "s.lock", "s.admin.lock"] {
+        for left in ["s", "s.admin"] {
             assert!(!daemon.dir.path(left).exists(), "{left} was not removed");
         }
         if disk == "f" {
@@ -258,7 +258,7 @@ fn admin_connection_that_goes_on_asking_does_not_hold_up_the_end() {
     let mut reader = BufReader::new(stream.try_clone().expect("a descriptor"));
     let mut ask = move || {
         let mut line = String::new();
-        let asked = stream.write_all(b"{\"request\":\"list\"}\n").is_ok();
+        let asked = stream.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"disk.list\"}\n").is_ok();
         asked && reader.read_line(&mut line).is_ok_and(|length| length > 0) && line.contains("\"disk\":\"a\"")
     };
     assert!(ask(), "it answers");

@@ -32,7 +32,7 @@ fn is_free(daemon: &Daemon, disk: &str) {
 /// Wait until the daemon has taken a request from the only queue.
 fn taken(daemon: &Daemon) {
     eventually("the daemon has taken the write", || {
-        let stat = daemon.admin(&json!({ "request": "stat" }));
+        let stat = daemon.admin(&json!({ "method": "stat" }));
         stat["queues"][0]["visits"].as_u64().is_some_and(|visits| visits > 0)
     });
 }
@@ -40,7 +40,7 @@ fn taken(daemon: &Daemon) {
 /// Wait until the daemon has noticed that the only client hung up.
 fn noticed(daemon: &Daemon) {
     eventually("the daemon has noticed the hang-up", || {
-        daemon.admin(&json!({ "request": "info", "disk": "d" }))["clients"][0]["leaving"] == true
+        daemon.admin(&json!({ "method": "disk.info", "disk": "d" }))["clients"][0]["leaving"] == true
     });
 }
 
@@ -87,7 +87,7 @@ fn rings_in_guest_memory_are_the_devices_own() {
     let data = guest.ram.allocate(4096, 4096);
     assert_eq!(transfer(&mut guest, &mut up, 1, Operation::Write, 0, (data, 4096)), Status::Ok);
     is_held(&daemon, "d");
-    let clients = daemon.admin(&json!({ "request": "info", "disk": "d" }))["clients"].clone();
+    let clients = daemon.admin(&json!({ "method": "disk.info", "disk": "d" }))["clients"].clone();
     assert_eq!((clients[0]["sole_writer"].clone(), clients[1].is_null()), (json!(true), true), "one client: {clients}");
     stop(&mut guest, 0);
     is_held(&daemon, "d");
@@ -213,7 +213,7 @@ fn a_devices_claim_goes_over_to_the_daemon_that_takes_over_and_ends_there() {
     for (disk, claims, guest, up) in &mut guests {
         let data = guest.ram.allocate(4096, 4096);
         assert_eq!(transfer(guest, up, 0, Operation::Write, 0, (data, 4096)), Status::Ok);
-        let client = daemon.admin(&json!({ "request": "info", "disk": disk }))["clients"][0].clone();
+        let client = daemon.admin(&json!({ "method": "disk.info", "disk": disk }))["clients"][0].clone();
         assert_eq!((&client["kind"], &client["sole_writer"]), (&json!("vhost-user"), &json!(*claims)), "{disk}");
         stop(guest, 1);
         stop(guest, 0);

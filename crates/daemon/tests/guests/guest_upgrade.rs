@@ -460,7 +460,7 @@ fn attached_guest_is_notified_of_a_new_size() {
     let data = guest.ram.allocate(4096, 4096);
     let beyond = (4 << 20) / 512;
     assert_eq!(transfer(&mut guest, &mut up, 0, Operation::Read, beyond, (data, 4096)), Status::OutOfRange);
-    let request = serde_json::json!({ "request": "resize", "disk": "d", "size_bytes": 8 << 20 });
+    let request = serde_json::json!({ "method": "disk.resize", "disk": "d", "size_bytes": 8 << 20 });
     let answer = daemon.admin(&request);
     assert!(answer.get("error").is_none(), "{answer}");
     for queue in 0..2 {

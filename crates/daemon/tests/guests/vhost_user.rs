@@ -197,16 +197,16 @@ fn two_devices_and_two_queues_each_serve_their_own_disk() {
         vm.check_block(0, version);
         second.check_block(&vm.ram, 7, version);
     }
-    let info = daemon.admin(&json!({ "request": "info", "disk": "a" }));
+    let info = daemon.admin(&json!({ "method": "disk.info", "disk": "a" }));
     assert_eq!(info["clients"][0]["kind"], "vhost-user");
     assert_eq!(info["clients"][0]["queues"], 2);
     assert_eq!(info["clients"][0]["pid"], std::process::id());
-    let stat = daemon.admin(&json!({ "request": "stat" }));
+    let stat = daemon.admin(&json!({ "method": "stat" }));
     let workers: Vec<_> = stat["workers"].as_array().expect("workers").iter().map(|worker| worker["queues"].clone()).collect();
     assert_eq!(workers, [2, 2], "queues are spread");
     // A request is counted after its answer.
     eventually("the numbers", || {
-        let stat = daemon.admin(&json!({ "request": "stat" }));
+        let stat = daemon.admin(&json!({ "method": "stat" }));
         let of_b: Vec<_> = stat["queues"].as_array().expect("queues").iter().filter(|queue| queue["disk"] == "b").collect();
         [&of_b[1]["writes"], &of_b[1]["reads"], &of_b[0]["reads"]] == [8, 1, 9]
     });

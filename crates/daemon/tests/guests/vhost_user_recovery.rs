@@ -167,7 +167,8 @@ fn a_resize_is_reported_to_the_guest_and_takes_effect() {
     drop(theirs);
     for megabytes in [2_u64, 1, 3] {
         let last = (megabytes << 20) / 512 - 8;
-        let request = json!({ "request": "resize", "disk": "f", "size_bytes": megabytes << 20, "shrink": true, "force": true });
+        let request =
+            json!({ "method": "disk.resize", "disk": "f", "size_bytes": megabytes << 20, "shrink": true, "force": true });
         let answer = daemon.admin(&request);
         assert_eq!(answer["size_bytes"], megabytes << 20);
         let mut message = [0; 12];
@@ -179,7 +180,7 @@ fn a_resize_is_reported_to_the_guest_and_takes_effect() {
     }
     // A hypervisor that does not read there does no harm.
     drop(ours);
-    daemon.admin(&json!({ "request": "resize", "disk": "f", "size_bytes": 1 << 20, "shrink": true, "force": true }));
+    daemon.admin(&json!({ "method": "disk.resize", "disk": "f", "size_bytes": 1 << 20, "shrink": true, "force": true }));
     vm.check();
 }
 

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 const A: &[&str] = &["--disk", "a=memory:1M", "--disk", "b=memory:1M"];
 
 fn attach(daemon: &Daemon, disk: &str, path: &Path) -> Value {
-    daemon.admin(&json!({ "request": "attach", "disk": disk, "vhost_user": path }))
+    daemon.admin(&json!({ "method": "disk.attach", "disk": disk, "vhost_user": path }))
 }
 
 fn detach(daemon: &Daemon, path: &Path) -> Value {
-    daemon.admin(&json!({ "request": "detach", "vhost_user": path }))
+    daemon.admin(&json!({ "method": "disk.detach", "vhost_user": path }))
 }
 
 fn error(answer: &Value) -> &str {
@@ -101,7 +101,7 @@ fn file(dir: &Scratch, disks: &[(&str, Option<&str>)]) {
 
 fn reload(daemon: &Daemon, disks: &[(&str, Option<&str>)]) -> Value {
     file(&daemon.dir, disks);
-    daemon.admin(&json!({ "request": "reload" }))
+    daemon.admin(&json!({ "method": "reload" }))
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use fipsee_block::client::{AttachOptions, Disk, Error};
 use fipsee_ring::PeerFault;
-use fipsee_ring::control::{Control, Refusal, RefusalCode};
+use fipsee_ring::control::{Control, Page, Refusal, RefusalCode};
 use fipsee_testkit::Scratch;
 use fipsee_testkit::faulty::daemon::{DAEMON_FAULTS, DaemonFault, EVENT_FAULTS, FaultyDaemon, Others};
 
@@ -107,7 +107,7 @@ fn completions_rewritten_while_they_are_read_are_taken_or_found() {
 /// checks: R-6-8
 #[test]
 fn answers_to_other_requests_are_faults() {
-    const OTHERS: [(u8, Others); 7] = [
+    const OTHERS: [(u8, Others); 9] = [
         (2, || Control::Welcome { version: 1, max_queues: 16, max_depth: 256, features: 0, max_pool_bytes: 1 << 20 }),
         (4, || Control::Attached { queue_count: 1, region_bytes: 1 << 20, service_info: [0; 64] }),
         (7, || Control::Registered { region: 1 }),
@@ -115,6 +115,8 @@ fn answers_to_other_requests_are_faults() {
         (1, || Control::Hello { version_min: 1, version_max: 1, features: 0 }),
         (6, || Control::Register { region: 1, access: 3, length_bytes: 4096 }),
         (10, || Control::Detach),
+        (12, || Control::List { service: 1, after: String::new() }),
+        (13, || Control::Listed(Page::default())),
     ];
     let scratch = Scratch::new();
     for request in [1, 3, 6] {

@@ -3,8 +3,8 @@
 
 use std::os::fd::AsFd;
 
-use fipsee_ring::control::{Control, Refusal, RefusalCode};
-use fipsee_testkit::raw::{BOTH, HELLO, attach_message, connect, sealed_memory};
+use fipsee_ring::control::{Control, FEATURE_LIST, Page, Refusal, RefusalCode, VERSION};
+use fipsee_testkit::raw::{BOTH, attach_message, connect, sealed_memory};
 use fipsee_testkit::{CorrectClient, Daemon, TIMEOUT, eventually};
 use rustix::fs::SealFlags;
 
@@ -27,7 +27,7 @@ enum Answer {
 
 fn messages() -> Vec<Control> {
     vec![
-        HELLO,
+        Control::Hello { version_min: VERSION, version_max: VERSION, features: FEATURE_LIST },
         attach_message("a", 1, 4, 0),
         Control::Register { region: 1, access: BOTH, length_bytes: 4096 },
         Control::Unregister { region: 1 },
@@ -38,6 +38,8 @@ fn messages() -> Vec<Control> {
         Control::Welcome { version: 1, max_queues: 1, max_depth: 1, features: 0, max_pool_bytes: 0 },
         Control::Attached { queue_count: 1, region_bytes: 4096, service_info: [0; 64] },
         Control::Refused(Refusal { code: RefusalCode::Busy, text: "no".to_owned() }),
+        Control::List { service: 1, after: String::new() },
+        Control::Listed(Page::default()),
     ]
 }
 
@@ -49,6 +51,7 @@ fn kind(message: &Control) -> u8 {
 fn step(state: State, message: &Control) -> (Answer, State) {
     match (state, message) {
         (State::Connected, Control::Hello { .. }) => (Answer::Kind(2), State::Greeted),
+        (State::Greeted, Control::List { .. }) => (Answer::Kind(13), State::Greeted),
         (State::Greeted, Control::Attach(_)) => (Answer::Kind(4), State::Attached { registered: false }),
         (State::Attached { registered: false }, Control::Register { .. }) => {
             (Answer::Kind(7), State::Attached { registered: true })

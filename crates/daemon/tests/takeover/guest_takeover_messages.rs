@@ -141,7 +141,7 @@ fn sleepers_wake_each_other_across_daemons() {
         eventually("the doorbell request is pending", || workers_sleep(&daemon));
         daemon.take_over();
         let size_bytes = (16 + round) << 20;
-        daemon.admin(&json!({ "request": "resize", "disk": "d", "size_bytes": size_bytes }));
+        daemon.admin(&json!({ "method": "disk.resize", "disk": "d", "size_bytes": size_bytes }));
         assert_eq!(up.rings[0].wait(up.attachment, &mut guest), [Incoming::Resized(size_bytes / 512)]);
         let acknowledgement = request_ack_event(6, KIND_RESIZE);
         up.rings[0].submit(&[acknowledgement], &guest.queues[1]);

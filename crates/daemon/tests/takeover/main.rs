@@ -8,3 +8,4 @@ mod takeover_death;
 mod takeover_messages;
 mod takeover_refusals;
 mod takeover_withdrawn;
+mod totals;

@@ -38,11 +38,11 @@ fn content_size_and_numbers_of_a_memory_disk_survive() {
     let mut client = daemon.blocking("m");
     client.write_at(&stamp(1 << 20, 7, 1), 1 << 20).expect("written");
     client.discard(1 << 20, 64 << 10).expect("discarded");
-    let resized = daemon.admin(&json!({ "request": "resize", "disk": "m", "size_bytes": 32 << 20 }));
+    let resized = daemon.admin(&json!({ "method": "disk.resize", "disk": "m", "size_bytes": 32 << 20 }));
     assert_eq!(resized["size_bytes"], 32 << 20);
-    let before = daemon.admin(&json!({ "request": "stat" }))["queues"][0].clone();
+    let before = daemon.admin(&json!({ "method": "stat" }))["queues"][0].clone();
     daemon.take_over();
-    let after = daemon.admin(&json!({ "request": "stat" }))["queues"][0].clone();
+    let after = daemon.admin(&json!({ "method": "stat" }))["queues"][0].clone();
     for name in ["disk", "client", "pid", "reads", "writes", "others", "written_bytes", "service_samples"] {
         assert_eq!(after[name], before[name], "{name}");
     }
@@ -67,8 +67,7 @@ fn sleepers_are_woken_by_the_new_daemon_and_wake_it() {
     let mut daemon = Daemon::start(TWO_DISKS);
     let (disk, mut queue) = daemon.client(&Daemon::options("m"));
     let buffer = disk.allocate(4096).expect("a pool");
-    let sleeps =
-        |daemon: &Daemon| daemon.admin(&json!({ "request": "stat" }))["workers"][0]["sleeps"].as_u64().expect("a number");
+    let sleeps = |daemon: &Daemon| daemon.admin(&json!({ "method": "stat" }))["workers"][0]["sleeps"].as_u64().expect("a number");
     for round in 0..5_u64 {
         // Both sides sleep when the new daemon starts: the client waits for an event that only a resize causes.
         let size_bytes = (17 + round) << 20;
@@ -83,7 +82,7 @@ fn sleepers_are_woken_by_the_new_daemon_and_wake_it() {
         eventually("the old worker sleeps", || sleeps(&daemon) > 0);
         daemon.take_over();
         eventually("the new worker sleeps", || sleeps(&daemon) > 0);
-        daemon.admin(&json!({ "request": "resize", "disk": "m", "size_bytes": size_bytes }));
+        daemon.admin(&json!({ "method": "disk.resize", "disk": "m", "size_bytes": size_bytes }));
         queue = sleeper.join().expect("woken");
         queue.write(0, buffer.segment(0, 4096), false, round).expect("room");
         assert_eq!(finish_one(&mut queue), Status::Ok);
@@ -164,7 +163,7 @@ fn many_clients_and_unfinished_handshakes_come_along() {
     eventually("all clients are gone", || daemon.attached_count("m") + daemon.attached_count("f") == 0);
     daemon.signal_term();
     assert!(daemon.await_exit().success());
-    assert!(!daemon.socket().exists() && !daemon.dir.path("s.lock").exists(), "the last daemon removes what the first made");
+    assert!(!daemon.socket().exists() && !daemon.dir.path("s.admin").exists(), "the last daemon removes what the first made");
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use fipsee_testkit::load::Load;
-use fipsee_testkit::takeover::FakeNew;
 use fipsee_testkit::takeover::between::forward;
+use fipsee_testkit::takeover::{FakeNew, takeover_request};
 use fipsee_testkit::{CorrectClient, Daemon, Scratch, TIMEOUT, assert_says, eventually, is_root, refused_in, skip};
 
 const DISKS: [&str; 4] = ["--disk", "m=memory:16M", "--disk", "f=file:{dir}/disk,size=16M"];
@@ -99,8 +99,8 @@ fn requests_that_a_disk_does_not_finish_in_time_stay_where_they_are() {
 #[test]
 fn another_version_is_refused() {
     let daemon = Daemon::start(&DISKS);
-    let answer = daemon.admin(&serde_json::json!({ "request": "takeover", "version": 99, "wait_ms": 100 }));
-    assert_says(answer["error"].as_str().expect("refused"), &["hands over by version 6, and 99 is asked for"]);
+    let answer = daemon.admin(&serde_json::json!({ "method": "takeover", "version": 99, "wait_ms": 100 }));
+    assert_says(answer["error"].as_str().expect("refused"), &["hands over by version 7, and 99 is asked for"]);
     CorrectClient::new(&daemon, "m").check();
 }
 
@@ -120,20 +120,35 @@ fn refusal_of_answer(answer: &'static [u8]) -> String {
         request
     });
     let text = refused_in(&dir, &[], &["--takeover", "--disk", "m=memory:1M"]);
-    assert_says(&old.join().expect("it has answered"), &["\"request\":\"takeover\"", "\"version\":6"]);
+    assert_says(&old.join().expect("it has answered"), &["\"method\":\"takeover\"", "\"version\":7"]);
     text
 }
 
 #[test]
 fn an_old_daemon_of_another_version_is_named_by_the_new_one() {
-    for (answer, version) in [(&b"{\"takeover\":5}\n"[..], "version 5"), (b"{\"takeover\":7}\n", "version 7")] {
-        let text = refusal_of_answer(answer);
-        assert_says(&text, &[version, "takes over by version 6", "stop it and start this one without --takeover"]);
-    }
-    // So says a daemon of version 5 that is asked for version 6.
-    let text =
-        refusal_of_answer(b"{\"error\":\"it hands over by version 5, and 6 is asked for; stop it and start the other\"}\n");
-    assert_says(&text, &["the running daemon refuses: it hands over by version 5", "stop it and start the other"]);
+    let newer = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"takeover\":8}}\n";
+    let text = refusal_of_answer(newer);
+    assert_says(&text, &["version 8", "takes over by version 7", "stop it and start this one without --takeover"]);
+    // So says a daemon of version 8 that is asked for version 7.
+    let refuses = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-32000,\"message\":\"it hands over by version 8, and 7 is asked for; \
+                    stop it and start the other\"}}\n";
+    let text = refusal_of_answer(refuses);
+    assert_says(&text, &["the running daemon refuses: it hands over by version 8", "stop it and start the other"]);
+    // So says one before JSON-RPC.
+    let text = refusal_of_answer(b"{\"error\":\"cannot understand the request: missing field `request` at line 1 column 80\"}\n");
+    assert_says(&text, &["the running daemon is of an older version", "stop it and start this one without --takeover"]);
+}
+
+#[test]
+fn a_daemon_before_json_rpc_that_asks_gets_an_error_that_it_prints() {
+    let daemon = Daemon::start(&DISKS);
+    let mut stream = UnixStream::connect(fipsee_daemon::admin::admin_path(&daemon.socket())).expect("an admin socket");
+    stream.write_all(b"{\"request\":\"takeover\",\"version\":6,\"wait_ms\":1}\n").expect("it reads");
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).expect("it answers");
+    let answer: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+    assert_says(answer["error"].as_str().expect("a text, as it was then"), &["JSON-RPC 2.0", "stop it and start the new one"]);
+    CorrectClient::new(&daemon, "m").check();
 }
 
 #[test]
@@ -152,7 +167,7 @@ fn only_root_and_the_daemons_user_may_ask() {
         // For this thread alone: the kernel takes its credentials when it connects.
         rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
         let mut stream = UnixStream::connect(&admin).expect("it listens");
-        stream.write_all(b"{\"request\":\"takeover\",\"version\":6,\"wait_ms\":1}\n").expect("it reads");
+        stream.write_all(takeover_request(1).as_bytes()).expect("it reads");
         let mut answer = String::new();
         BufReader::new(stream).read_line(&mut answer).expect("it answers");
         answer

@@ -25,7 +25,8 @@ from ._errors import (
     NotFoundError,
     TimedOutError,
 )
-from ._fipsee import Disk, Memory, _forked
+from ._fipsee import Disk, ListedDisk, Memory, _forked, list_disks
+from ._fipsee import __version__ as __version__
 from .aio import AsyncDisk
 from .aio import open as aopen
 
@@ -36,12 +37,14 @@ __all__ = [
     "DisconnectedError",
     "Disk",
     "Error",
+    "ListedDisk",
     "Memory",
     "NotAllowedError",
     "NotFoundError",
     "TimedOutError",
     "aio",
     "aopen",
+    "list_disks",
     "open",
 ]
 

@@ -7,7 +7,9 @@ import numpy
 import numpy.typing
 from typing_extensions import Buffer, Self
 
-__all__ = ["Disk", "EventQueue", "Memory", "_forked"]
+__all__ = ["Disk", "EventQueue", "ListedDisk", "Memory", "__version__", "_forked", "list_disks"]
+
+__version__: str
 
 Claim = Literal["none", "sole_writer", "ignore"]
 Wait = Literal["adaptive", "pause", "poll", "spin", "yield", "sleep", "umwait", "tpause", "monitorx"]
@@ -16,6 +18,18 @@ Data = Union[Buffer, numpy.ndarray[Any, Any]]
 Offsets = Union[Data, Sequence[int]]
 
 def _forked() -> None: ...
+def list_disks(*, socket: str | PathLike[str] | None = None) -> list[ListedDisk]: ...
+@final
+class ListedDisk:
+    @property
+    def name(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def read_only(self) -> bool: ...
+
 @final
 class Memory:
     @property

@@ -1,6 +1,6 @@
 //! The packets of the control socket, byte for byte (docs/protocol.md section 4). Counterpart of `include/fipsee.h`.
 
-use super::{MAX_NAME_BYTES, SERVICE_INFO_BYTES};
+use super::{LISTED_INFO_BYTES, MAX_LISTED, MAX_NAME_BYTES, SERVICE_INFO_BYTES};
 
 crate::wire_structures! {
     /// The start of every packet; alone: DETACH and DETACHED.
@@ -28,4 +28,10 @@ crate::wire_structures! {
     pub Register: 24 { 0 header: ControlHeader, 12 region: u16, 14 access: u16, 16 length_bytes: u64 }
     /// REGISTERED, UNREGISTER, UNREGISTERED.
     pub RegionId: 16 { 0 header: ControlHeader, 12 region: u16, 14 reserved: u16 }
+    /// LIST.
+    pub List: 80 { 0 header: ControlHeader, 12 service: u16, 14 reserved: u16, 16 after: [u8; MAX_NAME_BYTES] }
+    /// An entry of LISTED.
+    pub ListedEntry: 80 { 0 name: [u8; MAX_NAME_BYTES], 64 service_info: [u8; LISTED_INFO_BYTES] }
+    /// LISTED.
+    pub Listed: 496 { 0 header: ControlHeader, 12 count: u16, 14 more: u16, 16 entries: [ListedEntry; MAX_LISTED] }
 }

@@ -91,23 +91,23 @@ pub(crate) fn assert_is_numbered(message: &Message, number: u64) {
 
 /// The sleeping end of a doorbell.
 pub(crate) trait Doorbell: AsFd + Send {
-    /// Take back all rings so far.
-    fn silence(&self);
+    /// Take back all rings so far; `false`: the peer closed its end.
+    fn take_all(&self) -> bool;
 }
 
 impl Doorbell for EventDoorbell {
-    fn silence(&self) {
+    fn take_all(&self) -> bool {
         let mut count = [0_u8; 8];
         match rustix::io::read(self, &mut count) {
-            Ok(_) | Err(rustix::io::Errno::AGAIN) => {}
+            Ok(_) | Err(rustix::io::Errno::AGAIN) => true,
             Err(error) => panic!("cannot read an eventfd: {error}"),
         }
     }
 }
 
 impl Doorbell for SocketDoorbell {
-    fn silence(&self) {
-        assert!(self.drain(), "the peer closed its end of the doorbell");
+    fn take_all(&self) -> bool {
+        self.drain()
     }
 }
 
@@ -136,7 +136,7 @@ pub(crate) fn receive_sleeping<M: RingMemory>(reader: &mut Reader<M>, doorbell: 
             *sleeps += 1;
             sleep_on(doorbell, reader);
             // Silenced only after a sleep, never between arming and sleeping: that would swallow the ring we wait for.
-            doorbell.silence();
+            assert!(doorbell.take_all(), "the peer closed its end of the doorbell");
         }
         reader.disarm();
     }

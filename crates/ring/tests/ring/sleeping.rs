@@ -30,6 +30,18 @@ struct Side {
     from: MappedRing,
 }
 
+impl Side {
+    /// The ends of a server.
+    fn serve(self, start: Cursor) -> (Reader<MappedRing>, Writer<MappedRing>) {
+        (Reader::new(self.from, start, &Tuning::default()), Writer::new(self.to, start, &Tuning::default()))
+    }
+
+    /// The ends of a caller.
+    fn call(self, start: Cursor, depth: u32) -> (CallWriter<MappedRing>, Reader<MappedRing>) {
+        (CallWriter::new(self.to, start, depth, &Tuning::default()), Reader::new(self.from, start, &Tuning::default()))
+    }
+}
+
 fn sides() -> (Side, Side) {
     let store = cpu::features().store;
     let ((calls_to, calls_from), (answers_to, answers_from)) = (ring_pair(2, store), ring_pair(2, store));
@@ -45,8 +57,7 @@ fn both_sides_sleep_before_every_message_and_always_wake() {
     let start = Cursor::at_start(0);
     let sleeps = thread::scope(|scope| {
         let server = scope.spawn(move || {
-            let (mut calls, mut answers, mut sleeps) =
-                (Reader::new(daemon.from, start, &Tuning::default()), Writer::new(daemon.to, start, &Tuning::default()), 0);
+            let ((mut calls, mut answers), mut sleeps) = (daemon.serve(start), 0);
             for number in 0.. {
                 let call = receive_sleeping(&mut calls, daemon_doorbell, &mut sleeps);
                 if call.word(0) == numbered(LAST_CALL).word(0) {
@@ -60,8 +71,7 @@ fn both_sides_sleep_before_every_message_and_always_wake() {
             }
             sleeps
         });
-        let (mut calls, mut answers, mut sleeps) =
-            (CallWriter::new(client.to, start, 1, &Tuning::default()), Reader::new(client.from, start, &Tuning::default()), 0);
+        let ((mut calls, mut answers), mut sleeps) = (client.call(start, 1), 0);
         let mut call = |number| {
             calls.publish_all(&[numbered(number)]).expect("one call at a time");
             if calls.reader_needs_doorbell() {
@@ -132,7 +142,7 @@ fn receive_backing_off(reader: &mut Reader<MappedRing>, doorbell: &impl Doorbell
         if backoff.step(false) == Next::Sleep {
             if !reader.arm_and_work_remains() {
                 sleep_on(doorbell, reader);
-                doorbell.silence();
+                assert!(doorbell.take_all(), "the peer closed its end of the doorbell");
             }
             reader.disarm();
             backoff.reset();
@@ -151,8 +161,7 @@ fn crowd(mode: WaitMode, calls_per_pair: u64) {
         for (pair, (ours, theirs)) in (0..).zip(&doorbells) {
             let (client, daemon) = sides();
             scope.spawn(move || {
-                let (mut calls, mut answers) =
-                    (Reader::new(daemon.from, start, &Tuning::default()), Writer::new(daemon.to, start, &Tuning::default()));
+                let (mut calls, mut answers) = daemon.serve(start);
                 let mut backoff = Backoff::new(mode, Duration::from_micros(50));
                 for number in 0..calls_per_pair {
                     let call = receive_backing_off(&mut calls, ours, &mut backoff);
@@ -164,10 +173,7 @@ fn crowd(mode: WaitMode, calls_per_pair: u64) {
                 }
             });
             scope.spawn(move || {
-                let (mut calls, mut answers) = (
-                    CallWriter::new(client.to, start, 2, &Tuning::default()),
-                    Reader::new(client.from, start, &Tuning::default()),
-                );
+                let (mut calls, mut answers) = client.call(start, 2);
                 let mut backoff = Backoff::new(mode, Duration::from_micros(50));
                 for number in 0..calls_per_pair {
                     calls.publish_all(&[numbered(number)]).expect("one call at a time");

@@ -103,26 +103,14 @@ enum Received {
     TimedOut,
 }
 
-/// A doorbell that may report that the peer is gone.
-trait Liveness: Doorbell {
-    /// Take all rings; `false`: the other end is closed.
-    fn drain_all(&self) -> bool;
-}
-
-impl Liveness for SocketDoorbell {
-    fn drain_all(&self) -> bool {
-        self.drain()
+impl<'a, B: Doorbell> Side<'a, B> {
+    /// It waits by `strategy`.
+    fn new(strategy: &Strategy, from: MappedRing, to: MappedRing, doorbell: &'a B, ring_peer: &'a (dyn Fn() + Sync)) -> Self {
+        let (start, tuning) = (Cursor::at_start(2), Tuning::default());
+        let (reader, writer) = (Reader::new(from, start, &tuning), Writer::new(to, start, &tuning));
+        Self { reader, writer, doorbell, ring_peer, backoff: strategy.backoff() }
     }
-}
 
-impl Liveness for EventDoorbell {
-    fn drain_all(&self) -> bool {
-        self.silence();
-        true
-    }
-}
-
-impl<B: Liveness> Side<'_, B> {
     fn send(&mut self, number: u64) {
         self.writer.publish(&numbered(number));
         if self.writer.reader_needs_doorbell() {
@@ -158,7 +146,7 @@ impl<B: Liveness> Side<'_, B> {
 
     fn is_alive(&self) -> bool {
         yield_to_peer();
-        self.doorbell.drain_all()
+        self.doorbell.take_all()
     }
 
     fn sleep(&mut self, deadline: Option<Instant>) -> bool {
@@ -213,20 +201,15 @@ fn between(
     let ((calls_to, calls_from), (answers_to, answers_from)) = (ring_pair(4, store), ring_pair(4, store));
     let event = EventDoorbell::new().expect("an eventfd");
     let (daemon_end, client_end) = SocketDoorbell::pair().expect("a socket pair");
-    let start = Cursor::at_start(2);
     let (ring_daemon, ring_client) = (|| event.ring(), || daemon_end.ring());
     let (client_doorbell, daemon_doorbell) = (&client_end, &event);
     let (ring_daemon, ring_client): (&(dyn Fn() + Sync), &(dyn Fn() + Sync)) = (&ring_daemon, &ring_client);
     thread::scope(|scope| {
         scope.spawn(move || {
-            let (reader, writer) =
-                (Reader::new(calls_from, start, &Tuning::default()), Writer::new(answers_to, start, &Tuning::default()));
-            answer(Side { reader, writer, doorbell: daemon_doorbell, ring_peer: ring_client, backoff: strategy.backoff() });
+            answer(Side::new(strategy, calls_from, answers_to, daemon_doorbell, ring_client));
         });
         let asking = scope.spawn(move || {
-            let (reader, writer) =
-                (Reader::new(answers_from, start, &Tuning::default()), Writer::new(calls_to, start, &Tuning::default()));
-            ask(Side { reader, writer, doorbell: client_doorbell, ring_peer: ring_daemon, backoff: strategy.backoff() });
+            ask(Side::new(strategy, answers_from, calls_to, client_doorbell, ring_daemon));
         });
         also(&|| {
             ring_daemon();
@@ -366,10 +349,9 @@ fn peer_that_is_gone_is_noticed_and_its_last_message_still_counts() {
             let (_, ring) = ring_pair(4, cpu::features().store);
             let (to, from) = ring_pair(4, cpu::features().store);
             let (theirs, ours) = SocketDoorbell::pair().expect("a socket pair");
-            let start = Cursor::at_start(0);
             thread::scope(|scope| {
                 scope.spawn(move || {
-                    let mut writer = Writer::new(to, start, &Tuning::default());
+                    let mut writer = Writer::new(to, Cursor::at_start(2), &Tuning::default());
                     writer.publish(&numbered(0));
                     if writer.reader_needs_doorbell() {
                         theirs.ring();
@@ -377,9 +359,7 @@ fn peer_that_is_gone_is_noticed_and_its_last_message_still_counts() {
                     pass(Duration::from_micros(delay_us));
                     drop(theirs); // As the kernel closes what an ended process had open.
                 });
-                let (reader, writer) =
-                    (Reader::new(from, start, &Tuning::default()), Writer::new(ring, start, &Tuning::default()));
-                let mut side = Side { reader, writer, doorbell: &ours, ring_peer: &|| {}, backoff: strategy.backoff() };
+                let mut side = Side::new(&strategy, from, ring, &ours, &|| {});
                 side.expect(0);
                 let then = side.receive(None);
                 assert!(matches!(then, Received::PeerGone), "{strategy}: {then:?}");
@@ -425,9 +405,7 @@ fn wait_ends_at_its_deadline_and_not_before() {
         let (_, ring) = ring_pair(4, cpu::features().store);
         let (_to, from) = ring_pair(4, cpu::features().store);
         let (_theirs, ours) = SocketDoorbell::pair().expect("a socket pair");
-        let start = Cursor::at_start(0);
-        let (reader, writer) = (Reader::new(from, start, &Tuning::default()), Writer::new(ring, start, &Tuning::default()));
-        let mut side = Side { reader, writer, doorbell: &ours, ring_peer: &|| {}, backoff: strategy.backoff() };
+        let mut side = Side::new(&strategy, from, ring, &ours, &|| {});
         for wait in [0, 3, 100, 3000].map(Duration::from_micros) {
             let started = Instant::now();
             let received = side.receive(Some(started + wait));

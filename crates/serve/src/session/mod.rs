@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fipsee_ring::control::{Control, Refusal, RefusalCode, Wanted};
+use fipsee_ring::control::{Control, FEATURE_LIST, Refusal, RefusalCode, Wanted};
 use fipsee_ring::handshake::{Grant, HANDSHAKE_TIMEOUT, refuse};
 
 pub use self::channel::{AdoptedChannel, Channel, Positions};
@@ -135,12 +135,25 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
                 self.send(id, reply);
                 Ok(())
             }
+            Control::List { service, after } => self.list(id, service, &after),
             Control::Attach(wanted) => self.attach(id, wanted),
             Control::Register { region, access, length_bytes } => self.register(id, (region, access, length_bytes), files),
             Control::Unregister { region } => self.unregister(id, region),
             Control::Detach => self.detach(id),
             _ => Err(refuse(RefusalCode::Malformed, "that message goes from the daemon to the client")),
         }
+    }
+
+    /// It costs the client its time to attach, which goes on.
+    fn list(&mut self, id: u64, service: u16, after: &str) -> Result<(), Refusal> {
+        let Some(Session { credentials, limits, features, state, .. }) = self.sessions.get(&id) else { return Ok(()) };
+        if !matches!(state, State::Greeted { .. }) || features & FEATURE_LIST == 0 {
+            return Err(refuse(RefusalCode::Malformed, "LIST comes between HELLO, which offers it as a feature, and ATTACH"));
+        }
+        let client = Client { id, credentials, limits: *limits, features: *features };
+        let page = self.host.list(&client, service, after)?;
+        self.send(id, Control::Listed(page));
+        Ok(())
     }
 
     fn attach(&mut self, id: u64, wanted: Wanted) -> Result<(), Refusal> {
@@ -156,6 +169,10 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         let Granted { attachment, assignments, reply, grant, commands } = match self.host.attach(&client, &wanted) {
             Ok(granted) => granted,
             Err(Denial::Refused(refusal)) => return Err(refusal),
+            Err(Denial::Concealed { refusal, reason }) => {
+                self.refuse_because(id, refusal, &reason);
+                return Ok(());
+            }
             Err(Denial::Later(refusal)) => {
                 session.pending_attach = Some((wanted, refusal));
                 return Ok(());
@@ -275,8 +292,14 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
 
     /// Send a client the reason why it is not served, and release it.
     pub fn refuse_and_close(&mut self, id: u64, refusal: Refusal) {
+        let reason = refusal.text.clone();
+        self.refuse_because(id, refusal, &reason);
+    }
+
+    /// Likewise, and the program gets another reason.
+    fn refuse_because(&mut self, id: u64, refusal: Refusal, reason: &str) {
         let Some(session) = self.sessions.get(&id) else { return };
-        self.host.event(Event::Refused { client: id, credentials: &session.credentials, reason: &refusal.text });
+        self.host.event(Event::Refused { client: id, credentials: &session.credentials, reason });
         self.send(id, Control::Refused(refusal));
         self.hung_up(id);
     }

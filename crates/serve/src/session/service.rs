@@ -4,8 +4,8 @@ use std::any::Any;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use fipsee_ring::control::{Control, Refusal, Wanted};
-use fipsee_ring::handshake::Grant;
+use fipsee_ring::control::{Control, Page, Refusal, RefusalCode, Wanted};
+use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::region::Region;
 
 use super::{ClientLimits, Sessions};
@@ -43,6 +43,11 @@ pub trait Service<E: Engine>: Send + Sync {
     /// Its counters, for administrators, under names that no other service has. Called on a thread that serves no queue.
     fn metrics(&self) -> Vec<(&'static str, Metric)> {
         Vec::new()
+    }
+
+    /// LIST: what the client may attach to, of the names after this one in the order of their bytes. `None`: it does not list.
+    fn list(&self, _client: &Client<'_>, _after: &str) -> Option<Page> {
+        None
     }
 
     /// ATTACH. When this fails, nothing is held for the client.
@@ -122,6 +127,11 @@ pub enum Denial {
     Refused(Refusal),
     /// It may be granted when the clients that have hung up are gone.
     Later(Refusal),
+    /// The reason is for the administrator alone.
+    Concealed {
+        refusal: Refusal,
+        reason: String,
+    },
 }
 
 impl From<Refusal> for Denial {
@@ -146,6 +156,11 @@ pub trait Host<E: Engine> {
     }
 
     fn features(&self) -> u64;
+
+    /// LIST, of the service with this number. The default has none that lists.
+    fn list(&self, _client: &Client<'_>, _service: u16, _after: &str) -> Result<Page, Refusal> {
+        Err(refuse(RefusalCode::Malformed, "LIST asks for an unknown service; upgrade the daemon or fix the client"))
+    }
 
     fn attach(&mut self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<E>, Denial>;
 

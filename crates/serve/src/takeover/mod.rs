@@ -40,7 +40,7 @@ impl LineError {
 }
 
 /// The packets of the giving daemon, in this order, without their contents: greeting, what is shared, `Prepare`; clients of every
-/// transport, each followed by its memories and then its records; `End`. A refusal may come at any place.
+/// transport, each followed by its memories and then its records, and what else changes meanwhile; `End`. A refusal may come at any place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PacketKind {
     Greeting,
@@ -60,6 +60,8 @@ pub enum PacketKind {
     Memory(u64),
     /// A record of this client, likewise.
     Record(u64),
+    /// Something of no client that changes while clients are served.
+    Late,
     End,
     /// It continues to serve, for this reason.
     Refused(String),

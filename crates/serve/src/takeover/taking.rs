@@ -103,6 +103,7 @@ impl Taking {
             (Stage::Following(client, 0, records @ 1..), PacketKind::Record(of)) if of == client => {
                 following(client, 0, records - 1)
             }
+            (Stage::Clients, PacketKind::Late) => Stage::Clients,
             (Stage::Clients, PacketKind::End) => Stage::Adopting,
             _ => return self.out_of_order(),
         };

@@ -1,6 +1,7 @@
 //! Sessions over a Unix socket: accepts, receives, sends, and looks at the clock for the state machine of [`crate::session`]. One
 //! thread, never on the data path.
 
+pub mod listener;
 mod peer;
 
 use std::collections::HashMap;

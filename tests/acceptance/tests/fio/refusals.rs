@@ -13,12 +13,12 @@ fn each_refusal_says_what_was_wrong_and_what_to_do() {
     let Some(fio) = Fio::new("fio-refusals", &daemon) else { return };
     let long = format!("filename={} rw=read", "x".repeat(65));
     let cases = [
-        ("filename=zz rw=read", "no disk 'zz' here; there are: a, r, f"),
+        ("filename=zz rw=read", "no disk 'zz' that user 0 may use; `fipsee ls` lists those"),
         ("filename=a socket=/nowhere/s rw=read", "no daemon at /nowhere/s: there is no such socket; start fipseed"),
         ("rw=read size=1m", "no disk is named; say filename=DISK or disk=DISK"),
         (&long, "has 65 bytes; a disk's name has 1 to 64"),
         ("filename=a:r rw=read", "a job uses one disk; give each of the 2 its own job"),
-        ("filename=a rw=read uid=65534", "disk 'a' is not for user 65534"),
+        ("filename=a rw=read uid=65534", "no disk 'a' that user 65534 may use"),
         ("filename=r rw=write bs=4k", "disk 'r' is read-only, but the job writes"),
         ("filename=r rw=randrw bs=4k", "disk 'r' is read-only, but the job writes"),
         ("filename=r rw=trim bs=4k", "disk 'r' is read-only, but the job writes"),

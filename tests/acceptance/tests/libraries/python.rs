@@ -84,6 +84,41 @@ fn benchmark_prints_its_line() {
     }
 }
 
+/// Installed alone into a new environment, as from an index; what it says of itself, and that its tag is true.
+#[test]
+fn wheel_describes_itself_and_runs_where_its_tag_says() {
+    const SAY: &str = "
+import fipsee
+from importlib.metadata import distribution
+wheel = distribution('fipsee')
+meta = wheel.metadata
+assert fipsee.__version__ == wheel.version == meta['Version'], fipsee.__version__
+for key in ('Summary', 'License-Expression', 'Requires-Python', 'Description-Content-Type', 'Classifier'):
+    assert meta[key], key
+assert 'fipsee.open(' in meta.get_payload(), meta.get_payload()
+names = sorted(meta.get_all('License-File'))
+assert names == ['LICENSE-APACHE', 'LICENSE-MIT', 'THIRD-PARTY-NOTICES'], names
+texts = {file.name: file.read_text() for file in wheel.files if 'licenses' in file.parts}
+assert 'pyo3' in texts['THIRD-PARTY-NOTICES'] and sorted(texts) == names, sorted(texts)
+";
+    let Some(python) = python("python wheel") else { return };
+    let wheels = shipped("python wheel", "wheels").expect("just seen");
+    let wheel = std::fs::read_dir(wheels).expect("a directory").flatten().next().expect("a wheel").path();
+    let name = wheel.file_name().expect("a file").to_string_lossy().into_owned();
+    let tag = name.split_once("-manylinux_").and_then(|(_, tag)| tag.strip_suffix(".whl")).unwrap_or_else(|| panic!("{name}"));
+    // The least that it needs, by the judge of those tags.
+    let judged =
+        run(command(&python).args(["-m", "auditwheel", "show"]).arg(&wheel)).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(judged.contains(&format!("constrains the platform tag to \"manylinux_{tag}\"")), "{tag}: {judged}");
+    let directory = Scratch::new();
+    let venv = directory.path("venv");
+    run(Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(&venv));
+    let mut install = Command::new("python3");
+    install.args(["-m", "pip", "--disable-pip-version-check", "--quiet", "--python"]).arg(venv.join("bin/python3"));
+    run(install.args(["install", "--no-index", "--no-deps"]).arg(&wheel));
+    run(command(&venv.join("bin/python3")).args(["-c", SAY]));
+}
+
 /// What `pip install crates/python` does in a checkout, with the build tools that are here already.
 #[test]
 fn module_is_installed_from_its_source() {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use fipsee_ring::Message;
 use fipsee_ring::channel::{Profile, RegionLayout, ServerQueue};
-use fipsee_ring::control::{RefusalCode, SERVICE_INFO_BYTES, Wanted};
+use fipsee_ring::control::{FEATURE_LIST, LISTED_INFO_BYTES, Listed, Page, Refusal, RefusalCode, SERVICE_INFO_BYTES, Wanted};
 use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::region::Region;
 use fipsee_serve::session::{Ack, Attachment, Client, ClientLimits, Denial, Granted, Host, TakesMemory};
@@ -15,7 +15,8 @@ use fipsee_serve::{Assignment, Command, Queue, QueueName, When, Which, WorkerHan
 
 /// Of ATTACH.
 pub(super) const SERVICE: u16 = 3;
-pub(super) const FEATURES: u64 = fipsee_ring::channel::FEATURES;
+pub(super) const FEATURES: u64 = fipsee_ring::channel::FEATURES | FEATURE_LIST;
+const NAME: &str = "echo";
 pub(super) const MAX_CLIENTS: usize = 6;
 const PROFILE: Profile = Profile { features: FEATURES, event_credits: 0, flags: &[] };
 const MAX_DEPTH: u32 = 8;
@@ -59,6 +60,15 @@ impl Host<()> for Program {
 
     fn features(&self) -> u64 {
         FEATURES
+    }
+
+    fn list(&self, _client: &Client<'_>, service: u16, after: &str) -> Result<Page, Refusal> {
+        if service != SERVICE {
+            return Err(refuse(RefusalCode::Malformed, "not the service"));
+        }
+        let entries =
+            if after < NAME { vec![Listed { name: NAME.to_owned(), service_info: [7; LISTED_INFO_BYTES] }] } else { Vec::new() };
+        Ok(Page { entries, more: false })
     }
 
     /// With a flag, only after all others have left.
@@ -111,7 +121,7 @@ struct EchoClient {
 
 impl Attachment<()> for EchoClient {
     fn name(&self) -> &str {
-        "echo"
+        NAME
     }
 
     fn service(&self) -> u16 {

@@ -22,12 +22,9 @@ const IDLE_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 /// Where its configuration space has the capacity, in sectors.
 const CAPACITY: Range<usize> = 12..20;
 
-/// What a guest is made with.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// Queues.
     pub queues: u16,
-    /// Memory for payload.
     pub arena_bytes: u64,
     /// It negotiates FLUSH; without, every write is durable when it completes.
     pub write_cache: bool,

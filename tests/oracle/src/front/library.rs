@@ -14,7 +14,6 @@ const TABLE_BYTES: u64 = 4096;
 const SECTOR: u64 = SECTOR_BYTES as u64;
 const IDLE_WAIT: Duration = Duration::from_millis(1);
 
-/// An attached disk.
 pub struct Library {
     disk: Disk,
     queues: Vec<Queue>,
@@ -25,10 +24,6 @@ pub struct Library {
 }
 
 impl Library {
-    /// Attach to disk `d`.
-    ///
-    /// # Errors
-    /// As the library says it.
     pub fn attach(socket: &Path, queue_count: u16, depth: u32, arena_bytes: u64) -> Result<Self, String> {
         let half_bytes = (arena_bytes / 2).next_multiple_of(4096);
         let tables = u64::from(queue_count) * u64::from(depth) * TABLE_BYTES;

@@ -30,9 +30,6 @@ const FAILED: u64 = 1;
 const IDLE_WAIT: Duration = Duration::from_millis(5);
 
 /// Have `fipsee` mount disk `d` at `file`.
-///
-/// # Errors
-/// As it says it.
 pub fn mount(fipsee: &Path, socket: &Path, file: &Path) -> Result<Server, String> {
     let mut command = Command::new(fipsee);
     command.arg("--connect").arg(socket).args(["mount", "--threads=2", "d"]).arg(file);
@@ -80,7 +77,6 @@ struct Answer {
     buffers: Vec<Aligned>,
 }
 
-/// A disk as a file.
 pub struct MountedFile {
     jobs: Option<Sender<Job>>,
     answers: Receiver<Answer>,
@@ -96,9 +92,6 @@ pub struct MountedFile {
 
 impl MountedFile {
     /// Open the file of a mount. `direct`: with O_DIRECT.
-    ///
-    /// # Errors
-    /// As the system says it.
     pub fn open(mount: Server, path: &Path, direct: bool, arena_bytes: u64) -> Result<Self, String> {
         let flags = if direct { OFlags::DIRECT.bits().cast_signed() } else { 0 };
         let file = File::options().read(true).write(true).custom_flags(flags).open(path);

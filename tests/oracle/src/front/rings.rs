@@ -7,8 +7,9 @@ use fipsee_block::wire::{
     request_flush, request_indirect, request_inline, request_range,
 };
 use fipsee_ring::Message;
+use fipsee_testkit::guest::machine::attach_request;
 use fipsee_testkit::guest::ring::{GuestRing, Incoming, plan, segment};
-use fipsee_virtio::blk::upgrade::wire::{self, DONE, UpgradeRequest};
+use fipsee_virtio::blk::upgrade::wire::DONE;
 
 use super::guest::{Machine, Setup};
 use super::{Action, Done, Front, Limits, Piece, Request, Waited};
@@ -20,7 +21,6 @@ const DEPTH: u16 = 64;
 const ACKNOWLEDGEMENT: u16 = DEPTH;
 const TABLE_BYTES: u64 = 8 * MAX_INDIRECT_ENTRIES as u64;
 
-/// One queue of the attachment.
 struct Lane {
     ring: GuestRing,
     staged: Vec<Message>,
@@ -31,7 +31,6 @@ struct Lane {
     tables: u64,
 }
 
-/// A guest on rings.
 pub struct Rings {
     machine: Machine,
     limits: Limits,
@@ -41,17 +40,12 @@ pub struct Rings {
 
 impl Rings {
     /// Start a guest at the socket of a disk, and attach its rings.
-    ///
-    /// # Errors
-    /// As the back end says it.
     pub fn start(socket: &Path, queues: u16, arena_bytes: u64) -> Result<Self, String> {
         let mut machine = Machine::start(socket, SIZE, Setup { queues, arena_bytes, write_cache: true })?;
         let limits = Limits { has_fua: true, ..machine.limits(MAX_INDIRECT_ENTRIES)? };
         // One more than requests, for acknowledgements.
         let entries: Vec<_> = (0..u32::from(queues)).map(|queue| plan(&machine.guest.ram, u32::from(DEPTH) + 1, queue)).collect();
-        let upgrade_request =
-            UpgradeRequest { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: entries.clone() };
-        let reply = machine.guest.ask(0, &upgrade_request);
+        let reply = machine.guest.ask_bytes(0, &attach_request(&entries));
         if reply.result != DONE {
             return Err(format!("the rings cannot be attached: {reply:?}"));
         }

@@ -27,10 +27,6 @@ pub struct VhostUser {
 }
 
 impl VhostUser {
-    /// Start a guest at the socket of a disk.
-    ///
-    /// # Errors
-    /// As the back end says it.
     pub fn start(socket: &Path, setup: Setup) -> Result<Self, String> {
         let mut machine = Machine::start(socket, SIZE, setup)?;
         let limits = machine.limits(PIECES)?;

@@ -10,31 +10,20 @@ const REMEMBERED: usize = 1 << 14;
 /// Requests that a report lists.
 const LISTED: usize = 40;
 
-/// What a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A write.
     Write,
-    /// A write with FUA.
     WriteDurably,
-    /// Write-zeroes; with UNMAP?
     Zero {
-        /// May deallocate.
         unmap: bool,
-        /// With FUA.
         fua: bool,
     },
-    /// A discard.
     Discard,
-    /// A read.
     Read,
-    /// A flush.
     Flush,
     /// The disk was cut there, and grew again.
     Regrown,
-    /// The page cache was dropped.
     CacheDropped,
-    /// The daemon was killed.
     Killed,
     /// Another client reads all of the disk.
     Check,
@@ -45,15 +34,11 @@ pub enum Kind {
 pub struct Note {
     /// Its name; for a write also its value.
     pub token: Token,
-    /// What it is.
     pub kind: Kind,
-    /// First sector.
     pub sector: u64,
     /// Sectors; 0: all of the disk.
     pub count: u64,
-    /// When it began, in events.
     pub begun: u64,
-    /// When it ended.
     pub ended: Option<u64>,
 }
 

@@ -26,24 +26,16 @@ const LISTED: usize = 12;
 /// A request that may change sectors.
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
-    /// What it is.
     pub kind: Kind,
-    /// First sector.
     pub sector: u64,
-    /// Sectors.
     pub count: u64,
-    /// What it leaves there.
     pub value: Value,
 }
 
-/// A change that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended {
-    /// Its name.
     pub token: Token,
-    /// What it was.
     pub change: Change,
-    /// When it began, in events of the model.
     pub begun: u64,
 }
 
@@ -97,8 +89,6 @@ fn index(number: u64) -> usize {
 }
 
 impl Model {
-    /// A disk of zeroes.
-    #[must_use]
     pub fn new(sector_count: u64) -> Self {
         Self {
             sectors: vec![0; index(sector_count)],
@@ -111,14 +101,10 @@ impl Model {
         }
     }
 
-    /// Sectors of the disk.
-    #[must_use]
     pub const fn sector_count(&self) -> u64 {
         self.sectors.len() as u64
     }
 
-    /// Requests in flight: changes and reads.
-    #[must_use]
     pub fn in_flight(&self) -> usize {
         self.changes.len() + self.reads.len()
     }
@@ -274,9 +260,6 @@ impl Model {
 
     /// A read has ended; `found`: its sectors. A sector that changed meanwhile may hold parts of several values (5.4: mixed
     /// data); `is_mixed` says whether those it is given are enough for what was found.
-    ///
-    /// # Errors
-    /// A sector held what it could not: which, what, what it could have, and the requests that touched it lately.
     pub fn end_read(
         &mut self,
         token: Token,
@@ -288,9 +271,6 @@ impl Model {
     }
 
     /// The end of what [`watch`](Self::watch) began.
-    ///
-    /// # Errors
-    /// As [`end_read`](Self::end_read).
     pub fn compare(
         &mut self,
         token: Token,
@@ -351,9 +331,6 @@ impl Model {
     }
 
     /// The part from `sector` on was cut off, and came back as zeroes.
-    ///
-    /// # Panics
-    /// When a change is in flight there.
     pub fn regrow(&mut self, token: Token, sector: u64, sector_count: u64) {
         for cut in sector..self.sector_count() {
             if self.sectors[index(cut)] & MIXED != 0 {
@@ -366,9 +343,6 @@ impl Model {
     }
 
     /// What may be there when a cache was lost: whatever `other`, which runs in step with this one, allows.
-    ///
-    /// # Panics
-    /// When it does not.
     pub fn fall_back(&mut self, other: &Self) {
         assert_eq!(self.clock, other.clock, "the models run in step");
         for read in self.reads.values_mut() {

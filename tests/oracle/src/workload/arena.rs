@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::content::Random;
+use fipsee_testkit::Random;
+
 use crate::front::{Front, Piece};
 
-/// Sectors of a page.
 const PAGE_SECTORS: u64 = 8;
 
-/// What is free of an arena.
 #[derive(Debug)]
 pub struct Arena {
     /// First sector and count, never adjacent within an area.
@@ -16,7 +15,6 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// All of the arena of `front`.
     pub fn of(front: &dyn Front) -> Self {
         Self { free: front.areas().into_iter().collect() }
     }
@@ -67,7 +65,6 @@ impl Arena {
         Some(start)
     }
 
-    /// Pieces are free again.
     pub fn give_back(&mut self, pieces: &[Piece]) {
         for (first, count) in pieces {
             let (mut first, mut count) = (*first, *count);

@@ -6,8 +6,9 @@ mod run;
 
 use std::fmt;
 
-use crate::content::Random;
-use crate::daemon::Daemon;
+use fipsee_testkit::{Daemon, Random};
+
+use crate::daemon;
 use crate::front::{Action, Front};
 use crate::model::Kind;
 use crate::storage::Storage;
@@ -15,11 +16,8 @@ use crate::storage::Storage;
 pub use arena::Arena;
 pub use run::{Runner, read_all};
 
-/// What a run is made of.
 pub struct Site<'a> {
-    /// How requests travel.
     pub front: &'a mut dyn Front,
-    /// The daemon.
     pub daemon: &'a mut Daemon,
     /// The file below the disk, if it can be reached.
     pub storage: Option<&'a Storage>,
@@ -27,22 +25,17 @@ pub struct Site<'a> {
     pub forgives: bool,
 }
 
-/// How long and how.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Requests.
     pub requests: u64,
     /// The mean size of what writes, at most.
     pub mean_bytes: u64,
-    /// What is random.
     pub seed: u64,
-    /// Requests in flight.
     pub depth: u64,
     /// Cut the disk and grow it again at times?
     pub resize: bool,
     /// Stay in so many pages.
     pub narrow_pages: Option<u64>,
-    /// Kill the daemon so often.
     pub kills: u64,
     /// A kill comes after a random number of completions below this.
     pub completions_per_kill: u64,
@@ -50,13 +43,11 @@ pub struct Settings {
 
 impl Settings {
     /// The mean size with which so many requests write so many bytes.
-    #[must_use]
     pub fn mean_of(requests: u64, write_bytes: u64) -> u64 {
         write_bytes / (requests * WRITING_SHARE / 100).max(1)
     }
 
     /// Small requests into few pages of a slow disk, so that parts of the same page are written before a kill and after it.
-    #[must_use]
     pub fn for_late_writes(kills: u64, seed: u64) -> Self {
         Self {
             requests: 0,
@@ -87,10 +78,8 @@ impl Default for Settings {
     }
 }
 
-/// Numbers for the report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
-    /// Requests that succeeded.
     pub requests: u64,
     /// Requests that failed, where that is forgiven.
     pub failed: u64,
@@ -100,7 +89,6 @@ pub struct Counts {
     pub reads: u64,
     /// Of those, flushes and requests with FUA.
     pub durable: u64,
-    /// Bytes written.
     pub written_bytes: u64,
     /// Bytes read and compared.
     pub read_bytes: u64,
@@ -110,7 +98,6 @@ pub struct Counts {
     pub resized: u64,
     /// Times the page cache was dropped or read from outside.
     pub disturbed: u64,
-    /// Times the daemon was killed.
     pub kills: u64,
     /// Requests in flight at those times.
     pub in_flight_at_kills: u64,
@@ -143,8 +130,6 @@ impl fmt::Display for Counts {
     }
 }
 
-/// What the model calls it.
-#[must_use]
 pub const fn kind_of(action: Action) -> Kind {
     match action {
         Action::Read => Kind::Read,
@@ -157,9 +142,6 @@ pub const fn kind_of(action: Action) -> Kind {
 }
 
 /// Run it, and compare all of the disk at the end.
-///
-/// # Errors
-/// A violation, with the seed; or the run could not go on.
 pub fn run(site: &mut Site<'_>, settings: &Settings) -> Result<Counts, String> {
     let mut work = Work::new(site, settings);
     let outcome = work.run();
@@ -300,8 +282,8 @@ impl<'a> Work<'a> {
     /// In the midst of a page, or where direct I/O needs whole pages, at its end. Nothing beyond `end` is in flight.
     fn shrink(&mut self, end: u64) -> Result<u64, String> {
         let whole = end.next_multiple_of(PAGE_SECTORS);
-        let shrunk = match self.daemon.resize(end) {
-            Err(refusal) if refusal.contains("a multiple of") => self.daemon.resize(whole).map(|()| whole),
+        let shrunk = match daemon::resize(self.daemon, end) {
+            Err(refusal) if refusal.contains("a multiple of") => daemon::resize(self.daemon, whole).map(|()| whole),
             outcome => outcome.map(|()| end),
         };
         shrunk.map_err(|error| format!("the disk cannot be made smaller: {error}"))
@@ -309,7 +291,7 @@ impl<'a> Work<'a> {
 
     fn regrow(&mut self, end: u64) -> Result<(), String> {
         let all = self.runner.model.sector_count();
-        self.daemon.resize(all).map_err(|error| format!("the disk cannot be made larger: {error}"))?;
+        daemon::resize(self.daemon, all).map_err(|error| format!("the disk cannot be made larger: {error}"))?;
         self.runner.regrown(end)?;
         self.picker.end = all;
         self.cut = Some(Cut::In(self.random.below(CUT_EVERY)));
@@ -335,7 +317,7 @@ impl<'a> Work<'a> {
             self.runner.counts.kills += 1;
             self.runner.counts.in_flight_at_kills += self.runner.in_flight() as u64;
             self.runner.noted(Kind::Killed);
-            self.daemon.kill_and_restart()?;
+            self.daemon.kill_and_begin()?;
             self.runner.reconnect()?;
         }
         Ok(())

@@ -1,9 +1,9 @@
 //! What is asked for next: sizes by their logarithm, places that share pages with each other.
 
-use crate::content::Random;
+use fipsee_testkit::Random;
+
 use crate::front::{Action, Limits};
 
-/// Sectors of a page.
 const PAGE_SECTORS: u64 = 8;
 /// Pages of the place where much happens.
 const HOT_PAGES: u64 = 16;
@@ -64,7 +64,6 @@ impl Sizes {
     }
 }
 
-/// Chooses requests.
 #[derive(Clone, Debug)]
 pub(super) struct Picker {
     limits: Limits,

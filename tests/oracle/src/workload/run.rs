@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use fipsee_block::wire::Status;
+use fipsee_testkit::{Random, TIMEOUT};
 
 use super::{Arena, Counts, kind_of};
-use crate::content::{self, Random, SECTOR_BYTES, Value};
-use crate::daemon::DEADLINE;
+use crate::content::{self, SECTOR_BYTES, Value};
 use crate::front::{Action, Done, Front, Limits, Piece, Request, Waited};
 use crate::interrupt;
 use crate::model::{Change, Kind, Model, Token};
@@ -22,20 +22,16 @@ struct InFlight {
 /// A front, and the model of its disk.
 pub struct Runner<'a> {
     front: &'a mut dyn Front,
-    /// What the disk may hold.
     pub model: Model,
-    /// What the front can do.
     pub limits: Limits,
     arena: Arena,
     in_flight: HashMap<Token, InFlight>,
     next_token: Token,
     bytes: Vec<u8>,
     done: Vec<Done>,
-    /// For the report.
     pub counts: Counts,
     came_last: Instant,
     failed: Option<String>,
-    /// Compare on when requests fail.
     pub forgives: bool,
 }
 
@@ -46,7 +42,6 @@ fn length_of(sectors: u64) -> usize {
 }
 
 impl<'a> Runner<'a> {
-    /// Of a disk of zeroes.
     pub fn new(front: &'a mut dyn Front, forgives: bool) -> Self {
         let limits = front.limits();
         Self {
@@ -65,14 +60,11 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Requests in flight.
-    #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
     /// Does a request in flight reach beyond this sector?
-    #[must_use]
     pub fn reaches(&self, end: u64) -> bool {
         self.in_flight.values().any(|request| request.sector + request.count > end)
     }
@@ -89,9 +81,6 @@ impl<'a> Runner<'a> {
     }
 
     /// Stage a request in any queue; `false`: there is no room for it now.
-    ///
-    /// # Errors
-    /// The front cannot.
     pub fn begin(&mut self, random: &mut Random, action: Action, sector: u64, count: u64) -> Result<bool, String> {
         let first = random.below(self.limits.queues as u64);
         let has_memory = matches!(action, Action::Read | Action::Write { .. });
@@ -147,15 +136,10 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Submit what was staged.
     pub fn publish(&mut self) {
         self.front.publish();
     }
 
-    /// Wait for something, and compare it.
-    ///
-    /// # Errors
-    /// A violation, or nothing comes any more.
     pub fn step(&mut self) -> Result<(), String> {
         interrupt::check()?;
         let mut done = std::mem::take(&mut self.done);
@@ -169,11 +153,11 @@ impl<'a> Runner<'a> {
         if waited == Waited::Gone {
             return Err("the daemon closed the connection".to_owned());
         }
-        if self.came_last.elapsed() > DEADLINE {
+        if self.came_last.elapsed() > TIMEOUT {
             let (token, request) = self.in_flight.iter().min_by_key(|(token, _)| **token).ok_or("nothing is in flight")?;
             let InFlight { action, sector, count, .. } = request;
             let what = format!("{token}: {action:?} of sectors {sector}..{}", sector + count);
-            return Err(format!("no completion within {DEADLINE:?}; {} in flight, first {what}", self.in_flight.len()));
+            return Err(format!("no completion within {TIMEOUT:?}; {} in flight, first {what}", self.in_flight.len()));
         }
         Ok(())
     }
@@ -234,10 +218,6 @@ impl<'a> Runner<'a> {
         self.model.end_read(token, content::identify_all(&self.bytes, sector), mixed)
     }
 
-    /// Until nothing is in flight.
-    ///
-    /// # Errors
-    /// As [`step`](Self::step).
     pub fn drain(&mut self) -> Result<(), String> {
         while !self.in_flight.is_empty() {
             self.step()?;
@@ -246,9 +226,6 @@ impl<'a> Runner<'a> {
     }
 
     /// A request that failed. What the disk holds by then is part of the report.
-    ///
-    /// # Errors
-    /// One failed.
     pub fn verdict(&mut self) -> Result<(), String> {
         let Some(failed) = self.failed.take() else { return Ok(()) };
         let compared = self.drain().and_then(|()| read_all(self));
@@ -257,9 +234,6 @@ impl<'a> Runner<'a> {
     }
 
     /// One request without data, alone.
-    ///
-    /// # Errors
-    /// As [`step`](Self::step).
     pub fn submit_and_wait(&mut self, action: Action) -> Result<(), String> {
         self.drain()?;
         self.begin(&mut Random(0), action, 0, 0)?;
@@ -268,12 +242,9 @@ impl<'a> Runner<'a> {
     }
 
     /// The daemon was killed: all it answered is taken, and the next one found.
-    ///
-    /// # Errors
-    /// A violation, or there is no next one.
     pub fn reconnect(&mut self) -> Result<(), String> {
         let mut done = Vec::new();
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.front.wait(&mut done)? == Waited::Alive {
             done.drain(..).try_for_each(|(token, status)| self.complete(token, status))?;
             if self.in_flight.is_empty() {
@@ -288,9 +259,6 @@ impl<'a> Runner<'a> {
     }
 
     /// The disk was cut at `end`, and has its size again. Queues learn of that one after the other.
-    ///
-    /// # Errors
-    /// They do not.
     pub fn regrown(&mut self, end: u64) -> Result<(), String> {
         let (token, all) = (self.token(), self.model.sector_count());
         self.model.regrow(token, end, all);
@@ -298,7 +266,7 @@ impl<'a> Runner<'a> {
         let block = self.limits.block_sectors;
         let pieces = self.arena.take(&mut Random(0), block, 1, block).ok_or("no memory for one block")?;
         for queue in 0..self.limits.queues {
-            let deadline = Instant::now() + DEADLINE;
+            let deadline = Instant::now() + TIMEOUT;
             while self.probe(queue, all - block, &pieces)? != 0 {
                 if Instant::now() > deadline {
                     return Err(format!("the new size does not reach queue {queue}"));
@@ -315,7 +283,7 @@ impl<'a> Runner<'a> {
         let (token, count) = (self.token(), self.limits.block_sectors);
         self.front.stage(&Request { token, queue, action: Action::Read, sector, count, pieces })?;
         self.front.publish();
-        let (mut done, deadline) = (Vec::new(), Instant::now() + DEADLINE);
+        let (mut done, deadline) = (Vec::new(), Instant::now() + TIMEOUT);
         while done.is_empty() && Instant::now() < deadline {
             self.front.wait(&mut done)?;
         }
@@ -327,9 +295,6 @@ impl<'a> Runner<'a> {
 }
 
 /// Read all of the disk, with nothing else in flight.
-///
-/// # Errors
-/// A violation.
 pub fn read_all(runner: &mut Runner<'_>) -> Result<(), String> {
     runner.drain()?;
     let (mut random, mut sector) = (Random(0), 0);

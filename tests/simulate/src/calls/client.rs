@@ -50,7 +50,6 @@ pub(super) struct CallClient {
 }
 
 impl CallClient {
-    #[must_use]
     pub(super) const fn new(layout: &Calls, index: usize) -> Self {
         Self {
             stage: Stage::Away(0),
@@ -70,7 +69,6 @@ impl CallClient {
     }
 
     /// Calls without a reply.
-    #[must_use]
     pub(super) fn due(&self) -> usize {
         self.due.len()
     }
@@ -81,13 +79,11 @@ impl CallClient {
     }
 
     /// When it goes on by itself.
-    #[must_use]
     pub(super) const fn wakes_at(&self) -> Option<u64> {
         if let Stage::Away(until) = self.stage { Some(until) } else { None }
     }
 
     /// May it be scheduled?
-    #[must_use]
     pub(super) fn may_run(&mut self, links: &[Link], now_us: u64) -> bool {
         match self.stage {
             Stage::Ended => false,

@@ -23,31 +23,26 @@ pub(super) struct Ledger {
 }
 
 /// What a call is answered with.
-#[must_use]
 pub(super) const fn reply_to(call: u64, client: u64) -> u64 {
     call.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ client
 }
 
 impl Ledger {
-    #[must_use]
     pub(super) const fn new(requests: u32, first: u32) -> Self {
         Self { calls: Vec::new(), first, limit: requests as usize, answered: 0 }
     }
 
     /// Calls that were made.
-    #[must_use]
     pub(super) fn made(&self) -> u32 {
         u32::try_from(self.calls.len()).unwrap_or(u32::MAX)
     }
 
     /// Calls that were answered.
-    #[must_use]
     pub(super) const fn answered(&self) -> u32 {
         self.answered
     }
 
     /// Has every call been started?
-    #[must_use]
     pub(super) const fn is_used_up(&self) -> bool {
         self.calls.len() >= self.limit
     }

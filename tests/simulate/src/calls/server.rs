@@ -44,7 +44,6 @@ pub(super) struct CallServer {
 }
 
 impl CallServer {
-    #[must_use]
     pub(super) fn new(context: &Arc<Context>, workers: usize, depth: u32, payload_bytes: u32) -> Self {
         let options = ServerOptions {
             max_depth: depth,
@@ -93,7 +92,6 @@ impl CallServer {
     }
 
     /// Is there something for the thread that has the clients?
-    #[must_use]
     pub(super) fn has_reports(&self) -> bool {
         self.transport.has_reports() || self.transport.sessions.host.has_events()
     }
@@ -105,13 +103,11 @@ impl CallServer {
     }
 
     /// It was to stop, and has no client any more.
-    #[must_use]
     pub(super) fn has_stopped(&self) -> bool {
         self.is_stopping() && self.transport.sessions.is_empty()
     }
 
     /// Does it refuse every new client?
-    #[must_use]
     pub(super) const fn is_stopping(&self) -> bool {
         self.transport.sessions.host.ending.is_some()
     }

@@ -53,7 +53,6 @@ pub(crate) struct Adder {
 }
 
 impl Adder {
-    #[must_use]
     pub(crate) fn new(link: usize, rng: Rng) -> Self {
         Self {
             stage: Stage::Away(0),
@@ -75,13 +74,11 @@ impl Adder {
     }
 
     /// When it goes on by itself.
-    #[must_use]
     pub(crate) const fn wakes_at(&self) -> Option<u64> {
         if let Stage::Away(until) = self.stage { Some(until) } else { None }
     }
 
     /// May it be scheduled?
-    #[must_use]
     pub(crate) fn may_run(&mut self, links: &[Link], now_us: u64) -> bool {
         match self.stage {
             Stage::Ended => false,

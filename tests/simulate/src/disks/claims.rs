@@ -27,7 +27,6 @@ pub(crate) struct Holder {
 
 impl Terms {
     /// As ATTACH has them.
-    #[must_use]
     pub(crate) fn flags(self) -> u32 {
         let flag = |set, flag| if set { flag } else { 0 };
         flag(self.exclusive, ATTACH_EXCLUSIVE)
@@ -37,7 +36,6 @@ impl Terms {
     }
 
     /// As they are in ATTACH.
-    #[must_use]
     pub(crate) const fn of(flags: u32) -> Self {
         Self {
             exclusive: flags & ATTACH_EXCLUSIVE != 0,
@@ -48,7 +46,6 @@ impl Terms {
     }
 
     /// Is this one in the way of one that attaches now? On a disk that is `shared` claims refuse no client.
-    #[must_use]
     pub(crate) const fn is_kept_out_by(self, other: Self, shared: bool) -> bool {
         let (writes, other_writes) = (!self.reads_only, !other.reads_only);
         let by_claim = writes && other_writes && (self.claims || other.claims) && !self.forces && !shared;

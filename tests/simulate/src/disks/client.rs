@@ -87,7 +87,6 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    #[must_use]
     pub(crate) const fn new(script: &Script<Disks>) -> Self {
         let Script { seed, schedule, first, requests, ref layout, .. } = *script;
         Self { seed, schedule, first, requests, overlaps: layout.overlaps, issued: 0, answered: 0 }
@@ -142,7 +141,6 @@ pub(crate) struct Client {
 
 impl Client {
     /// Not connected yet.
-    #[must_use]
     pub(crate) fn new(parameters: ClientParameters, is_shared: bool, index: usize) -> Self {
         Self {
             stage: Stage::Away(0),
@@ -168,19 +166,16 @@ impl Client {
     }
 
     /// As what it attaches.
-    #[must_use]
     pub(crate) const fn terms(&self) -> Terms {
         self.parameters.terms
     }
 
     /// Requests without an answer.
-    #[must_use]
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding.iter().flatten().count()
     }
 
     /// May it be scheduled?
-    #[must_use]
     pub(crate) fn may_run(&mut self, links: &[Link], now_us: u64) -> bool {
         match self.stage {
             Stage::Ended => false,
@@ -206,7 +201,6 @@ impl Client {
     }
 
     /// When it goes on by itself.
-    #[must_use]
     pub(crate) const fn wakes_at(&self) -> Option<u64> {
         match self.stage {
             Stage::Away(until) => Some(until),

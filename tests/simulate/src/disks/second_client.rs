@@ -44,13 +44,11 @@ impl SecondClient {
     pub(crate) const TERMS: Terms = Terms { exclusive: true, reads_only: false, claims: true, forces: false };
 
     /// Not connected yet.
-    #[must_use]
     pub(crate) const fn new(visit: Visit, link: usize) -> Self {
         Self { link, stage: Stage::Away, visit, was_attached: false, channel: Vec::new() }
     }
 
     /// May it be scheduled?
-    #[must_use]
     pub(crate) fn may_run(&self, link: &Link) -> bool {
         self.stage == Stage::Away || self.stage != Stage::Ended && !link.down.is_empty()
     }

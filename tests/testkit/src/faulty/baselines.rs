@@ -6,16 +6,17 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use fipsee_block::wire::{Operation, Status, request_one_segment};
+use fipsee_block::wire::Status;
 use fipsee_ring::Message;
 use fipsee_ring::control::Control;
 use fipsee_ring::doorbell::EventDoorbell;
 use fipsee_ring::handshake::{self, AttachedChannel};
 use fipsee_ring::region::Region;
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::SealFlags;
 
 use super::fault::{Inject, InjectedFault, Until, Way, while_rewriting};
-use super::faults::{DEPTH, ask, attach, long_write, segment, status, table_of_256, write};
+use super::faults::{DEPTH, ask, attach, long_write, read_request, segment, status, table_of_256, write};
+use crate::raw::sealed_memory;
 
 /// A CPU kept busy.
 pub const BUSY: InjectedFault = baseline("busy", busy);
@@ -48,10 +49,6 @@ fn succeed(attached: &mut AttachedChannel, request: &Message) -> io::Result<()> 
     } else {
         Err(io::Error::other(format!("{request:?} is answered with {answer:?}")))
     }
-}
-
-fn read_request() -> Message {
-    request_one_segment(Operation::Read, 0, 1, 0, segment(0, 8, 0))
 }
 
 fn busy(_socket: &Path, _disk: &str, until: &mut Until<'_>) -> io::Result<()> {
@@ -107,9 +104,7 @@ fn load(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
 
 fn memory(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
     let attached = attach(socket, disk)?;
-    let file = rustix::fs::memfd_create("correct", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    rustix::fs::ftruncate(&file, 8192)?;
-    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK)?;
+    let file = sealed_memory(8192, SealFlags::SHRINK);
     let ask = |packet: &Control, files: &[_]| {
         handshake::ask::<Infallible>(&attached.control, packet, files, "a correct request")
             .map_err(|error| io::Error::other(format!("{error:?}")))

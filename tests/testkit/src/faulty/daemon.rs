@@ -56,7 +56,6 @@ pub enum DaemonFault {
 }
 
 /// A completion message of one entry, as words: whatever `head` and `status` say.
-#[must_use]
 pub fn completion(head: u64, tag: u16, status: u64) -> Message {
     Message::from_words([head | u64::from(tag) << 32 | status << 48, 0, 0, 0, 0, 0, 0, 0])
 }
@@ -153,10 +152,6 @@ pub struct FaultyDaemon {
 
 impl FaultyDaemon {
     /// Listen at `socket`.
-    ///
-    /// # Panics
-    /// When it cannot.
-    #[must_use]
     pub fn start(socket: &Path, fault: DaemonFault) -> Self {
         let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None);
         let listener = listener.expect("a socket");

@@ -19,7 +19,6 @@ pub struct Until<'a> {
 
 impl<'a> Until<'a> {
     /// At most so many times, or until `stop` is set.
-    #[must_use]
     pub const fn times(most: u64, stop: &'a AtomicBool) -> Self {
         Self { stop, left: most, injected: 0 }
     }
@@ -39,7 +38,6 @@ impl<'a> Until<'a> {
     }
 
     /// How often the fault was injected.
-    #[must_use]
     pub const fn injected(&self) -> u64 {
         self.injected
     }
@@ -72,9 +70,6 @@ pub struct InjectedFault {
 
 impl InjectedFault {
     /// Inject it into the daemon at `socket`, on `disk`; a vhost-user socket has only one.
-    ///
-    /// # Errors
-    /// The daemon refuses the peer, or the machine has no memory or descriptors.
     pub fn inject(&self, socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
         (self.inject)(socket, disk, until)
     }

@@ -29,6 +29,7 @@ const LOOKS: u32 = 64;
 const NAP_NS: i64 = 5_000_000;
 /// Naps before it calls an answer lost. A bound against hanging.
 const NAPS: u32 = 4000;
+
 const fn local(
     name: &'static str,
     gets: &'static str,
@@ -73,6 +74,10 @@ fn slot(attached: &AttachedChannel, index: u32) -> u64 {
 /// A read by way of the table at the beginning of the pool: 256 entries.
 pub(crate) fn table_of_256() -> Message {
     request_indirect(Operation::Read, 0, 1, 0, segment(0, 4, 0), 256)
+}
+
+pub(crate) fn read_request() -> Message {
+    request_one_segment(Operation::Read, 0, 1, 0, segment(0, 8, 0))
 }
 
 /// A write of 1 MiB.
@@ -136,7 +141,6 @@ pub(crate) const fn segment(offset_sectors: u32, length_sectors: u16, region: u1
 fn stamps(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
     let mut attached = attach(socket, disk)?;
     let geometry = attached.layout.queues[0];
-    let correct = request_one_segment(Operation::Read, 0, 1, 0, segment(0, 8, 0));
     let mut bytes = request_one_segment(Operation::Write, 0, 7, 0, segment(0, 1, 0)).to_bytes();
     let (mut random, mut cursor, mut lap) = (Random(1), geometry.request_start, 1_u32);
     while until.more() {
@@ -150,7 +154,7 @@ fn stamps(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
         }
         attached.queues[0].daemon_doorbell.ring();
         if until.injected().is_multiple_of(50) {
-            let answer = ask(&mut attached, &correct, |_| {})?;
+            let answer = ask(&mut attached, &read_request(), |_| {})?;
             if answer.word(0) != 1 | 1 << 32 {
                 return Err(io::Error::other(format!("of all requests the one that was made is answered with {answer:?}")));
             }
@@ -179,7 +183,7 @@ fn rewritten_slot(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Resul
     let geometry = attached.layout.queues[0];
     // What is checked must be what is used: the second would reach far behind the pool, the third has a table there.
     let far = segment(0xffff_0000, 0xffff, 0);
-    let good = request_one_segment(Operation::Read, 0, 1, 0, segment(0, 8, 0));
+    let good = read_request();
     let bad = request_one_segment(Operation::Read, 0, 1, 0, far);
     let worse = request_indirect(Operation::Read, 0, 1, 0, far, 256);
     let bodies = [bad, worse, good].map(|message| message.to_bytes());
@@ -221,7 +225,6 @@ fn rewritten_table(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Resu
     let mut attached = attach(socket, disk)?;
     let pool = attached.layout.pool_offset_bytes;
     let (good, bad) = (segment(64, 1, 0).to_word().to_le_bytes(), segment(0xffff_0000, 1, 0).to_word().to_le_bytes());
-    let request = request_indirect(Operation::Read, 0, 1, 0, segment(0, 4, 0), 256);
     // Of the last entry: those before it have been checked when it is looked at.
     let place = pool + 255 * 8;
     write(&attached, pool, &good.repeat(256));
@@ -235,7 +238,7 @@ fn rewritten_table(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Resu
     while_rewriting(&*region, until, rewrite, || {
         // Bad for a while, so that the daemon can see it.
         let mut looks = 0_u32;
-        let answer = ask(&mut attached, &request, |attached| {
+        let answer = ask(&mut attached, &table_of_256(), |attached| {
             write(attached, place, if looks.is_multiple_of(2) { &bad } else { &good });
             looks += 1;
         })?;
@@ -269,7 +272,7 @@ fn overrun(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
     let geometry = attached.layout.queues[0];
     let (mut index, mut lap) = (geometry.request_start, 1_u32);
     while until.more() {
-        let mut bytes = request_one_segment(Operation::Read, 0, 1, 0, segment(0, 8, 0)).to_bytes();
+        let mut bytes = read_request().to_bytes();
         bytes[60..].copy_from_slice(&lap.to_le_bytes());
         write(&attached, slot(&attached, index), &bytes);
         index += 1;
@@ -284,7 +287,6 @@ fn overrun(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
 fn flicker(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
     let mut attached = attach(socket, disk)?;
     let cold = attached.layout.queues[0].cold_offset_bytes;
-    let request = request_one_segment(Operation::Read, 0, 1, 0, segment(0, 8, 0));
     let rewrite = move |region: &Region| {
         for value in [1, 0, u32::MAX, 0] {
             // Of the requests' ring, and of the completions'.
@@ -294,7 +296,7 @@ fn flicker(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
         }
     };
     let region = Arc::clone(&attached.region);
-    while_rewriting(&*region, until, rewrite, || ask(&mut attached, &request, |_| {}).map(|_| true))
+    while_rewriting(&*region, until, rewrite, || ask(&mut attached, &read_request(), |_| {}).map(|_| true))
 }
 
 /// Store the stamp of the last lap into the slot of the answer that is due, while the daemon writes it, and ask for random
@@ -302,14 +304,13 @@ fn flicker(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
 fn late_touches(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
     let mut attached = attach(socket, disk)?;
     let geometry = attached.layout.queues[0];
-    let request = request_one_segment(Operation::Read, 0, 1, 0, segment(0, 8, 0));
     let (mut random, mut answer) = (Random(1), Message::ZERO);
     while until.more() {
         let due = attached.queues[0].completions.cursor();
         let stamp = geometry.completion_offset_bytes + 64 * u64::from(due.index()) + 60;
         let choices = geometry.cold_offset_bytes + 128 + 12;
         write(&attached, choices, &random.number().to_le_bytes()[..4]);
-        if !publish(&mut attached, &request) {
+        if !publish(&mut attached, &read_request()) {
             return Err(io::Error::other("more is outstanding than was asked"));
         }
         for _ in 0..random.number() % 100 {

@@ -11,15 +11,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fipsee_virtio::blk::upgrade::wire::{Operation, UpgradeRequest};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::MemfdFlags;
 
 use super::fault::{InjectedFault, Until, Way, beside, while_rewriting};
 use crate::guest::device::{Guest, IN, IO_ERROR, OK, Options, UNSUPPORTED, UNTOUCHED};
-use crate::guest::frontend::{Frontend, Request};
+use crate::guest::frontend::{Frontend, Request, memory_table};
+use crate::guest::machine;
 use crate::guest::ram::{Ram, USER_OFFSET};
-use crate::{Random, TIMEOUT};
+use crate::guest::virtqueue::doorbell as new_doorbell;
+use crate::virtqueue::{INDIRECT, NEXT, WRITE};
+use crate::{Random, TIMEOUT, packets};
 
 macro_rules! faults {
     ($($name:literal, $gets:literal, $times:literal $inject:path,)+) => {
@@ -64,10 +65,6 @@ const MEMORY_BYTES: u64 = 4 << 20;
 const DATA_BYTES: u32 = 4096;
 /// Where no guest has memory.
 const NOWHERE: u64 = 0x7fff_ffff_f000;
-/// Flags of a descriptor.
-const NEXT: u16 = 1;
-const WRITE: u16 = 2;
-const INDIRECT: u16 = 4;
 /// Requests of a guest that changes links, if its queue does not break before.
 const REQUESTS_OF_LINKS: u32 = 500;
 /// Of its baseline: about as many as the queue of the faulty guest survives.
@@ -88,26 +85,19 @@ const fn allowed(is_fault: bool) -> &'static [u8] {
     if is_fault { &[OK, IO_ERROR] } else { &[OK] }
 }
 
-fn new_doorbell() -> io::Result<OwnedFd> {
-    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
-}
-
 fn ring(doorbell: &OwnedFd) {
     let _ = rustix::io::write(doorbell, &1_u64.to_ne_bytes());
 }
 
 /// The device's doorbell, or for the baseline one that no process watches.
 fn doorbell(guest: &Guest, is_fault: bool) -> io::Result<OwnedFd> {
-    if is_fault { guest.queues[0].kick.try_clone() } else { new_doorbell() }
+    if is_fault { guest.queues[0].kick.try_clone() } else { Ok(new_doorbell()) }
 }
 
 /// Wait until the device says that a queue broke.
 fn await_break(error: &OwnedFd) -> io::Result<()> {
-    let timeout = Timespec::try_from(TIMEOUT).map_err(io::Error::other)?;
-    match poll(&mut [PollFd::new(error, PollFlags::IN)], Some(&timeout))? {
-        0 => Err(io::Error::other("a queue that cannot be served does not break")),
-        _ => Ok(()),
-    }
+    let has_broken = packets::is_readable(error, TIMEOUT);
+    has_broken.then_some(()).ok_or_else(|| io::Error::other("a queue that cannot be served does not break"))
 }
 
 fn addresses(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
@@ -257,8 +247,7 @@ fn kicks(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()>
 fn upgrade_requests(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     let mut guest = start(socket, false)?;
     let mut random = Random(3);
-    let query =
-        UpgradeRequest { operation: Operation::Query, attachment: 0, features: 0, queue: 0, entries: Vec::new() }.to_bytes();
+    let query = machine::query(0).to_bytes();
     while until.more() {
         let mut upgrade_request = query.clone();
         if is_fault {
@@ -270,18 +259,6 @@ fn upgrade_requests(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io:
         expect(guest.wait(sent), if is_fault { &[OK, IO_ERROR, UNSUPPORTED] } else { &[OK] })?;
     }
     Ok(())
-}
-
-/// The body of SET_MEM_TABLE: address and length of each piece.
-fn memory_table(pieces: &[(u64, u64)]) -> Vec<u8> {
-    let count = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
-    let mut body = [count.to_le_bytes(), [0; 4]].concat();
-    for (address, length) in pieces {
-        for value in [*address, *length, USER_OFFSET.wrapping_add(*address), 0] {
-            body.extend(value.to_le_bytes());
-        }
-    }
-    body
 }
 
 fn unsealed_memory() -> io::Result<OwnedFd> {
@@ -316,7 +293,7 @@ fn wrong_memory(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Res
 fn cut(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     while until.more() {
         let mut frontend = Frontend::connect(socket)?;
-        let (file, kick, error) = (unsealed_memory()?, new_doorbell()?, new_doorbell()?);
+        let (file, kick, error) = (unsealed_memory()?, new_doorbell(), new_doorbell());
         let features = frontend.get(Request::GetFeatures)? & (1 << 32 | 1 << 30);
         frontend.set(Request::SetFeatures, &features.to_le_bytes(), &[])?;
         frontend.set(Request::SetMemTable, &memory_table(&[(0, MEMORY_BYTES)]), &[file.as_fd()])?;

@@ -25,7 +25,6 @@ unsafe extern "C" {
 struct Aligned([u8; PART_BYTES]);
 
 /// The upgrade request for one queue, and for advice, as C writes it.
-#[must_use]
 pub fn attach(entry: &Entry) -> Vec<u8> {
     let (entry, mut bytes) = (Aligned(entry.to_bytes()), vec![0; 2 * PART_BYTES]);
     // SAFETY: one entry, and room for an upgrade request and it.
@@ -35,7 +34,6 @@ pub fn attach(entry: &Entry) -> Vec<u8> {
 }
 
 /// The doorbell request, as C writes it.
-#[must_use]
 pub fn doorbell(attachment: u64, queue: u16) -> Vec<u8> {
     let mut bytes = vec![0; PART_BYTES];
     // SAFETY: room for an upgrade request.
@@ -53,10 +51,6 @@ pub struct CRing {
 
 impl CRing {
     /// Open what was attached.
-    ///
-    /// # Panics
-    /// When it is no ring.
-    #[must_use]
     pub fn open(ram: &Arc<Ram>, entry: &Entry) -> Self {
         // SAFETY: it only returns a size.
         let bytes = unsafe { guest_c_ring_bytes() };
@@ -78,9 +72,6 @@ impl CRing {
     }
 
     /// Publish a request of one segment; is the daemon to be woken?
-    ///
-    /// # Panics
-    /// When the ring is full.
     pub fn submit(&mut self, operation: u8, tag: u16, sector: u64, (address, sectors): (u64, u16)) -> bool {
         // SAFETY: an open ring.
         let published = unsafe { guest_c_submit(self.state.as_mut_ptr(), operation, tag, sector, address, sectors) };
@@ -89,9 +80,6 @@ impl CRing {
     }
 
     /// Tags and statuses that have come.
-    ///
-    /// # Panics
-    /// When the daemon is faulty.
     pub fn reap(&mut self) -> Vec<(u16, u16)> {
         let (mut tags, mut statuses) = ([0; 14], [0; 14]);
         // SAFETY: an open ring, and room for 14 each.

@@ -12,25 +12,19 @@ use super::ram::{Piece, Ram, USER_OFFSET};
 use super::virtqueue::Virtqueue;
 use crate::virtqueue::Part;
 
-/// Types of virtio-blk requests.
+// Types of virtio-blk requests.
 pub const IN: u32 = 0;
-/// See [`IN`].
 pub const OUT: u32 = 1;
-/// See [`IN`].
 pub const FLUSH: u32 = 4;
-/// See [`IN`].
 pub const DISCARD: u32 = 11;
-/// See [`IN`].
 pub const WRITE_ZEROES: u32 = 13;
 /// Flag of a range of write-zeroes: its blocks may be deallocated.
 pub const UNMAP: u32 = 1;
-/// Status of a request that was carried out.
+// Statuses of requests.
 pub const OK: u8 = 0;
-/// Status of a request that failed.
 pub const IO_ERROR: u8 = 1;
-/// Status of a request of a type that the device does not know.
 pub const UNSUPPORTED: u8 = 2;
-/// A status that no device gives.
+/// One that no device gives.
 pub const UNTOUCHED: u8 = 0xff;
 
 /// Virtio feature: device and driver say by index when to notify.
@@ -45,9 +39,8 @@ const ALWAYS: u64 = 1 << 32;
 /// What a guest is made of.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its memory: address and length of each piece.
+    /// Address and length of each piece.
     pub memory: Vec<(u64, u64)>,
-    /// Virtqueues.
     pub queues: u16,
     /// Descriptors of each.
     pub size: u16,
@@ -68,11 +61,8 @@ impl Default for Options {
 /// The guest.
 #[derive(Debug)]
 pub struct Guest {
-    /// Its memory.
     pub ram: Arc<Ram>,
-    /// Its hypervisor's connection.
     pub frontend: Frontend,
-    /// Its virtqueues.
     pub queues: Vec<Virtqueue>,
     path: PathBuf,
     features: u64,
@@ -84,7 +74,6 @@ pub struct Guest {
 /// A request or upgrade request on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Queue it went to.
     pub queue: usize,
     /// Its first descriptor.
     pub head: u16,
@@ -106,9 +95,6 @@ fn set_addresses(frontend: &mut Frontend, index: usize, queue: &Virtqueue, log: 
 
 impl Guest {
     /// Start a guest with its device at `path`, all queues running.
-    ///
-    /// # Errors
-    /// What the back end says.
     pub fn start(path: &Path, options: &Options) -> io::Result<Self> {
         let pieces = options.memory.iter().map(|(address, length)| Piece::new(*address, *length)).collect();
         let ram = Ram::new(pieces);
@@ -124,9 +110,6 @@ impl Guest {
 
     /// Connect again after the back end went away, as a hypervisor does: same memory, same rings, same inflight area. Descriptors
     /// that the old one had are the new one's.
-    ///
-    /// # Errors
-    /// What the back end says.
     pub fn reconnect(&mut self) -> io::Result<()> {
         self.frontend = Frontend::connect(&self.path)?;
         self.set_up()
@@ -150,24 +133,15 @@ impl Guest {
     fn set_inflight(&mut self) -> io::Result<()> {
         if self.inflight.is_none() {
             let (queues, size) = (u16::try_from(self.queues.len()).unwrap_or(0), self.queues[0].size);
-            let mut wanted = vec![0; 16];
-            wanted.extend(queues.to_le_bytes());
-            wanted.extend(size.to_le_bytes());
-            wanted.extend([0; 4]);
+            let wanted = [&[0; 16][..], &queues.to_le_bytes(), &size.to_le_bytes(), &[0; 4]].concat();
             let (area, mut files) = self.frontend.call(Request::GetInflightFd, &wanted, &[])?;
-            let file = files.pop().ok_or_else(|| io::Error::other("no inflight area"))?;
-            self.inflight = Some((file, area));
+            self.inflight = files.pop().map(|file| (file, area));
         }
-        match &self.inflight {
-            Some((file, area)) => self.frontend.set(Request::SetInflightFd, area, &[file.as_fd()]),
-            None => Ok(()),
-        }
+        let (file, area) = self.inflight.as_ref().ok_or_else(|| io::Error::other("no inflight area"))?;
+        self.frontend.set(Request::SetInflightFd, area, &[file.as_fd()])
     }
 
     /// Have the back end serve a virtqueue from where it is.
-    ///
-    /// # Errors
-    /// What the back end says.
     pub fn start_queue(&mut self, index: usize) -> io::Result<()> {
         let (queue, frontend) = (&self.queues[index], &mut self.frontend);
         let number = u32::try_from(index).unwrap_or(0);
@@ -181,9 +155,6 @@ impl Guest {
     }
 
     /// Begin to log writes to memory, used rings among it, or end it.
-    ///
-    /// # Errors
-    /// What the back end says.
     pub fn set_logging(&mut self, log: Option<(&OwnedFd, u64)>) -> io::Result<()> {
         if let Some((file, bytes)) = log {
             let body = [bytes.to_le_bytes(), [0; 8]].concat();
@@ -197,7 +168,6 @@ impl Guest {
     }
 
     /// The address of the header of a chain that begins with `head`; its status is in the same page.
-    #[must_use]
     pub fn place(&self, queue: usize, head: u16) -> u64 {
         let number = u64::try_from(queue).unwrap_or(0) * u64::from(self.queues[queue].size);
         self.places + PLACE_BYTES * (number + u64::from(head))
@@ -206,10 +176,7 @@ impl Guest {
     fn stage(&mut self, queue: usize, (kind, sector): (u32, u64), parts: &[Part], reply: bool) -> Sent {
         let head_next = self.queues[queue].next_head();
         let place = self.place(queue, head_next);
-        let mut header = kind.to_le_bytes().to_vec();
-        header.extend(0_u32.to_le_bytes());
-        header.extend(sector.to_le_bytes());
-        self.ram.write(place, &header);
+        self.ram.write(place, &[&kind.to_le_bytes()[..], &[0; 4], &sector.to_le_bytes()].concat());
         self.ram.write(place + 128, &[UNTOUCHED]);
         self.ram.write(place + 64, &[0; PART_BYTES]);
         let mut chain = vec![(place, 16, false)];
@@ -238,10 +205,7 @@ impl Guest {
     /// As [`prepare`](Self::prepare), a discard or write-zeroes, with its range beside its header.
     pub fn prepare_range(&mut self, queue: usize, kind: u32, sector: u64, length_sectors: u32, flags: u32) -> Sent {
         let place = self.place(queue, self.queues[queue].next_head()) + 192;
-        let mut range = sector.to_le_bytes().to_vec();
-        range.extend(length_sectors.to_le_bytes());
-        range.extend(flags.to_le_bytes());
-        self.ram.write(place, &range);
+        self.ram.write(place, &[&sector.to_le_bytes()[..], &length_sectors.to_le_bytes(), &flags.to_le_bytes()].concat());
         self.stage(queue, (kind, 0), &[(place, 16, false)], false)
     }
 
@@ -257,7 +221,6 @@ impl Guest {
     }
 
     /// The status byte as it is now.
-    #[must_use]
     pub fn status(&self, sent: Sent) -> u8 {
         self.ram.read(sent.status, 1)[0]
     }
@@ -282,10 +245,6 @@ impl Guest {
     }
 
     /// The reply to an upgrade request that has been answered.
-    ///
-    /// # Panics
-    /// When the device does not answer upgrade requests, or its reply is none.
-    #[must_use]
     pub fn reply(&self, sent: Sent) -> Reply {
         assert_eq!(self.status(sent), OK, "no reply was written");
         let bytes = self.ram.read(sent.reply, PART_BYTES);

@@ -1,8 +1,6 @@
 //! A guest that verifies under load, on a thread of its own.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fipsee_block::wire::Operation;
@@ -10,7 +8,8 @@ use fipsee_block::wire::Operation;
 use super::device::{Guest, IN, OK, OUT, Options, Sent};
 use super::machine::{Upgraded, start_guest};
 use super::ring::{Incoming, segment};
-use crate::{Daemon, eventually, stamp};
+use crate::Daemon;
+use crate::load::{Load, Turns};
 
 const BLOCK_BYTES: u32 = 4096;
 
@@ -23,19 +22,13 @@ pub enum Way {
 }
 
 /// A guest that keeps its queue full, and reads back everything that it wrote.
-pub struct GuestLoad {
-    disk: String,
-    stop: Arc<AtomicBool>,
-    done: Arc<AtomicU64>,
-    thread: JoinHandle<u64>,
-}
+pub struct GuestLoad(Load);
 
-/// One outstanding request: it writes to a block of its own and reads it back, in turns.
+/// One outstanding request, with a block of its own.
 struct Lane {
     buffer: u64,
     sector: u64,
-    version: u64,
-    is_reading: bool,
+    turns: Turns,
     is_outstanding: bool,
 }
 
@@ -43,24 +36,13 @@ impl Lane {
     /// Prepare the next request. True: it is a read.
     fn prepare(&mut self, guest: &Guest, number: u64) -> bool {
         self.is_outstanding = true;
-        let content = if self.is_reading {
-            vec![0xee; BLOCK_BYTES as usize]
-        } else {
-            self.version += 1;
-            stamp(BLOCK_BYTES as usize, number, self.version)
-        };
-        guest.ram.write(self.buffer, &content);
-        self.is_reading
+        guest.ram.write(self.buffer, &self.turns.next(number));
+        self.turns.is_reading
     }
 
     fn check(&mut self, guest: &Guest, number: u64) {
         assert!(std::mem::take(&mut self.is_outstanding), "block {number} is answered twice");
-        if self.is_reading {
-            // A lost write, or one repeated after the next, would leave an older version.
-            let found = guest.ram.read(self.buffer, BLOCK_BYTES as usize);
-            assert!(found == stamp(BLOCK_BYTES as usize, number, self.version), "block {number} is not as it was written");
-        }
-        self.is_reading = !self.is_reading;
+        self.turns.check(number, &guest.ram.read(self.buffer, BLOCK_BYTES as usize));
     }
 }
 
@@ -68,37 +50,28 @@ impl GuestLoad {
     /// Start a guest, and keep `depth` requests outstanding.
     pub fn start(daemon: &Daemon, disk: &str, options: &Options, way: Way, depth: u16) -> Self {
         let mut guest = start_guest(daemon, disk, options);
-        let (stop, done) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let (stopped, count) = (Arc::clone(&stop), Arc::clone(&done));
-        let thread = std::thread::spawn(move || {
+        Self(Load::on_thread(disk, move |stop, done| {
             let lane = |number: u16| {
                 let buffer = guest.ram.allocate(BLOCK_BYTES.into(), BLOCK_BYTES.into());
-                Lane { buffer, sector: 8 * u64::from(number), version: 0, is_reading: false, is_outstanding: false }
+                Lane { buffer, sector: 8 * u64::from(number), turns: Turns::default(), is_outstanding: false }
             };
             let mut lanes: Vec<Lane> = (0..depth).map(lane).collect();
             match way {
-                Way::Virtqueue => over_virtqueue(&mut guest, &mut lanes, &stopped, &count),
-                Way::Ring => over_ring(&mut guest, &mut lanes, &stopped, &count),
+                Way::Virtqueue => over_virtqueue(&mut guest, &mut lanes, stop, done),
+                Way::Ring => over_ring(&mut guest, &mut lanes, stop, done),
             }
-            count.load(Ordering::Relaxed)
-        });
-        Self { disk: disk.to_owned(), stop, done, thread }
+        }))
     }
 
-    /// Wait until some hundred more requests are finished.
+    /// As [`Load::await_progress`].
     #[track_caller]
     pub fn await_progress(&self) {
-        let before = self.done.load(Ordering::Relaxed);
-        eventually(&format!("the guest of '{}' makes progress", self.disk), || {
-            assert!(!self.thread.is_finished(), "the guest of '{}' ended early; see above", self.disk);
-            self.done.load(Ordering::Relaxed) >= before + 300
-        });
+        self.0.await_progress();
     }
 
-    /// Let the outstanding requests finish; the number of requests done, all without an error.
+    /// As [`Load::finish`].
     pub fn finish(self) -> u64 {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().expect("no request failed, and everything written was read")
+        self.0.finish()
     }
 }
 

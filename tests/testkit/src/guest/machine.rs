@@ -30,17 +30,20 @@ pub fn start_guest(daemon: &Daemon, disk: &str, options: &Options) -> Guest {
     wait_for("the device takes a guest", || Guest::start(&socket_of(daemon, disk), options).ok())
 }
 
+pub fn upgrade_request(operation: wire::Operation, attachment: u64, queue: u16) -> UpgradeRequest {
+    UpgradeRequest { operation, attachment, features: 0, queue, entries: Vec::new() }
+}
+
 pub fn query(attachment: u64) -> UpgradeRequest {
-    UpgradeRequest { operation: wire::Operation::Query, attachment, features: 0, queue: 0, entries: Vec::new() }
+    upgrade_request(wire::Operation::Query, attachment, 0)
 }
 
 pub fn detach_request(attachment: u64) -> UpgradeRequest {
-    UpgradeRequest { operation: wire::Operation::Detach, attachment, features: 0, queue: 0, entries: Vec::new() }
+    upgrade_request(wire::Operation::Detach, attachment, 0)
 }
 
 pub fn attach_request(entries: &[Entry]) -> Vec<u8> {
-    UpgradeRequest { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: entries.to_vec() }
-        .to_bytes()
+    UpgradeRequest { entries: entries.to_vec(), ..upgrade_request(wire::Operation::Attach, 0, 0) }.to_bytes()
 }
 
 /// A guest's side of an attachment.

@@ -20,23 +20,17 @@ pub const USER_OFFSET: u64 = 0x5000_0000_0000;
 
 impl Piece {
     /// `length_bytes` of zeroes at `guest_address`.
-    ///
-    /// # Panics
-    /// When the machine has no memory.
-    #[must_use]
     pub fn new(guest_address: u64, length_bytes: u64) -> Self {
         let region = Region::create("fipsee-guest", length_bytes).expect("memory for a guest");
         Self { guest_address, region: Arc::new(region) }
     }
 
     /// First address behind it.
-    #[must_use]
     pub fn end(&self) -> u64 {
         self.guest_address + self.region.length_bytes()
     }
 
     /// The memory file.
-    #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.region.as_fd()
     }
@@ -52,10 +46,6 @@ pub struct Ram {
 
 impl Ram {
     /// Memory of these pieces; allocations come out of the first.
-    ///
-    /// # Panics
-    /// Without a piece.
-    #[must_use]
     pub fn new(pieces: Vec<Piece>) -> Arc<Self> {
         let first = pieces.first().expect("a guest has memory");
         // Address 0 stays free: it would hide mistakes.
@@ -64,10 +54,6 @@ impl Ram {
     }
 
     /// So many bytes, never given away before, of zeroes.
-    ///
-    /// # Panics
-    /// When the first piece is used up.
-    #[must_use]
     pub fn allocate(&self, length_bytes: u64, align_bytes: u64) -> u64 {
         let mut next_free = self.next_free.lock().expect("no panic with it");
         let address = next_free.next_multiple_of(align_bytes);
@@ -77,10 +63,6 @@ impl Ram {
     }
 
     /// The piece that holds these bytes, and where they begin in it.
-    ///
-    /// # Panics
-    /// When none does.
-    #[must_use]
     pub fn find(&self, address: u64, length_bytes: u64) -> (&Piece, u64) {
         let holds = |piece: &&Piece| piece.guest_address <= address && address + length_bytes <= piece.end();
         let piece = self.pieces.iter().find(holds).unwrap_or_else(|| panic!("{address:#x}+{length_bytes} is no memory"));
@@ -88,19 +70,12 @@ impl Ram {
     }
 
     /// Our address of it.
-    ///
-    /// # Panics
-    /// When it is not in one piece.
-    #[must_use]
     pub fn pointer(&self, address: u64, length_bytes: u64) -> *mut u8 {
         let (piece, offset) = self.find(address, length_bytes);
         piece.region.pointer("guest memory", offset, length_bytes).expect("just found").as_ptr()
     }
 
     /// Put bytes there.
-    ///
-    /// # Panics
-    /// When it is no memory.
     pub fn write(&self, address: u64, bytes: &[u8]) {
         let (mut address, mut rest) = (address, bytes);
         while !rest.is_empty() {
@@ -113,10 +88,6 @@ impl Ram {
     }
 
     /// The bytes there.
-    ///
-    /// # Panics
-    /// When it is no memory.
-    #[must_use]
     pub fn read(&self, address: u64, length_bytes: usize) -> Vec<u8> {
         let mut bytes = vec![0; length_bytes];
         let mut filled = 0;

@@ -7,9 +7,10 @@ use fipsee_ring::Message;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::ring::{CallWriter, Cursor, Reader};
 use fipsee_ring::tuning::Tuning;
-use fipsee_virtio::blk::upgrade::wire::{self, COLD_PAIR_BYTES, Entry, REGION_SHIFT, UpgradeRequest};
+use fipsee_virtio::blk::upgrade::wire::{self, COLD_PAIR_BYTES, Entry, REGION_SHIFT};
 
 use super::device::{Guest, Sent};
+use super::machine::upgrade_request;
 use super::ram::Ram;
 use super::virtqueue::Virtqueue;
 
@@ -27,7 +28,6 @@ pub enum Incoming {
 /// One queue of an attachment.
 #[derive(Debug)]
 pub struct GuestRing {
-    /// Its place.
     pub entry: Entry,
     /// Number in the attachment.
     pub number: u16,
@@ -37,10 +37,6 @@ pub struct GuestRing {
 }
 
 /// The segment of guest memory at an address.
-///
-/// # Panics
-/// When address or length is no multiple of a sector.
-#[must_use]
 pub fn segment(address: u64, length_bytes: u64) -> Segment {
     assert!(address.is_multiple_of(512) && length_bytes.is_multiple_of(512), "segments are whole sectors");
     let offset = address & ((1 << REGION_SHIFT) - 1);
@@ -52,7 +48,6 @@ pub fn segment(address: u64, length_bytes: u64) -> Segment {
 }
 
 /// A fresh place in memory for a queue with `virtqueue` as its doorbell.
-#[must_use]
 pub fn plan(ram: &Ram, depth: u32, virtqueue: u32) -> Entry {
     let request_slots = depth.next_power_of_two().max(2);
     let completion_slots = (depth + 2).next_power_of_two();
@@ -72,18 +67,12 @@ pub fn plan(ram: &Ram, depth: u32, virtqueue: u32) -> Entry {
 /// Was the doorbell rung, or has the attachment ended?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// Look at the ring.
     Rung,
-    /// The attachment ended.
     Ended,
 }
 
 impl GuestRing {
     /// The guest's end of a ring that was planned, and attached as queue `number`.
-    ///
-    /// # Panics
-    /// When the entry is not in this memory.
-    #[must_use]
     pub fn open(ram: &Arc<Ram>, entry: Entry, number: u16) -> Self {
         let ring = |address: u64, slots: u32, cold: u64| {
             let (piece, offset) = ram.find(address, u64::from(slots) * 64);
@@ -102,15 +91,11 @@ impl GuestRing {
     }
 
     /// Requests that may be published now.
-    #[must_use]
     pub const fn free(&self) -> u32 {
         self.requests.free()
     }
 
     /// Publish requests, and wake the daemon if it sleeps.
-    ///
-    /// # Panics
-    /// When more are outstanding than the depth.
     pub fn submit(&mut self, requests: &[Message], virtqueue: &Virtqueue) {
         self.requests.publish_all(requests).expect("the caller keeps to the depth");
         if self.requests.reader_needs_doorbell() {
@@ -124,9 +109,6 @@ impl GuestRing {
     }
 
     /// Everything that has arrived.
-    ///
-    /// # Panics
-    /// When the daemon is faulty.
     pub fn reap(&mut self) -> Vec<Incoming> {
         let mut all = Vec::new();
         self.reap_each(&mut |one| all.push(one));
@@ -134,9 +116,6 @@ impl GuestRing {
     }
 
     /// As [`reap`](Self::reap), one after the other.
-    ///
-    /// # Panics
-    /// When the daemon is faulty.
     pub fn reap_each(&mut self, take: &mut impl FnMut(Incoming)) {
         let mut message = Message::ZERO;
         while self.completions.receive(&mut message) {
@@ -162,26 +141,15 @@ impl GuestRing {
     /// Make a doorbell request available unless one is.
     pub fn hold_pending(&mut self, attachment: u64, guest: &mut Guest) {
         if self.doorbell.is_none() {
-            let upgrade_request = UpgradeRequest {
-                operation: wire::Operation::Doorbell,
-                attachment,
-                features: 0,
-                queue: self.number,
-                entries: Vec::new(),
-            };
+            let upgrade_request = upgrade_request(wire::Operation::Doorbell, attachment, self.number);
             let queue = usize::try_from(self.entry.virtqueue).expect("small");
             self.doorbell = Some(guest.send_upgrade_request(queue, &upgrade_request.to_bytes()));
         }
     }
 
     /// Sleep until the daemon rings, unless there is something on the ring.
-    ///
-    /// # Panics
-    /// When nothing comes.
     pub fn sleep(&mut self, attachment: u64, guest: &mut Guest) -> Woken {
-        self.hold_pending(attachment, guest);
-        if self.completions.arm_and_work_remains() {
-            self.completions.disarm();
+        if !self.arm(attachment, guest) {
             return Woken::Rung;
         }
         let woken = self.wait_for_doorbell(guest);
@@ -207,9 +175,6 @@ impl GuestRing {
     }
 
     /// Wait until the pending doorbell request comes back.
-    ///
-    /// # Panics
-    /// When it does not, or none is pending.
     pub fn wait_for_doorbell(&mut self, guest: &mut Guest) -> Woken {
         let doorbell = self.doorbell.take().expect("a pending doorbell request");
         guest.wait(doorbell);
@@ -221,9 +186,6 @@ impl GuestRing {
     }
 
     /// Wait for the next, asleep while there is none.
-    ///
-    /// # Panics
-    /// When the attachment ends.
     pub fn wait(&mut self, attachment: u64, guest: &mut Guest) -> Vec<Incoming> {
         loop {
             let all = self.reap();

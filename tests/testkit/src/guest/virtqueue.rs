@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::ram::Ram;
-use crate::TIMEOUT;
 use crate::virtqueue::{Memory, Part, Rings};
+use crate::{TIMEOUT, packets};
 
 /// One virtqueue, for one thread.
 #[derive(Debug)]
@@ -69,18 +69,11 @@ pub fn doorbell() -> OwnedFd {
 
 /// Sleep until a doorbell rings; false: it does not.
 pub fn is_rung(doorbell: &OwnedFd) -> bool {
-    let timeout = Timespec::try_from(TIMEOUT).ok();
-    loop {
-        match poll(&mut [PollFd::new(doorbell, PollFlags::IN)], timeout.as_ref()) {
-            Err(rustix::io::Errno::INTR) => {}
-            woken => return woken == Ok(1),
-        }
-    }
+    packets::is_readable(doorbell, TIMEOUT)
 }
 
 impl Virtqueue {
     /// A queue of `size` descriptors in fresh memory.
-    #[must_use]
     pub fn new(ram: &Arc<Ram>, size: u16, event_index: bool) -> Self {
         let count = u64::from(size);
         let places = [ram.allocate(16 * count, 4096), ram.allocate(6 + 2 * count, 64), ram.allocate(6 + 8 * count, 64)];
@@ -123,32 +116,28 @@ impl Virtqueue {
         self.finished.pop().or_else(|| self.rings.take(&self.ram))
     }
 
-    /// Wait, on the interrupt, until the device is done with a chain; others that come meanwhile are kept for
-    /// [`take`](Self::take).
-    ///
-    /// # Panics
-    /// When it does not come.
+    /// The bytes that the device says it wrote to this chain, if it is done with it; others are kept for [`take`](Self::take).
+    fn finished(&mut self, head: u16) -> Option<u32> {
+        while let Some(one) = self.rings.take(&self.ram) {
+            self.finished.push(one);
+        }
+        let place = self.finished.iter().position(|(finished, _)| *finished == head)?;
+        Some(self.finished.swap_remove(place).1)
+    }
+
+    /// Wait, on the interrupt, until the device is done with a chain.
     pub fn wait_for(&mut self, head: u16) -> u32 {
         loop {
-            if let Some(place) = self.finished.iter().position(|(finished, _)| *finished == head) {
-                return self.finished.swap_remove(place).1;
+            if let Some(bytes) = self.finished(head) {
+                return bytes;
             }
-            while let Some(one) = self.rings.take(&self.ram) {
-                self.finished.push(one);
-            }
-            if self.finished.iter().all(|(finished, _)| *finished != head) {
-                assert!(self.sleep(), "chain {head} does not come back, or nothing says so");
-            }
+            assert!(self.sleep(), "chain {head} does not come back, or nothing says so");
         }
     }
 
     /// Is the device done with this chain? Takes it if so.
     pub fn is_done(&mut self, head: u16) -> bool {
-        while let Some(one) = self.rings.take(&self.ram) {
-            self.finished.push(one);
-        }
-        let found = self.finished.iter().position(|(finished, _)| *finished == head);
-        found.map(|place| self.finished.swap_remove(place)).is_some()
+        self.finished(head).is_some()
     }
 
     /// Sleep until the device interrupts, unless something has come; `false`: neither.
@@ -159,19 +148,16 @@ impl Virtqueue {
     }
 
     /// Has the device said that it broke?
-    #[must_use]
     pub fn is_broken(&self) -> bool {
         rustix::io::read(&self.error, &mut [0; 8]).is_ok()
     }
 
     /// Where the device is in the available ring, if it was stopped with nothing in flight.
-    #[must_use]
     pub const fn base(&self) -> u16 {
         self.rings.next_used
     }
 
     /// The interrupt.
-    #[must_use]
     pub fn interrupt(&self) -> BorrowedFd<'_> {
         self.call.as_fd()
     }

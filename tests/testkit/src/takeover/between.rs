@@ -1,18 +1,17 @@
 //! The test is a proxy between the two daemons of a takeover: it forwards their packets one by one, and kills one of them before
 //! or after a packet. So every step is covered without test code in the daemon.
 
-use std::io::{IoSlice, Write};
-use std::mem::MaybeUninit;
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::receive_with_descriptors;
-use crate::{Daemon, TIMEOUT};
+use crate::{Daemon, TIMEOUT, packets};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {
@@ -74,53 +73,63 @@ pub fn intercept(daemon: &Daemon) -> (UnixListener, PathBuf) {
 }
 
 pub fn forward(to: &OwnedFd, bytes: &[u8], descriptors: &[OwnedFd]) {
-    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(8))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
     let rights: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-    assert!(rights.is_empty() || control.push(SendAncillaryMessage::ScmRights(&rights)));
     // The receiver may be dead.
-    let _ = rustix::net::sendmsg(to, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
+    let _ = packets::send(to, bytes, &rights);
 }
 
-/// Forward the new daemon's request to the old one, and return the connection to each; the old one's is first.
-fn connect_both(stream: &UnixStream, real: &Path) -> (OwnedFd, OwnedFd, UnixStream) {
-    let (request, _) = receive_with_descriptors(stream.as_fd(), RecvFlags::empty()).expect("it asks");
-    let mut upstream = UnixStream::connect(real).expect("the old daemon listens");
-    upstream.write_all(&request).expect("it reads");
-    let (answer, line) = receive_with_descriptors(upstream.as_fd(), RecvFlags::empty()).expect("it answers");
-    let old_line = line.into_iter().next().expect("a line");
-    let flags = SocketFlags::CLOEXEC;
-    let (new_line, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
-    let answer_fd: OwnedFd = stream.try_clone().expect("a descriptor").into();
-    forward(&answer_fd, &answer, &[theirs]);
-    (old_line, new_line, upstream)
+/// The connections to both daemons of a takeover.
+struct Lines {
+    old: OwnedFd,
+    new: OwnedFd,
+    _streams: [UnixStream; 2],
+}
+
+impl Lines {
+    /// Forward the new daemon's request to the old one, and the answer.
+    fn connect(listener: &UnixListener, real: &Path) -> Self {
+        let (stream, _) = listener.accept().expect("the new daemon asks");
+        let (request, _) = receive_with_descriptors(&stream).expect("it asks");
+        let mut upstream = UnixStream::connect(real).expect("the old daemon listens");
+        upstream.write_all(&request).expect("it reads");
+        let (answer, line) = receive_with_descriptors(&upstream).expect("it answers");
+        let old = line.into_iter().next().expect("a line");
+        let flags = SocketFlags::CLOEXEC;
+        let (new, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
+        packets::send(&stream, &answer, &[theirs.as_fd()]).expect("it reads");
+        Self { old, new, _streams: [stream, upstream] }
+    }
+
+    /// The next packet of either: its name, and its delivery. `None`: that one has ended.
+    fn receive(&self) -> Option<(String, impl FnOnce())> {
+        let mut fds = [PollFd::new(&self.old, PollFlags::IN), PollFd::new(&self.new, PollFlags::IN)];
+        let timeout = Timespec::try_from(TIMEOUT).expect("small");
+        assert!(rustix::event::poll(&mut fds, Some(&timeout)).expect("poll") > 0, "neither sends anything");
+        let (from, to) = if fds[0].revents().is_empty() { (&self.new, &self.old) } else { (&self.old, &self.new) };
+        let (bytes, descriptors) = receive_with_descriptors(from)?;
+        let packet: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
+        let name = packet["packet"].as_str().expect("a name").to_owned();
+        Some((name, move || forward(to, &bytes, &descriptors)))
+    }
 }
 
 /// Forward between the two until one of them ends or is killed.
 pub fn forward_until_killed(listener: &UnixListener, real: &Path, plan: Plan, old: &mut Daemon, new: &mut Child) -> Outcome {
-    let (stream, _) = listener.accept().expect("the new daemon asks");
-    let (old_line, new_line, _upstream) = connect_both(&stream, real);
+    let lines = Lines::connect(listener, real);
     let mut outcome = Outcome::default();
-    let mut step = 0;
-    loop {
-        let mut fds = [PollFd::new(&old_line, PollFlags::IN), PollFd::new(&new_line, PollFlags::IN)];
-        let timeout = Timespec::try_from(TIMEOUT).expect("small");
-        assert!(rustix::event::poll(&mut fds, Some(&timeout)).expect("poll") > 0, "neither sends anything: {}", old.log());
-        let from_new = fds[0].revents().is_empty();
-        let (from, to) = if from_new { (&new_line, &old_line) } else { (&old_line, &new_line) };
-        let Some((bytes, descriptors)) = receive_with_descriptors(from.as_fd(), RecvFlags::empty()) else { return outcome };
-        let packet: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
-        let name = packet["packet"].as_str().expect("a name").to_owned();
+    for step in 0.. {
+        let Some((name, deliver)) = lines.receive() else { break };
         outcome.taken |= name == "taken";
         let is_it = step == plan.step;
         // A sent packet arrives even if its sender dies: only here can it be held back, as if its sender had died before. But a
         // daemon that has sent that it serves does serve.
-        let delivers = !is_it || plan.delivered || outcome.taken && plan.victim == Victim::New;
-        if delivers {
-            forward(to, &bytes, &descriptors);
+        if !is_it || plan.delivered || outcome.taken && plan.victim == Victim::New {
+            deliver();
+        } else {
+            drop(deliver);
         }
-        drop(descriptors);
         if is_it {
+            (outcome.at, outcome.killed) = (name, true);
             match plan.victim {
                 Victim::Old => old.kill_9(),
                 Victim::New => {
@@ -128,37 +137,26 @@ pub fn forward_until_killed(listener: &UnixListener, real: &Path, plan: Plan, ol
                     new.wait().expect("a child can be awaited");
                 }
             }
-            outcome.at = name;
-            outcome.killed = true;
-            return outcome;
+            break;
         }
-        step += 1;
     }
+    outcome
 }
 
 /// Forward between the two until the new daemon has everything. Then it is refused before it can send that it serves, as when the
 /// old one times out at that moment; and the old one goes on.
 pub fn refuse_at_the_end(listener: &UnixListener, real: &Path) {
-    let (stream, _) = listener.accept().expect("the new daemon asks");
-    let (old_line, new_line, _upstream) = connect_both(&stream, real);
-    loop {
-        let mut fds = [PollFd::new(&old_line, PollFlags::IN), PollFd::new(&new_line, PollFlags::IN)];
-        let timeout = Timespec::try_from(TIMEOUT).expect("small");
-        assert!(rustix::event::poll(&mut fds, Some(&timeout)).expect("poll") > 0, "neither sends anything");
-        let from_new = fds[0].revents().is_empty();
-        let (from, to) = if from_new { (&new_line, &old_line) } else { (&old_line, &new_line) };
-        let (bytes, descriptors) = receive_with_descriptors(from.as_fd(), RecvFlags::empty()).expect("both processes are alive");
-        let packet: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
-        let is_end = packet["packet"] == "end";
+    let lines = Lines::connect(listener, real);
+    let mut is_end = false;
+    while !is_end {
+        let (name, deliver) = lines.receive().expect("both processes are alive");
+        is_end = name == "end";
         if is_end {
-            rustix::net::shutdown(&new_line, rustix::net::Shutdown::Read).expect("a socket");
+            rustix::net::shutdown(&lines.new, rustix::net::Shutdown::Read).expect("a socket");
         }
-        forward(to, &bytes, &descriptors);
-        if is_end {
-            let refused = b"{\"packet\":\"refused\",\"reason\":\"it took too long\"}";
-            forward(&new_line, refused, &[]);
-            forward(&old_line, refused, &[]);
-            return;
-        }
+        deliver();
+    }
+    for line in [&lines.new, &lines.old] {
+        forward(line, b"{\"packet\":\"refused\",\"reason\":\"it took too long\"}", &[]);
     }
 }

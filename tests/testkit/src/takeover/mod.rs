@@ -2,22 +2,25 @@
 
 pub mod between;
 
-use std::io::{IoSliceMut, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
+use rustix::net::SendFlags;
 use serde_json::Value;
 
-use crate::{Daemon, TIMEOUT};
+use crate::{Daemon, TIMEOUT, packets};
 
 /// The pauses that new daemons logged, in microseconds.
 pub fn pauses_us(log: &str) -> Vec<u64> {
     let lines = log.lines().filter(|line| line.contains("took over from another daemon"));
     let of_line = |line: &str| line.split("paused_us=").nth(1)?.split_whitespace().next()?.parse().ok();
     lines.filter_map(of_line).collect()
+}
+
+/// The request of a new daemon at the admin socket.
+pub fn takeover_request(wait_ms: u64) -> String {
+    crate::daemon::json_rpc(&serde_json::json!({ "method": "takeover", "version": 7, "wait_ms": wait_ms }))
 }
 
 /// A test in place of the new daemon, which may send the old one anything.
@@ -30,18 +33,16 @@ impl FakeNew {
     /// Ask for a takeover as a new daemon does.
     pub fn connect(daemon: &Daemon) -> Self {
         let stream = UnixStream::connect(fipsee_daemon::admin::admin_path(&daemon.socket())).expect("an admin socket");
-        (&stream).write_all(b"{\"request\":\"takeover\",\"version\":6,\"wait_ms\":1000}\n").expect("it reads");
-        let (answer, line) = receive_with_descriptors(stream.as_fd(), RecvFlags::empty()).expect("it answers");
+        (&stream).write_all(takeover_request(1000).as_bytes()).expect("it reads");
+        let (answer, line) = receive_with_descriptors(&stream).expect("it answers");
         let line = line.into_iter().next().unwrap_or_else(|| panic!("no line: {}", String::from_utf8_lossy(&answer)));
         Self { line, _stream: stream }
     }
 
     /// The next packet and its descriptors; `None` when the old daemon has hung up.
     pub fn receive(&self) -> Option<(Value, Vec<OwnedFd>)> {
-        let mut fds = [PollFd::new(&self.line, PollFlags::IN)];
-        let timeout = Timespec::try_from(TIMEOUT).expect("small");
-        assert!(rustix::event::poll(&mut fds, Some(&timeout)).expect("poll") > 0, "nothing within {TIMEOUT:?}");
-        let (bytes, descriptors) = receive_with_descriptors(self.line.as_fd(), RecvFlags::empty())?;
+        assert!(packets::is_readable(&self.line, TIMEOUT), "nothing within {TIMEOUT:?}");
+        let (bytes, descriptors) = receive_with_descriptors(&self.line)?;
         Some((serde_json::from_slice(&bytes).expect("JSON"), descriptors))
     }
 
@@ -65,17 +66,9 @@ impl FakeNew {
 }
 
 /// One message with its descriptors; `None` at the end.
-pub fn receive_with_descriptors(socket: BorrowedFd<'_>, flags: RecvFlags) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
+pub fn receive_with_descriptors(socket: impl AsFd) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; 64 << 10];
-    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(8))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = flags | RecvFlags::CMSG_CLOEXEC;
-    let received = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags).ok()?;
-    let rights = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-        _ => None,
-    });
-    let descriptors = rights.flatten().collect();
-    bytes.truncate(received.bytes);
-    (received.bytes > 0).then_some((bytes, descriptors))
+    let (length, descriptors) = packets::receive(socket, &mut bytes).ok()?;
+    bytes.truncate(length);
+    (length > 0).then_some((bytes, descriptors))
 }

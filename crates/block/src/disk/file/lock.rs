@@ -7,6 +7,7 @@
 use std::fs::{File, Metadata};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 
 use fipsee_ring::held::{self, LockError, LockKind};
 use rustix::fs::FlockOperation;
@@ -25,23 +26,46 @@ const OF_QEMU_WRITERS: Range<i64> = 101..104;
 /// Lock the file for as long as it is open: many daemons may serve it for reading, or one for writing.
 pub(super) fn lock(options: &FileOptions, file: &File) -> Result<(), String> {
     let path = options.path.display();
+    lock_against_daemons(&options.path, file, options.read_only)?.map_err(|errno| {
+        format!("{path} cannot be locked ({errno}); its file system must support flock(2), or another daemon could serve it too")
+    })?;
+    lock_against_others(&options.path, file, options.read_only)
+}
+
+/// Lock a file that is no disk, for as long as it is open, before it is overwritten: not while a daemon serves it or another
+/// program has locked it. Where the file system has no locks, nobody has any.
+///
+/// # Errors
+/// The program that uses the file.
+pub fn lock_to_overwrite(path: &Path, file: &File) -> Result<(), String> {
+    let _ = lock_against_daemons(path, file, false)?;
+    lock_against_others(path, file, false)
+}
+
+/// flock(2): an error inside, if the file system has none.
+fn lock_against_daemons(path: &Path, file: &File, read_only: bool) -> Result<Result<(), Errno>, String> {
+    let path = path.display();
     let metadata = file.metadata().map_err(|error| format!("{path}: {error}"))?;
-    let how = if options.read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-    let flock = held::take(|| rustix::fs::flock(file, how), || held::holder(LockKind::Flock, &metadata));
-    flock.map_err(|error| match error {
-        LockError::Failed(errno) => format!(
-            "{path} cannot be locked ({errno}); its file system must support flock(2), or another daemon could serve it too"
-        ),
-        LockError::Held(pid) => format!(
+    let how = if read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
+    match held::take(|| rustix::fs::flock(file, how), || held::holder(LockKind::Flock, &metadata)) {
+        Ok(()) => Ok(Ok(())),
+        Err(LockError::Failed(errno)) => Ok(Err(errno)),
+        Err(LockError::Held(pid)) => Err(format!(
             "{path} is in use{}: it is locked with flock(2), and one writer or many readers (ro) may have it; stop the other one",
             describe(pid)
-        ),
-    })?;
+        )),
+    }
+}
+
+/// Locks of ranges with fcntl(2).
+fn lock_against_others(path: &Path, file: &File, read_only: bool) -> Result<(), String> {
     // On NFS flock(2) is a lock of the whole range at the server: our two locks would exclude each other.
     if magic_of(file) == NFS_MAGIC {
         return Ok(());
     }
-    let ranges = held::take(|| lock_ranges(file, options.read_only), || range_holder(file, &metadata, options.read_only));
+    let path = path.display();
+    let metadata = file.metadata().map_err(|error| format!("{path}: {error}"))?;
+    let ranges = held::take(|| lock_ranges(file, read_only), || range_holder(file, &metadata, read_only));
     match ranges {
         Err(LockError::Held(pid)) => Err(format!(
             "{path} is in use{}: parts of it are locked with fcntl(2), as QEMU does with its images; stop that program (`lslocks` and `fuser \

@@ -17,20 +17,24 @@ use super::{FileDisk, FileOptions, mode};
 use crate::disk::{Engine, Faults, capabilities, check_block, description, page_bytes, sectors_of};
 use crate::wire::{BlockInfo, CAPABILITY_DISCARD};
 
-/// `served`: the file, open and locked by the daemon that is taken over.
-pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDisk, String> {
-    let path = options.path.display();
+/// How the file is found.
+pub(super) enum Source {
+    /// By its path, where it is created if it is missing.
+    Path,
+    /// Open and locked by the daemon that is taken over. Its path must lead to it.
+    Served(File),
+    /// Opened by another process for this one. Its path may be out of reach, and is only a name.
+    Passed(File),
+    /// Likewise, and since then served by the daemon that is taken over.
+    ServedAsPassed(File),
+}
+
+pub(super) fn open(options: &FileOptions, source: Source) -> Result<FileDisk, String> {
     let wanted_block = check_block(options.block_bytes)?;
     Engine::check()?;
-    let is_taken_over = served.is_some();
-    let (file, mut new) = match (std::fs::metadata(&options.path), served) {
-        (Ok(metadata), None) => (open_existing(options, &metadata)?, None),
-        (Ok(metadata), Some(served)) => (take_over(options, &metadata, served)?, None),
-        (Err(error), None) if error.kind() == io::ErrorKind::NotFound => create(options)?,
-        (Err(error), _) => {
-            return Err(format!("{path} cannot be looked at: {error}; check the path and its directories' permissions"));
-        }
-    };
+    let is_taken_over = matches!(source, Source::Served(_) | Source::ServedAsPassed(_));
+    let (file, mut new) = find(options, source)?;
+    let path = options.path.display();
     let metadata = file.metadata().map_err(|error| format!("{path}: {error}"))?;
     let is_regular = metadata.is_file();
     let (size_bytes, device_block) = if is_regular {
@@ -58,6 +62,21 @@ pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDi
     Ok(FileDisk { target, path: options.path.clone(), info, new })
 }
 
+fn find(options: &FileOptions, source: Source) -> Result<(File, Option<NewFile>), String> {
+    let path = options.path.display();
+    let served = match source {
+        Source::Passed(file) | Source::ServedAsPassed(file) => return Ok((continue_with(options, file)?, None)),
+        Source::Served(file) => Some(file),
+        Source::Path => None,
+    };
+    match (std::fs::metadata(&options.path), served) {
+        (Ok(metadata), None) => Ok((open_existing(options, &metadata)?, None)),
+        (Ok(metadata), Some(served)) => Ok((take_over(options, &metadata, served)?, None)),
+        (Err(error), None) if error.kind() == io::ErrorKind::NotFound => create(options),
+        (Err(error), _) => Err(format!("{path} cannot be looked at: {error}; check the path and its directories' permissions")),
+    }
+}
+
 /// The same whenever the file or device is opened. The inode number of a removed file is reused: the creation time
 /// distinguishes the two.
 fn identity_of(metadata: &Metadata) -> [u8; 16] {
@@ -77,15 +96,21 @@ const fn mix(value: u64) -> u64 {
     (value ^ (value >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-fn open_existing(options: &FileOptions, metadata: &Metadata) -> Result<File, String> {
-    let path = options.path.display();
-    let kind = metadata.file_type();
+fn check_kind(options: &FileOptions, metadata: &Metadata) -> Result<(), String> {
+    let (path, kind) = (options.path.display(), metadata.file_type());
     if kind.is_dir() {
         return Err(format!("{path} is a directory; give the path of a file in it, with size=SIZE if it is to be created"));
     }
     if !kind.is_file() && !kind.is_block_device() {
         return Err(format!("{path} is neither a regular file nor a block device; give one of these"));
     }
+    Ok(())
+}
+
+fn open_existing(options: &FileOptions, metadata: &Metadata) -> Result<File, String> {
+    let path = options.path.display();
+    check_kind(options, metadata)?;
+    let kind = metadata.file_type();
     let mut how = OpenOptions::new();
     how.read(true).write(!options.read_only);
     if kind.is_block_device() && !options.read_only {
@@ -118,14 +143,21 @@ fn take_over(options: &FileOptions, metadata: &Metadata, served: File) -> Result
             "{path} is not the file that the running daemon serves; give the path of that, or restart the daemon"
         ));
     }
-    let mode = rustix::fs::fcntl_getfl(&served).map_err(|error| format!("{path}: {error}"))? & OFlags::RWMODE;
+    continue_with(options, served)
+}
+
+/// It has its locks, or those of an older daemon, or none yet.
+fn continue_with(options: &FileOptions, file: File) -> Result<File, String> {
+    let path = options.path.display();
+    let metadata = file.metadata().map_err(|error| format!("{path}: {error}"))?;
+    check_kind(options, &metadata)?;
+    let mode = rustix::fs::fcntl_getfl(&file).map_err(|error| format!("{path}: {error}"))? & OFlags::RWMODE;
     let wanted = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     if mode != wanted {
-        return Err(format!("{path} is served otherwise as far as ro goes; leave that as it is, or restart the daemon"));
+        return Err(format!("{path} is open otherwise as far as ro goes; leave that as it is, or restart the daemon"));
     }
-    // It has its locks, or those of an older daemon.
-    lock(options, &served)?;
-    Ok(served)
+    lock(options, &file)?;
+    Ok(file)
 }
 
 fn open_text(options: &FileOptions, metadata: &Metadata, error: &io::Error) -> String {

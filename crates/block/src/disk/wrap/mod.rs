@@ -39,7 +39,7 @@ pub enum Wrapper {
 
 impl Wrapper {
     /// The wrapper of that name with its options; `None`: no wrapper has this name.
-    pub(super) fn parse(name: &str, options: &str) -> Option<Result<Self, String>> {
+    pub fn parse(name: &str, options: &str) -> Option<Result<Self, String>> {
         let parsed = match name {
             "delay" => DelayOptions::parse(options).map(Self::Delay),
             "error" => ErrorOptions::parse(options).map(Self::Error),

@@ -7,8 +7,9 @@ use fipsee_serve::{Argument, FileUse, Metric, Needs};
 
 use crate::config::Config;
 use crate::confine::calls;
-use crate::export::AttachedClient;
+use crate::export::{AttachedClient, Export, Kind};
 use crate::live::Served;
+use crate::totals::{Counts, FinishedClient, Sum};
 
 const BLKSSZGET: u32 = 0x1268;
 const BLKGETSIZE64: u32 = 0x8008_1272;
@@ -34,12 +35,9 @@ pub(crate) fn faults(disk: &AnyDisk) -> Option<[(&'static str, Metric); 2]> {
     Some([("errors", Metric::Named(errors)), ("stalled", faults.stalled_now().into())])
 }
 
-/// `disks`, those that can fail, and `queues`, of clients and virtual machines.
+/// `disks`, with what their clients have done, and `queues`, of clients and virtual machines.
 pub(super) fn metrics(served: &Served) -> Vec<(&'static str, Metric)> {
-    let disks = served.exports.iter().filter_map(|export| {
-        let named = std::iter::once(("disk", export.name().into())).chain(faults(&export.disk)?);
-        Some(Metric::Named(named.collect()))
-    });
+    let disks = served.exports.iter().map(|export| disk_metrics(export));
     let queues = served.exports.iter().flat_map(|export| {
         let of_client = |client: AttachedClient| {
             let queues = client.queues.iter().zip(0_u64..);
@@ -48,6 +46,41 @@ pub(super) fn metrics(served: &Served) -> Vec<(&'static str, Metric)> {
         export.attached().into_iter().flat_map(of_client)
     });
     vec![("disks", Metric::List(disks.collect())), ("queues", Metric::List(queues.collect()))]
+}
+
+fn disk_metrics(export: &Export) -> Metric {
+    let (totals, attached) = (export.totals(), export.attached());
+    let named_counts = |counts: Counts| counts.named().map(|(name, count)| (name, Metric::from(count)));
+    let named_sum = |sum: Sum| std::iter::once(("clients", Metric::from(sum.clients))).chain(named_counts(sum.counts));
+    let user = |(uid, sum): (&u32, &Sum)| {
+        Metric::Named(std::iter::once(("uid", Metric::from(u64::from(*uid)))).chain(named_sum(*sum)).collect())
+    };
+    let client = |state: &str, client: u64, kind: Kind, (pid, uid): (i32, u32), counts: Counts| {
+        let about: [(&'static str, Metric); 5] = [
+            ("client", client.into()),
+            ("state", state.into()),
+            ("kind", kind.name().into()),
+            ("pid", u64::from(pid.unsigned_abs()).into()),
+            ("uid", u64::from(uid).into()),
+        ];
+        Metric::Named(about.into_iter().chain(named_counts(counts)).collect())
+    };
+    let present = attached.iter().map(|attached| {
+        let state = if attached.leaving { "leaving" } else { "attached" };
+        client(state, attached.client, attached.kind, (attached.pid, attached.uid), attached.counts())
+    });
+    let gone = totals.finished.iter().rev();
+    let gone =
+        gone.map(|&FinishedClient { client: number, kind, pid, uid, counts }| client("gone", number, kind, (pid, uid), counts));
+    let mut named: Vec<(&'static str, Metric)> = vec![("disk", export.name().into())];
+    named.extend(faults(&export.disk).into_iter().flatten());
+    named.extend([
+        ("totals", Metric::Named(named_sum(totals.all).collect())),
+        ("users", Metric::List(totals.users.iter().map(user).collect())),
+        ("other_users", Metric::Named(named_sum(totals.other_users).collect())),
+        ("clients", Metric::List(present.chain(gone).collect())),
+    ]);
+    Metric::Named(named)
 }
 
 fn queue_metrics(disk: &str, client: &AttachedClient, queue: u64, counters: &QueueCounters) -> Metric {

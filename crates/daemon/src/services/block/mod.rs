@@ -10,10 +10,10 @@ use fipsee_block::server::{DiskQueue, QueueServer, QueueSetup, QueueState};
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{
     ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, BlockInfo, FEATURE_SOLE_WRITER, FEATURES,
-    PROFILE, SERVICE_BLOCK,
+    ListedInfo, PROFILE, SERVICE_BLOCK,
 };
 use fipsee_ring::channel::{FEATURE_WORKER_CPU, MAX_DEPTH, RegionLayout, ServerQueue};
-use fipsee_ring::control::{MAX_QUEUES, Refusal, RefusalCode, Wanted};
+use fipsee_ring::control::{Listed, MAX_LISTED, MAX_QUEUES, Page, Refusal, RefusalCode, Wanted};
 use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::memory::RegionTable;
 use fipsee_ring::region::Region;
@@ -197,6 +197,18 @@ impl Service<DiskEngine> for Block {
         Ok(Adopted { attachment: Box::new(attachment), assignments, commands, is_same })
     }
 
+    fn list(&self, client: &Client<'_>, after: &str) -> Option<Page> {
+        let served = self.live.now();
+        let is_listed = |export: &&Arc<Export>| export.name() > after && export.is_open_to(client.credentials);
+        let mut exports: Vec<_> = served.exports.iter().filter(is_listed).collect();
+        exports.sort_unstable_by_key(|export| export.name());
+        let listed = |export: &&Arc<Export>| Listed {
+            name: export.name().to_owned(),
+            service_info: ListedInfo::of(&export.info(false)).to_bytes(),
+        };
+        Some(Page { entries: exports.iter().take(MAX_LISTED).map(listed).collect(), more: exports.len() > MAX_LISTED })
+    }
+
     fn attach(&self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<DiskEngine>, Denial> {
         let about_claims = ATTACH_SOLE_WRITER | ATTACH_IGNORE_CLAIM;
         let allowed_flags = if client.features & FEATURE_SOLE_WRITER == 0 { 0 } else { about_claims };
@@ -207,10 +219,10 @@ impl Service<DiskEngine> for Block {
             return Err(not_served());
         }
         let served = self.live.now();
+        // Of a disk that the client may not use, it does not learn that it exists.
         let unknown = || {
-            let names = served.exports.iter().map(|export| export.name()).filter(|name| *name != wanted.name).take(8);
-            let names = names.collect::<Vec<_>>().join(", ");
-            let text = format!("no disk '{}' here; there are: {names} (fipsee ls shows all)", wanted.name);
+            let (name, uid) = (&wanted.name, client.credentials.uid);
+            let text = format!("no disk '{name}' that user {uid} may use; `fipsee ls` lists those");
             refuse(RefusalCode::UnknownName, text)
         };
         let export = served.find(&wanted.name).map_err(|_| unknown())?;
@@ -226,7 +238,7 @@ impl Service<DiskEngine> for Block {
             ignores_claims: wanted.flags & ATTACH_IGNORE_CLAIM != 0,
         };
         export.admit(client.id, client.credentials, wish).map_err(|denied| match denied {
-            Denied::NotAllowed(text) => refuse(RefusalCode::NotAllowed, text).into(),
+            Denied::NotAllowed(reason) => Denial::Concealed { refusal: unknown(), reason },
             Denied::Busy(text) => refuse(RefusalCode::Busy, text).into(),
             Denied::BusyForNow(text) => Denial::Later(refuse(RefusalCode::Busy, text)),
             Denied::Gone => unknown().into(),

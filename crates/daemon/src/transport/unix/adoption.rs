@@ -46,6 +46,12 @@ impl UnixSocket {
                     }
                     self.adopt_client(line, given, descriptors, &mut commands, &mut checks)?;
                 }
+                (HandoverPacket::Totals { disk, totals }, _) => {
+                    let totals = serde_json::from_str(&totals);
+                    let totals = totals.map_err(|error| Failure::Refused(format!("totals of disk '{disk}': {error}")))?;
+                    let served = self.clients.sessions.host.live.now();
+                    served.find(&disk).map_err(Failure::Refused)?.set_totals(totals);
+                }
                 (HandoverPacket::Machine(given), descriptors) => machines.adopt(line, given, descriptors, &mut commands)?,
                 _ => return Err(Failure::out_of_order()),
             }

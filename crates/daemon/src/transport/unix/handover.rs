@@ -13,6 +13,7 @@ use crate::notify;
 use crate::takeover::line::Line;
 use crate::takeover::monotonic_ns;
 use crate::takeover::wire::{AttachedRecord, ClientRecord, HandoverPacket, Stage};
+use crate::totals::Totals;
 use crate::transport::vhost_user;
 use crate::worker::{DiskEngine, why_not_quiesced};
 
@@ -34,7 +35,7 @@ pub(crate) struct HandOver {
 
 impl HandOver {
     /// Refuse the takeover: the other daemon and the receiver of `reply` get the reason.
-    pub(super) fn refuse(mut self, reason: &str) {
+    pub(crate) fn refuse(mut self, reason: &str) {
         let step = self.giving.done(Err(reason.to_owned()));
         self.line.carry_out(&mut self.giving, step, Instant::now());
         let _ = self.reply.send(reason.to_owned());
@@ -103,7 +104,16 @@ impl UnixSocket {
             self.give(line, client, session, quiesced, deadline).map_err(|error| error.describe("clients were handed over"))?;
         }
         order.machines.give(line, quiesced, deadline).map_err(|error| error.describe("virtual machines were handed over"))?;
-        let end = HandoverPacket::End { quiesced_at_ns, next_client: self.clients.sessions.host.live.clients_before() };
+        let live = &self.clients.sessions.host.live;
+        for export in &live.now().exports {
+            let totals = export.totals_of_gone();
+            if totals != Totals::default() {
+                let totals = serde_json::to_string(&totals).map_err(|error| format!("totals cannot be encoded: {error}"))?;
+                let packet = HandoverPacket::Totals { disk: export.name().to_owned(), totals };
+                line.send(&packet, &[], deadline).map_err(|error| error.describe("totals were handed over"))?;
+            }
+        }
+        let end = HandoverPacket::End { quiesced_at_ns, next_client: live.clients_before() };
         line.send(&end, &[], deadline).map_err(|error| error.describe("clients were handed over"))
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fipsee_ring::control::Wanted;
+use fipsee_ring::control::{Page, Refusal, Wanted};
 use fipsee_serve::Assignment;
 use fipsee_serve::session::{Client, ClientLimits, Credentials, Denial, Event, Granted, Host};
 
@@ -55,6 +55,10 @@ impl Host<DiskEngine> for DaemonHost {
 
     fn features(&self) -> u64 {
         self.registry.features()
+    }
+
+    fn list(&self, client: &Client<'_>, service: u16, after: &str) -> Result<Page, Refusal> {
+        self.registry.list(client, service, after)
     }
 
     fn attach(&mut self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<DiskEngine>, Denial> {

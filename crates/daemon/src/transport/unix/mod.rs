@@ -8,10 +8,10 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fipsee_ring::listener::Listener;
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_serve::Quiesced;
 use fipsee_serve::session::ClientLimits;
+use fipsee_serve::unix::listener::Listener;
 use fipsee_serve::unix::{FIRST_TOKEN, UnixTransport};
 use rustix::event::epoll::EventFlags;
 

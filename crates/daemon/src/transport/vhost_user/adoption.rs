@@ -186,6 +186,7 @@ impl FrontendConnection {
         (vring.next_available, vring.enabled) = (given.next_available, given.enabled);
         (vring.kick, vring.call, vring.error) = (eventfd(given.kick)?, eventfd(given.call)?, eventfd(given.error)?);
         wire::recount(&vring.counters, &given.counters, &given.latency);
+        self.shared.export.count(self.client, std::slice::from_ref(&vring.counters));
         let Some(state) = given.state else { return Ok(None) };
         let state = state.understand().ok_or("its state is impossible")?;
         let grant = grants.iter().position(|grant| grant.entry.virtqueue == u32::from(index));

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use fipsee_ring::listener::Listener;
+use fipsee_serve::unix::listener::Listener;
 
 pub(crate) use self::adoption::Machines;
 use self::connection::FrontendConnection;

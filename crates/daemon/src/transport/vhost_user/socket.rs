@@ -10,16 +10,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use fipsee_ring::listener::Listener;
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_serve::AbortOnPanic;
 use fipsee_serve::session::Credentials;
+use fipsee_serve::unix::listener::Listener;
 use rustix::event::epoll;
 use rustix::net::{SocketFlags, SocketType};
 
 use super::connection::FrontendConnection;
 use super::device::{Device, DiskDescription};
 use super::{Notice, VhostUserSockets};
+use crate::config::make_usual_folder;
 use crate::export::{AttachRequest, Export, Kind, Role};
 use crate::live::Live;
 use crate::transport::LogQuota;
@@ -75,7 +76,8 @@ impl SharedSocket {
 
 /// Listen at `path` for hypervisors that use the disk of this name.
 pub(crate) fn bind(disk: &str, path: &Path) -> Result<Listener, String> {
-    let listener = Listener::bind(path, SocketType::STREAM, MODE)
+    let listener = make_usual_folder(path)
+        .and_then(|()| Listener::bind(path, SocketType::STREAM, MODE))
         .map_err(|text| format!("disk '{disk}': {text} for its vhost-user socket"))?;
     if listener.took_over() {
         tracing::info!(disk, path = %path.display(), "taking over the vhost-user socket of a daemon that is gone");

@@ -264,7 +264,8 @@ fn any_other_system_call_is_refused() {
 #[test]
 fn files_of_others_are_refused() {
     let names = [
-        "read /etc/passwd",
+        "read /etc/shadow",
+        "write /etc/passwd",
         "list /etc",
         "read elsewhere/there",
         "write elsewhere/there",
@@ -276,6 +277,7 @@ fn files_of_others_are_refused() {
         "listen elsewhere/new",
         "listen disks/new",
         "listen conf/new",
+        "create run/new",
         "create conf/new",
         "write conf/fip.toml",
         "truncate conf/fip.toml",
@@ -309,8 +311,11 @@ fn what_a_daemon_does_is_allowed() {
         "create disks/new",
         "remove disks/there",
         "listen run/new",
+        "list run",
         "read conf/fip.toml",
         "read /proc/locks",
+        "read /etc/passwd",
+        "read /etc/group",
         "list /proc/self/fd",
         "list /sys/dev/block",
         "memory",

@@ -44,9 +44,9 @@ fn every_thread_is_confined_whenever_it_was_made() {
     ];
     let daemon = Daemon::start(&arguments);
     // The answer comes when everything is set up.
-    daemon.admin(&json!({ "request": "list" }));
+    daemon.admin(&json!({ "method": "disk.list" }));
     assert_confined(daemon.pid(), true);
-    let answer = daemon.admin(&json!({ "request": "attach", "disk": "f", "vhost_user": daemon.dir.path("later") }));
+    let answer = daemon.admin(&json!({ "method": "disk.attach", "disk": "f", "vhost_user": daemon.dir.path("later") }));
     assert!(answer["error"].is_null(), "{answer}");
     let (mut first, mut second) = (CorrectClient::new(&daemon, "a"), CorrectClient::new(&daemon, "f"));
     first.check();
@@ -60,7 +60,7 @@ fn every_thread_is_confined_whenever_it_was_made() {
 #[test]
 fn no_thread_is_confined_where_that_is_not_wanted() {
     let daemon = Daemon::start(&["--disk", "a=memory:4M", "--confine", "off"]);
-    daemon.admin(&json!({ "request": "list" }));
+    daemon.admin(&json!({ "method": "disk.list" }));
     assert_confined(daemon.pid(), false);
     assert!(!daemon.log().contains("confined"), "{}", daemon.log());
 }
@@ -81,7 +81,7 @@ fn confined_and_unconfined_daemons_take_over_from_each_other() {
 
 fn reload(daemon: &Daemon, text: &str) -> Value {
     std::fs::write(daemon.dir.path("conf/f.toml"), text).expect("a file");
-    daemon.admin(&json!({ "request": "reload" }))
+    daemon.admin(&json!({ "method": "reload" }))
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn disks_and_sockets_elsewhere_are_refused_with_the_setting_that_allows_them() {
     let disk = |folder: &str| format!("{head}[[disk]]\nname = \"b\"\nspec = \"file:{},size=1M\"\n", path(&format!("{folder}/b")));
     let socket = |folder: &str| format!("{head}vhost_user = \"{}\"\n", path(&format!("{folder}/vm")));
     let (named, elsewhere) = ([disk("named"), socket("named")], [disk("elsewhere"), socket("elsewhere")]);
-    let by_hand = json!({ "request": "attach", "disk": "a", "vhost_user": path("elsewhere/vm") });
+    let by_hand = json!({ "method": "disk.attach", "disk": "a", "vhost_user": path("elsewhere/vm") });
     std::fs::write(dir.path("conf/f.toml"), &head).expect("a file");
     let daemon = Daemon::start_in(dir, &[], &["--config", "{dir}/conf/f.toml"]);
     let mut correct_client = CorrectClient::new(&daemon, "a");
@@ -108,7 +108,7 @@ fn disks_and_sockets_elsewhere_are_refused_with_the_setting_that_allows_them() {
         let text = answer["error"].as_str().unwrap_or_else(|| panic!("not refused: {answer}")).to_owned();
         assert_says(&text, &["Permission denied", "landlock", "elsewhere/", "in confine_paths, and restart it"]);
     }
-    // In a folder for sockets, files may be created but not written.
+    // In a folder for sockets, no file can be made.
     let beside_the_socket = format!("{head}[[disk]]\nname = \"b\"\nspec = \"file:{},size=1M\"\n", daemon.dir.path("b").display());
     let after_another = format!("{}[[disk]]\nname = \"c\"\nspec = \"file:{},size=1M\"\n", named[0], path("elsewhere/c"));
     for (text, refused) in [(&beside_the_socket, daemon.dir.path("b")), (&after_another, others.path("elsewhere/c"))] {
@@ -137,7 +137,7 @@ fn configuration_that_an_editor_replaced_is_read_again() {
     let daemon = Daemon::start_in(dir, &[], &["--config", "{dir}/conf/f.toml"]);
     std::fs::write(daemon.dir.path("conf/new"), format!("max_clients = 7\n{text}")).expect("a file");
     std::fs::rename(daemon.dir.path("conf/new"), daemon.dir.path("conf/f.toml")).expect("replaced");
-    assert_eq!(daemon.admin(&json!({ "request": "reload" }))["changed"], json!(["max_clients"]));
+    assert_eq!(daemon.admin(&json!({ "method": "reload" }))["changed"], json!(["max_clients"]));
 }
 
 #[test]

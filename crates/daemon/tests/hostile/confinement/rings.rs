@@ -47,7 +47,7 @@ fn a_machine_for_which_no_ring_is_left_is_interrupted_all_the_same() {
     let before = rings(&daemon);
     assert_eq!(before, 2, "the worker's, and one for the queue of the configured socket: {}", daemon.log());
     let later = daemon.dir.path("later");
-    let answer = daemon.admin(&json!({ "request": "attach", "disk": "a", "vhost_user": later }));
+    let answer = daemon.admin(&json!({ "method": "disk.attach", "disk": "a", "vhost_user": later }));
     assert!(answer["error"].is_null(), "{answer}");
     // None is left for the second.
     let mut machines = [boot(&daemon.dir.path("vm")), boot(&later)];

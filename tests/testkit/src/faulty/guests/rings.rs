@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fipsee_block::wire::{Operation, Status, request_one_segment};
-use fipsee_virtio::blk::upgrade::wire::{self, DONE, UpgradeRequest};
+use fipsee_virtio::blk::upgrade::wire::{COLD_PAIR_BYTES, DONE};
 
 use super::super::fault::{Until, while_rewriting};
 use super::{DATA_BYTES, KICKS_PER_REQUEST, NOWHERE, doorbell, expect, ring, start};
 use crate::guest::device::Guest;
+use crate::guest::machine::attach_request;
 use crate::guest::ram::Ram;
 use crate::guest::ring::{GuestRing, Incoming, plan, segment};
 use crate::{Random, TIMEOUT};
@@ -31,9 +32,7 @@ impl OnRings {
         let mut guest = start(socket, false)?;
         let data = guest.ram.allocate(1 << 20, 4096);
         let entry = plan(&guest.ram, 4, 0);
-        let upgrade_request =
-            UpgradeRequest { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: vec![entry] };
-        let reply = guest.ask(0, &upgrade_request);
+        let reply = guest.ask_bytes(0, &attach_request(&[entry]));
         expect(reply.result, &[DONE])?;
         let ring = GuestRing::open(&guest.ram, entry, 0);
         Ok(Self { guest, ring, attachment: reply.attachment, data })
@@ -141,7 +140,7 @@ pub(super) fn late_touches(socket: &Path, until: &mut Until<'_>, is_fault: bool)
 pub(super) fn flags(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     let mut on = OnRings::start(socket)?;
     let (ram, doorbell) = (Arc::clone(&on.guest.ram), doorbell(&on.guest, is_fault)?);
-    let cold = if is_fault { on.ring.entry.cold_address } else { ram.allocate(wire::COLD_PAIR_BYTES, 64) };
+    let cold = if is_fault { on.ring.entry.cold_address } else { ram.allocate(COLD_PAIR_BYTES, 64) };
     let flip = |ram: &Ram| {
         for value in [1, 0, u32::MAX, 0] {
             ram.write(cold + 4, &u32::to_le_bytes(value));

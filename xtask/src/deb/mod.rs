@@ -3,6 +3,8 @@
 //! `packaging/debian` describes them as Debian's tools have it: `control`, and what goes where in NAME.install, of the prefix or, after
 //! `repository:`, of the repository; a `*` is the rest of a file name.
 
+mod debug;
+
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -16,8 +18,11 @@ use crate::step::{self, Tally, print};
 /// Of this packaging, not of the program.
 const REVISION: &str = "1";
 /// Programs without which no package can be made.
-const NEEDS: [&str; 5] = ["dpkg-deb", "dpkg-shlibdeps", "dpkg-gencontrol", "strip", "gzip"];
+const NEEDS: [&str; 5] = ["dpkg-deb", "dpkg-shlibdeps", "dpkg-gencontrol", "readelf", "gzip"];
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
+
+/// Most that a package may take once it is installed, in bytes: it is on every machine that has a disk.
+const MOST_BYTES: [(&str, u64); 1] = [("fipsee", 12_000_000)];
 
 /// What is the same for all packages.
 struct Build<'a> {
@@ -100,12 +105,29 @@ impl<'a> Build<'a> {
             }
         }
         self.documents(name, &work, &root)?;
-        self.control(name, &work, &root)?;
-        step::succeed(Command::new("chmod").args(["--recursive", "u=rwX,go=rX"]).arg(&root))?;
+        let files = print(Command::new("find").current_dir(&root).args([".", "-type", "f"]))?;
+        let files: Vec<&str> = files.lines().filter_map(|path| path.strip_prefix("./")).collect();
+        let is_library = |path: &str| path.ends_with(".so") || path.contains(".so.");
+        let linked: Vec<&str> = files.iter().copied().filter(|path| path.starts_with("usr/bin/") || is_library(path)).collect();
+        self.control(name, &work, &root, &files, &linked)?;
+        self.debug_package(name, &root, &linked)?;
+        let bytes: u64 = files.iter().filter_map(|path| fs::metadata(root.join(path)).ok()).map(|file| file.len()).sum();
+        if let Some((_, most)) = MOST_BYTES.iter().find(|(limited, most)| *limited == name && bytes > *most) {
+            return Err(format!("{name} takes {bytes} bytes when it is installed, and may take {most}"));
+        }
+        self.pack(name, &root).map(|file| format!("{file}, {} kB installed", bytes.div_ceil(1000)))
+    }
+
+    /// The package file of what is below `root`, control files included.
+    fn pack(&self, name: &str, root: &Path) -> Result<String, String> {
+        let sums =
+            "find . -type f ! -path './DEBIAN/*' ! -path './etc/*' -printf '%P\\0' | sort -z | xargs -0 md5sum > DEBIAN/md5sums";
+        step::succeed(Command::new("sh").current_dir(root).args(["-euc", sums]))?;
+        step::succeed(Command::new("chmod").args(["--recursive", "u=rwX,go=rX"]).arg(root))?;
         let file = format!("{name}_{}_{}.deb", self.version, self.architecture);
         let mut pack = Command::new("dpkg-deb");
         pack.env("SOURCE_DATE_EPOCH", self.epoch.to_string()).args(["--root-owner-group", "-Zxz", "--build"]);
-        step::succeed(pack.arg(&root).arg(self.output.join(&file)))?;
+        step::succeed(pack.arg(root).arg(self.output.join(&file)))?;
         Ok(file)
     }
 
@@ -144,50 +166,37 @@ impl<'a> Build<'a> {
         let folder = root.join("usr/share/doc").join(name);
         let copyright = self.own(name, "copyright").unwrap_or_else(|| self.dist.root.join("packaging/debian/copyright"));
         self.copy(&copyright, &folder.join("copyright"))?;
+        self.copy(&self.dist.root.join("CHANGELOG.md"), &folder.join("changelog"))?;
         let (version, date) = (&self.version, self.dist.date("%a, %d %b %Y %H:%M:%S %z")?);
         let changelog = format!(
-            "fipsee ({version}) unstable; urgency=medium\n\n  * Built from the repository; see CHANGELOG.md there.\n\n -- {}  {date}\n",
+            "fipsee ({version}) unstable; urgency=medium\n\n  * What changed: changelog.gz beside this file.\n\n -- {}  {date}\n",
             maintainer()
         );
         for path in [work.join("debian/changelog"), folder.join("changelog.Debian")] {
             files::write(&path, &changelog)?;
         }
-        let documents =
-            "find usr/share/man usr/share/doc -name changelog.Debian -o -path '*/man/man*/*' | xargs gzip -9n --force";
+        let documents = "find usr/share/man usr/share/doc -name 'changelog*' -o -name THIRD-PARTY-NOTICES -o -path '*/man/man*/*' \
+                         | xargs gzip -9n --force";
         step::succeed(Command::new("sh").current_dir(root).args(["-c", documents])).map(drop)
     }
 
-    fn control(&self, name: &str, work: &Path, root: &Path) -> Result<(), String> {
+    fn control(&self, name: &str, work: &Path, root: &Path, files: &[&str], linked: &[&str]) -> Result<(), String> {
         let folder = root.join("DEBIAN");
+        files::make_folder(&folder)?;
         for what in SCRIPTS.into_iter().chain(["triggers", "shlibs"]) {
             if let Some(path) = self.own(name, what) {
                 self.copy(&path, &folder.join(what))?;
             }
         }
-        let files = print(Command::new("find").current_dir(root).args([".", "-type", "f", "!", "-path", "./DEBIAN/*"]))?;
-        let files: Vec<&str> = files.lines().filter_map(|path| path.strip_prefix("./")).collect();
         let settings: String = files.iter().filter(|path| path.starts_with("etc/")).map(|path| format!("/{path}\n")).collect();
         if !settings.is_empty() {
             files::write(&folder.join("conffiles"), settings)?;
         }
-        let mut strip = Command::new("strip");
-        let archives = files.iter().filter(|path| path.ends_with(".a"));
-        strip.current_dir(root).args(["--strip-debug", "--enable-deterministic-archives"]).args(archives.clone());
-        let is_library = |path: &str| path.ends_with(".so") || path.contains(".so.");
-        let linked: Vec<&&str> = files.iter().filter(|path| path.starts_with("usr/bin/") || is_library(path)).collect();
-        if archives.count() > 0 {
-            step::succeed(&mut strip)?;
-        }
         files::copy(&self.dist.root.join("packaging/debian/control"), &work.join("debian/control"))?;
         if !linked.is_empty() {
-            let sections = ["--strip-unneeded", "--remove-section=.comment", "--remove-section=.note"];
-            step::succeed(Command::new("strip").current_dir(root).args(sections).args(&linked))?;
             let linked = linked.iter().map(|path| format!("-eroot/{path}"));
             step::succeed(Command::new("dpkg-shlibdeps").current_dir(work).args(linked))?;
         }
-        let mut sum = Command::new("md5sum");
-        let sums = print(sum.current_dir(root).arg("--").args(files.iter().filter(|path| !path.starts_with("etc/"))))?;
-        files::write(&folder.join("md5sums"), format!("{sums}\n"))?;
         let mut generate = Command::new("dpkg-gencontrol");
         generate.current_dir(work).args([format!("-p{name}"), "-Proot".to_owned(), "-Oroot/DEBIAN/control".to_owned()]);
         step::succeed(generate.arg(format!("-DMaintainer={}", maintainer())).arg(format!("-Vfio:Version={}", self.fio))).map(drop)

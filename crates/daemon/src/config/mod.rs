@@ -1,16 +1,22 @@
 //! The daemon's configuration: command line, and a TOML file (docs/configuration.md).
 
+mod disk;
+mod file;
+pub(crate) mod names;
+mod table;
+
 use std::collections::BTreeSet;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum};
 use fipsee_block::disk::DiskSpec;
 use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
 use fipsee_serve::session::ClientLimits;
-use serde::{Deserialize, Deserializer, de};
-use toml::Spanned;
 
+use self::names::{NameOf, Names};
 use crate::confine::Confine;
 use crate::export::AllowList;
 use crate::log;
@@ -23,8 +29,7 @@ const DEFAULT_MAX_CLIENTS: usize = 4096;
 const MAX_WORKERS: usize = 512;
 
 /// Format of log lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// One line of text.
     #[default]
@@ -35,9 +40,9 @@ pub enum LogFormat {
 
 /// Serve disks to programs on this host over shared-memory rings.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "fipseed", version, about, max_term_width = 110)]
+#[command(name = "fipseed", version = crate::VERSION, about, max_term_width = 110)]
 pub struct Arguments {
-    /// A disk to serve; may be repeated. KIND:ARGS is null:SIZE, memory:SIZE[,huge|thp][,lock], or
+    /// A disk to serve; may be repeated. KIND:ARGS is null:SIZE, memory:SIZE[,huge|thp][,lock][,overcommit], or
     /// file:PATH[,size=SIZE][,block=512|4096][,direct=on|off|auto]; any kind takes ,ro ,exclusive and ,shared. For
     /// tests, delay:, error: or powercut: with their options go before the KIND.
     #[arg(long = "disk", value_name = "NAME=KIND:ARGS")]
@@ -59,25 +64,36 @@ pub struct Arguments {
     /// With --takeover: wait so long for requests that are at a disk; if it takes longer, nothing is taken over.
     #[arg(long, value_name = "MS", default_value_t = 1000)]
     pub(crate) takeover_wait_ms: u64,
+    /// Once it serves, write a line with the word ready to this descriptor, and close it.
+    #[arg(long, value_name = "FD")]
+    pub(crate) ready_fd: Option<i32>,
+    /// Go on in the background: this command ends once the daemon serves, and prints its process, or ends with the daemon's
+    /// error. The log stays on standard error.
+    #[arg(long, conflicts_with = "ready_fd")]
+    pub(crate) daemonize: bool,
+    /// Of the process that --daemonize starts.
+    #[arg(long, hide = true)]
+    pub(crate) new_session: bool,
     /// Check this configuration, and end; disks are not opened.
     #[arg(long)]
     pub(crate) check_config: bool,
+    #[arg(skip)]
+    names: Names,
 }
 
 // Settings of the file; the command line has most of them, too. No documentation comment: it would become the program's
 // description.
-#[derive(Clone, Debug, Default, Args, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Debug, Default, Args)]
 struct Settings {
     /// Listen at this Unix socket [default: $FIPSEE_SOCKET, /run/fipsee/fipsee.sock for root, else
     /// $XDG_RUNTIME_DIR/fipsee/fipsee.sock].
     #[arg(long, value_name = "PATH")]
     listen: Option<PathBuf>,
     /// Worker threads; each polls on a CPU of its own [default: 1].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = integer::<usize>, allow_negative_numbers = true)]
     workers: Option<usize>,
     /// CPUs to bind the workers to, for example 2,3 [default: see --placement].
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = integer::<usize>, allow_negative_numbers = true)]
     cpus: Vec<usize>,
     /// Choose the workers' CPUs by the machine's topology (see fipsee topology), or leave them to the scheduler [default: auto].
     #[arg(long, value_enum)]
@@ -85,21 +101,24 @@ struct Settings {
     /// How workers wait: adaptive, sleep, or never sleep and pause, spin, yield, umwait, tpause, monitorx between two
     /// looks; `fipsee ping --waits` measures them [default: adaptive].
     #[arg(long, value_name = "MODE")]
-    #[serde(deserialize_with = "wait_mode")]
     wait: Option<WaitMode>,
     /// In adaptive mode, poll for so many microseconds before sleeping [default: 200].
-    #[arg(long, value_name = "US")]
+    #[arg(long, value_name = "US", value_parser = integer::<u64>, allow_negative_numbers = true)]
     look_us: Option<u64>,
     /// Clients connected at a time [default: 4096].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = integer::<usize>, allow_negative_numbers = true)]
     max_clients: Option<usize>,
     /// Let this user attach to the disks given with --disk, beside root and the daemon's own; may be repeated.
-    #[arg(long, value_name = "UID")]
-    #[serde(skip)]
-    allow_uid: Vec<u32>,
+    #[arg(long, value_name = "NAME")]
+    allow_user: Vec<String>,
     /// Let this group, as primary or supplementary one, attach to the disks given with --disk; may be repeated.
-    #[arg(long, value_name = "GID")]
-    #[serde(skip)]
+    #[arg(long, value_name = "NAME")]
+    allow_group: Vec<String>,
+    /// As --allow-user, by number.
+    #[arg(long, value_name = "UID", value_parser = integer::<u32>, allow_negative_numbers = true)]
+    allow_uid: Vec<u32>,
+    /// As --allow-group, by number.
+    #[arg(long, value_name = "GID", value_parser = integer::<u32>, allow_negative_numbers = true)]
     allow_gid: Vec<u32>,
     #[arg(skip)]
     max_clients_per_user: Option<usize>,
@@ -120,13 +139,10 @@ struct Settings {
     confine_paths: Vec<PathBuf>,
     /// Log level: error, warn, info, debug, trace [default: info].
     #[arg(long, value_name = "LEVEL")]
-    #[serde(deserialize_with = "level")]
     log_level: Option<String>,
     /// Log format [default: text].
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
-    #[arg(skip)]
-    disk: Vec<DiskTable>,
 }
 
 /// A disk and the users that may use it.
@@ -164,52 +180,9 @@ pub struct Config {
     pub(crate) arguments: Arguments,
 }
 
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DiskTable {
-    name: String,
-    /// KIND:ARGS as on the command line; with `path` given, the path in it is left empty.
-    spec: Spanned<String>,
-    path: Option<PathBuf>,
-    vhost_user: Option<PathBuf>,
-    #[serde(default)]
-    allow_uids: Vec<u32>,
-    #[serde(default)]
-    allow_gids: Vec<u32>,
-    #[serde(default)]
-    allow_everyone: bool,
-    /// As the option of `spec`.
-    #[serde(default)]
-    shared: bool,
-}
-
-impl DiskTable {
-    fn to_disk(&self) -> Result<DiskConfig, String> {
-        // A path with a comma cannot be part of a specification, so the one given apart is put in after parsing.
-        let text = self.spec.get_ref();
-        let text = if self.path.is_some() { text.replacen("file:", "file:path", 1) } else { text.clone() };
-        let mut spec = DiskSpec::parse(&format!("{}={text}", self.name))?;
-        match (spec.kind.file_mut(), &self.path) {
-            (Some(options), Some(path)) => options.path.clone_from(path),
-            (_, Some(_)) => return Err(format!("disk '{}': only a file disk has a path; remove it", self.name)),
-            (_, None) => {}
-        }
-        spec.shared |= self.shared;
-        let (uids, gids) = (self.allow_uids.clone(), self.allow_gids.clone());
-        let vhost_user = self.vhost_user.iter().cloned().collect();
-        Ok(DiskConfig { spec, allow: AllowList { everyone: self.allow_everyone, uids, gids }, vhost_user })
-    }
-}
-
-fn wait_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<WaitMode>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    text.parse().map(Some).map_err(de::Error::custom)
-}
-
-fn level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    log::parse_level(&text).map_err(de::Error::custom)?;
-    Ok(Some(text))
+/// For options: the words of the standard library are a programmer's.
+fn integer<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "write an integer, for example 2".to_owned())
 }
 
 impl Arguments {
@@ -218,9 +191,11 @@ impl Arguments {
     /// # Errors
     /// What is wrong, where (line and column for the file), and what to do.
     pub fn into_config(self) -> Result<Config, String> {
-        let (file, mut disks) = self.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
         let own = self.settings.clone();
-        let allow = AllowList { everyone: false, uids: own.allow_uid, gids: own.allow_gid };
+        log::set_format(own.log_format.unwrap_or_default());
+        let (file, mut disks) = self.config.as_deref().map(|path| self.read_file(path)).transpose()?.unwrap_or_default();
+        log::set_format(own.log_format.or(file.log_format).unwrap_or_default());
+        let allow = self.allow_list()?;
         for disk in &self.disks {
             disks.push(DiskConfig { spec: DiskSpec::parse(disk)?, allow: allow.clone(), vhost_user: Vec::new() });
         }
@@ -230,6 +205,7 @@ impl Arguments {
         if let Some(name) = given_twice(disks.iter().map(|disk| &disk.spec.name)) {
             return Err(format!("disk '{name}' is defined twice; give each its own name"));
         }
+        check_files(&disks)?;
         for text in &self.vhost_user {
             add_socket(text, &mut disks)?;
         }
@@ -271,6 +247,43 @@ impl Arguments {
             arguments: self,
         })
     }
+
+    /// Of the disks on the command line.
+    fn allow_list(&self) -> Result<AllowList, String> {
+        let own = &self.settings;
+        let all = |numbers: &[u32], of, names: &[String], option: &str| {
+            let named = names.iter().map(|name| self.names.number(of, name));
+            let found = numbers.iter().copied().map(Ok).chain(named).collect::<Result<Vec<u32>, _>>();
+            found.map_err(|problem| format!("{option}: {problem}"))
+        };
+        let uids = all(&own.allow_uid, NameOf::User, &own.allow_user, "--allow-user")?;
+        let gids = all(&own.allow_gid, NameOf::Group, &own.allow_group, "--allow-group")?;
+        Ok(AllowList { everyone: false, uids, gids })
+    }
+
+    fn read_file(&self, path: &Path) -> Result<(Settings, Vec<DiskConfig>), String> {
+        let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        file::read(&text, &|of, name| self.names.number(of, name)).map_err(|problem| {
+            log::set_format(self.settings.log_format.or_else(|| file::log_format(&text)).unwrap_or_default());
+            format!("in {}: {problem}", path.display())
+        })
+    }
+}
+
+/// A file that is written is one disk.
+fn check_files(disks: &[DiskConfig]) -> Result<(), String> {
+    for (index, disk) in disks.iter().enumerate() {
+        let Some(path) = disk.spec.kind.file() else { continue };
+        let is_same = |other: &&DiskConfig| other.spec.kind.file() == Some(path) && !(other.spec.ro && disk.spec.ro);
+        if let Some(other) = disks[..index].iter().find(is_same) {
+            let (one, other) = (&other.spec.name, &disk.spec.name);
+            return Err(format!(
+                "disks '{one}' and '{other}' are the same file, {}; give each its own, or make both read-only",
+                path.display()
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn given_twice<T: Ord>(mut all: impl Iterator<Item = T>) -> Option<T> {
@@ -293,29 +306,10 @@ fn add_socket(text: &str, disks: &mut [DiskConfig]) -> Result<(), String> {
     Ok(())
 }
 
-fn read_file(path: &Path) -> Result<(Settings, Vec<DiskConfig>), String> {
-    let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-    // The error of the toml crate names line and column and shows the line.
-    understand(&text).map_err(|problem| format!("in {}: {problem}", path.display()))
-}
-
-/// The disks that a configuration file of this text describes. For tests and the fuzzer: no file is read, no disk opened.
+/// The disks that a configuration file of this text describes. For tests and the fuzzer: no file is read, no disk opened, no name
+/// looked up.
 pub fn disks_of(text: &str) -> Result<Vec<DiskConfig>, String> {
-    understand(text).map(|(_, disks)| disks)
-}
-
-fn understand(text: &str) -> Result<(Settings, Vec<DiskConfig>), String> {
-    let file: Settings = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
-    let mut disks = Vec::new();
-    for table in &file.disk {
-        let disk = table.to_disk().map_err(|problem| {
-            let before = text.get(..table.spec.span().start).unwrap_or(text);
-            let (line, column) = (before.matches('\n').count() + 1, before.chars().rev().take_while(|c| *c != '\n').count() + 1);
-            format!("line {line}, column {column}: {problem}")
-        });
-        disks.push(disk?);
-    }
-    Ok((file, disks))
+    file::read(text, &|_, name| Err(format!("'{name}' is not looked up here"))).map(|(_, disks)| disks)
 }
 
 impl Config {
@@ -328,11 +322,26 @@ impl Config {
         if let Some(path) = self.listen.clone().or_else(|| std::env::var_os("FIPSEE_SOCKET").map(PathBuf::from)) {
             return Ok(path);
         }
-        if rustix::process::geteuid().is_root() {
-            return Ok(PathBuf::from("/run/fipsee/fipsee.sock"));
-        }
-        let base =
-            std::env::var_os("XDG_RUNTIME_DIR").ok_or("nowhere to listen: XDG_RUNTIME_DIR is not set; use --listen PATH")?;
-        Ok(Path::new(&base).join("fipsee/fipsee.sock"))
+        let folder = usual_folder().ok_or("nowhere to listen: XDG_RUNTIME_DIR is not set; use --listen PATH")?;
+        Ok(folder.join("fipsee.sock"))
     }
+}
+
+/// The folder of sockets for which no other place was chosen.
+fn usual_folder() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Some(PathBuf::from("/run/fipsee"));
+    }
+    std::env::var_os("XDG_RUNTIME_DIR").map(|base| Path::new(&base).join("fipsee"))
+}
+
+/// Make the usual folder if this socket is to be in it. No other folder is made: it would be that of a misspelt path.
+pub(crate) fn make_usual_folder(socket: &Path) -> Result<(), String> {
+    let Some(folder) = usual_folder().filter(|usual| socket.parent() == Some(usual) && !usual.exists()) else { return Ok(()) };
+    // The disks' lists decide who may use the daemon of the system.
+    let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
+    let made = std::fs::DirBuilder::new().mode(mode).create(&folder);
+    // Whatever the umask is.
+    let made = made.and_then(|()| std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(mode)));
+    made.map_err(|error| format!("cannot make {}: {error}; choose another path", folder.display()))
 }

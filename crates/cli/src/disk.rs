@@ -1,0 +1,162 @@
+//! `fipsee disk`: disks of a running daemon are listed, added, removed and set.
+
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+
+use fipsee_block::disk::{AnyDisk, DiskSpec, FileDisk};
+use fipsee_daemon::admin::parse_disk;
+use serde_json::{Value, json};
+
+use crate::error::Error;
+use crate::{admin, ls, output, units};
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// List the daemon's disks, as fipsee ls
+    Ls(ls::Arguments),
+    /// Serve one more disk, until the daemon is restarted; a reload or a takeover leaves it
+    Add(AddArguments),
+    /// Serve a disk no longer; refused while a client is attached
+    Remove(RemoveArguments),
+    /// Change who may use a disk, until the daemon is restarted; clients that are attached stay
+    Set(SetArguments),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct AddArguments {
+    /// The disk, as for fipseed --disk, for example a=memory:256M or a=file:PATH,size=1G
+    #[arg(value_name = "NAME=KIND:ARGS")]
+    disk: String,
+    /// The path of a file disk, if it has a comma; leave it empty in the disk then (a=file:,ro)
+    #[arg(long)]
+    path: Option<PathBuf>,
+    /// Let this user attach, beside root and the daemon's own; may be repeated
+    #[arg(long, value_name = "UID")]
+    allow_uid: Vec<u32>,
+    /// Let this group, as primary or supplementary one, attach; may be repeated
+    #[arg(long, value_name = "GID")]
+    allow_gid: Vec<u32>,
+    /// Let every user attach
+    #[arg(long)]
+    allow_everyone: bool,
+    /// Serve it to virtual machines at this Unix socket; may be repeated
+    #[arg(long, value_name = "PATH")]
+    vhost_user: Vec<PathBuf>,
+    /// Print JSON: the disk's description, as info does
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct RemoveArguments {
+    /// Name of the disk
+    disk: String,
+    /// Print JSON: the disk's last description, as info does
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct SetArguments {
+    /// Name of the disk
+    disk: String,
+    /// The users that may attach, beside root and the daemon's own, in place of those of now: --allow-uids=1000,1001; without a
+    /// list, none
+    #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0.., require_equals = true)]
+    allow_uids: Option<Vec<u32>>,
+    /// The groups that may attach, likewise
+    #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0.., require_equals = true)]
+    allow_gids: Option<Vec<u32>>,
+    /// May every user attach?
+    #[arg(long, value_name = "BOOL")]
+    allow_everyone: Option<bool>,
+    /// May several clients write at a time, whatever they claim?
+    #[arg(long, value_name = "BOOL")]
+    shared: Option<bool>,
+    /// Print JSON: the disk's new description, as info does
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(socket: &Path, command: &Command) -> Result<(), Error> {
+    match command {
+        Command::Ls(arguments) => ls::run(socket, arguments),
+        Command::Add(arguments) => add(socket, arguments),
+        Command::Remove(RemoveArguments { disk, json }) => {
+            let answer = admin::ask(socket, "disk.remove", &json!({ "disk": disk }))?;
+            show(*json, &answer, &format!("disk '{disk}' is served no more\n"))
+        }
+        Command::Set(arguments) => set(socket, arguments),
+    }
+}
+
+fn add(socket: &Path, arguments: &AddArguments) -> Result<(), Error> {
+    let AddArguments { disk, path, allow_uid, allow_gid, allow_everyone, vhost_user, json } = arguments;
+    let mut spec = parse_disk(disk, path.as_deref())?;
+    let path = spec.kind.file().map(admin::absolute).transpose()?;
+    if let (Some(options), Some(path)) = (spec.kind.file_mut(), &path) {
+        options.path = path.into();
+    }
+    let sockets = vhost_user.iter().map(|path| admin::absolute(path)).collect::<Result<Vec<_>, _>>()?;
+    let mut params = json!({
+        "spec": disk,
+        "path": path,
+        "allow_uids": allow_uid,
+        "allow_gids": allow_gid,
+        "allow_everyone": allow_everyone,
+        "vhost_user": sockets,
+    });
+    let answer = match admin::exchange(socket, "disk.add", &params, None)? {
+        Ok(answer) => answer,
+        Err(refusal) if refusal.wants_file => {
+            // What we cannot open either is best explained by the daemon.
+            let Ok(opened) = Opened::new(&spec) else { return Err(refusal.message.into()) };
+            params["file_passed"] = true.into();
+            let answer = admin::exchange(socket, "disk.add", &params, opened.file())?;
+            answer.inspect_err(|_| opened.undo()).map_err(|refusal| refusal.message)?
+        }
+        Err(refusal) => return Err(refusal.message.into()),
+    };
+    let (name, size) = (&spec.name, units::bytes(admin::number(&answer, "size_bytes")));
+    show(*json, &answer, &format!("disk '{name}' of {size} is served until the daemon is restarted\n"))
+}
+
+/// A disk whose file this process has opened, as the daemon would have, for the daemon.
+struct Opened(AnyDisk);
+
+impl Opened {
+    fn new(spec: &DiskSpec) -> Result<Self, String> {
+        spec.open().map(Self)
+    }
+
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.0.file_disk().map(FileDisk::file)
+    }
+
+    /// It is not served: a file that was made for it is removed.
+    fn undo(&self) {
+        if let Some(Err(problem)) = self.0.file_disk().map(FileDisk::remove_if_new) {
+            eprintln!("{problem}");
+        }
+    }
+}
+
+fn set(socket: &Path, arguments: &SetArguments) -> Result<(), Error> {
+    let SetArguments { disk, allow_uids, allow_gids, allow_everyone, shared, json } = arguments;
+    if allow_uids.is_none() && allow_gids.is_none() && allow_everyone.is_none() && shared.is_none() {
+        return Err("nothing to change; give --allow-uids, --allow-gids, --allow-everyone or --shared".into());
+    }
+    let params = json!({
+        "disk": disk,
+        "allow_uids": allow_uids,
+        "allow_gids": allow_gids,
+        "allow_everyone": allow_everyone,
+        "shared": shared,
+    });
+    let answer = admin::ask(socket, "disk.set", &params)?;
+    show(*json, &answer, &format!("disk '{disk}' is changed until the daemon is restarted\n"))
+}
+
+fn show(json: bool, answer: &Value, text: &str) -> Result<(), Error> {
+    if json { output::print_json(answer) } else { output::print(text) }
+}

@@ -1,0 +1,145 @@
+//! EXAMPLES of the manual pages: for each page, what to do and the command for it.
+
+/// A page by its name, and its examples.
+pub(crate) fn of(page: &str) -> Option<&'static [(&'static str, &'static str)]> {
+    EXAMPLES.iter().find(|(name, _)| *name == page).map(|(_, examples)| *examples)
+}
+
+type Example = (&'static str, &'static str);
+
+const EXAMPLES: &[(&str, &[Example])] = &[
+    (
+        "fipseed",
+        &[
+            (
+                "Serve a file, which is created with 10 GiB, to user 1000",
+                "fipseed --disk data=file:/var/lib/fipsee/data.img,size=10G --allow-uid 1000",
+            ),
+            (
+                "Check a configuration, then serve what it says",
+                "fipseed --config /etc/fipsee/fipseed.toml --check-config\nfipseed --config /etc/fipsee/fipseed.toml",
+            ),
+            ("Take over from the daemon that runs, with its clients", "fipseed --config /etc/fipsee/fipseed.toml --takeover"),
+        ],
+    ),
+    (
+        "fipsee",
+        &[
+            ("See it work, without a daemon or a configuration", "fipsee demo"),
+            (
+                "List the disks of the daemon, copy an image to one, and measure it",
+                "fipsee ls\nfipsee cp disk.img fip:data --verify\nfipsee bench data --rw randread",
+            ),
+        ],
+    ),
+    ("fipsee-demo", &[("Start a daemon, write and verify data, compare with a Unix socket", "fipsee demo")]),
+    (
+        "fipsee-doctor",
+        &[
+            ("Check the machine and the daemon that runs", "fipsee doctor"),
+            ("Check a configuration before the daemon gets it", "fipsee doctor --config /etc/fipsee/fipseed.toml"),
+        ],
+    ),
+    (
+        "fipsee-ls",
+        &[
+            ("List the disks", "fipsee ls"),
+            ("Those of another daemon, for a program", "fipsee ls --json --connect /run/other/fipsee.sock"),
+        ],
+    ),
+    (
+        "fipsee-info",
+        &[("Describe a disk and its clients", "fipsee info data"), ("The same for a program", "fipsee info data --json")],
+    ),
+    (
+        "fipsee-stat",
+        &[
+            ("Show the counters since the start", "fipsee stat"),
+            ("Show rates, twice a second, ten times", "fipsee stat --interval 0.5 --count 10"),
+        ],
+    ),
+    (
+        "fipsee-resize",
+        &[
+            ("Let a disk grow", "fipsee resize data 20G"),
+            ("Cut its end off: what is there is lost", "fipsee resize data 5G --shrink"),
+        ],
+    ),
+    (
+        "fipsee-attach",
+        &[("Serve a disk to virtual machines, too", "fipsee attach data --vhost-user /run/fipsee/data.vhost-user")],
+    ),
+    ("fipsee-detach", &[("Remove the socket again", "fipsee detach --vhost-user /run/fipsee/data.vhost-user")]),
+    (
+        "fipsee-vm-args",
+        &[
+            ("Options for a machine of QEMU with 4 GiB and four CPUs", "fipsee vm-args data --vmm qemu --memory 4G --queues 4"),
+            ("The drive for Firecracker's configuration file", "fipsee vm-args data --vmm firecracker --json"),
+        ],
+    ),
+    ("fipsee-reload", &[("Put a changed configuration file into effect", "fipsee reload")]),
+    (
+        "fipsee-cp",
+        &[
+            ("Copy an image to a disk, and compare afterwards", "fipsee cp disk.img fip:data --verify"),
+            ("Copy a disk to a file; zeroes take no room there", "fipsee cp fip:data backup.img"),
+            ("Continue with the next daemon if this one is replaced", "fipsee cp disk.img fip:data --reconnect 30"),
+        ],
+    ),
+    (
+        "fipsee-mount",
+        &[
+            (
+                "Show a disk as a file to other programs, until it is unmounted",
+                "fipsee mount --background data disk.img\nfusermount3 -u disk.img",
+            ),
+            ("Only for reading, with the kernel's cache", "fipsee mount --read-only --cache kernel data disk.img"),
+        ],
+    ),
+    (
+        "fipsee-bench",
+        &[
+            ("Random reads of 4 KiB with 64 requests in flight", "fipsee bench data --rw randread --bs 4k --depth 64"),
+            ("Latency of one request at a time", "fipsee bench data --depth 1 --seconds 10"),
+            (
+                "Write on four queues and check every byte: the contents of the disk are lost",
+                "fipsee bench data --rw randwrite --queues 4 --verify",
+            ),
+        ],
+    ),
+    (
+        "fipsee-ping",
+        &[
+            ("Round trips between the first two CPUs", "fipsee ping"),
+            ("Beside its own ring, the ring of the Fip-see report, and bare cache lines", "fipsee ping --compare"),
+            ("Throughput in one direction, drawn", "fipsee ping --stream --plot stream.svg"),
+        ],
+    ),
+    (
+        "fipsee-topology",
+        &[
+            ("Measure once, and see where workers and clients should run", "fipsee topology"),
+            ("Recommend CPUs for four workers", "fipsee topology --workers 4"),
+        ],
+    ),
+    (
+        "fipsee-disk",
+        &[(
+            "Serve another disk until the daemon ends, then remove it",
+            "fipsee disk add scratch=memory:1G\nfipsee disk remove scratch",
+        )],
+    ),
+    ("fipsee-disk-ls", &[("List the disks", "fipsee disk ls")]),
+    ("fipsee-disk-add", &[("Serve a file to user 1000", "fipsee disk add data=file:/srv/data.img --allow-uid 1000")]),
+    ("fipsee-disk-remove", &[("Close a disk that no client uses", "fipsee disk remove data")]),
+    ("fipsee-disk-set", &[("Let user 1000 attach from now on", "fipsee disk set data --allow-uids=1000")]),
+    ("fipsee-config", &[("Write down what the daemon serves now", "fipsee config dump")]),
+    (
+        "fipsee-config-dump",
+        &[(
+            "Write down what the daemon serves now, and check that",
+            "fipsee config dump > now.toml\nfipseed --config now.toml --check-config",
+        )],
+    ),
+    ("fipsee-wait", &[("Wait until the daemon serves a disk, up to ten seconds", "fipsee wait --timeout 10 data")]),
+];

@@ -1,0 +1,57 @@
+//! `fipsee wait [DISK]`: until the daemon answers, and serves the disk. As an ordinary client, without the admin socket.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fipsee_block::client::{AttachOptions, Disk, DiskError, Error as ClientError, default_socket_path};
+use fipsee_ring::control::{Control, RefusalCode, VERSION};
+use fipsee_ring::handshake::ask;
+use fipsee_ring::seqpacket::Seqpacket;
+
+use crate::error::Error;
+
+/// Interval of attempts.
+const PAUSE: Duration = Duration::from_millis(20);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Until this disk is served, too, to this user
+    disk: Option<String>,
+    /// Give up after so many seconds, with exit status 1; 0: try once
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    timeout: u32,
+}
+
+/// `connect`: the socket that was given.
+pub(crate) fn run(connect: Option<&Path>, arguments: &Arguments) -> Result<(), Error> {
+    let Arguments { disk, timeout } = arguments;
+    let deadline = Instant::now() + Duration::from_secs((*timeout).into());
+    loop {
+        // The user's own daemon may come while this waits.
+        let socket = connect.map_or_else(default_socket_path, Path::to_owned);
+        let Err(error) = is_served(&socket, disk.as_deref()) else { return Ok(()) };
+        if Instant::now() >= deadline {
+            let what =
+                disk.as_ref().map_or_else(|| "no daemon answers".to_owned(), |disk| format!("disk '{disk}' is not served"));
+            return Err(Error::at(format!("{what} after {timeout} s"), error));
+        }
+        // tidy: allow sleep, nothing notifies when a daemon listens
+        std::thread::sleep(PAUSE.min(deadline.saturating_duration_since(Instant::now())));
+    }
+}
+
+fn is_served(socket: &Path, disk: Option<&str>) -> Result<(), ClientError> {
+    let Some(name) = disk else {
+        let connected = Seqpacket::connect(socket);
+        let control = connected.map_err(|source| ClientError::Connect { path: socket.to_owned(), source })?;
+        let hello = Control::Hello { version_min: VERSION, version_max: VERSION, features: 0 };
+        return ask::<DiskError>(&control, &hello, &[], "the greeting").map(drop);
+    };
+    let options = AttachOptions { read_only: true, depth: 1, pool_bytes: 0, ..AttachOptions::new(name) };
+    match Disk::attach(socket, &options) {
+        Ok((disk, queues)) => disk.detach(queues),
+        // Another client has it for itself.
+        Err(ClientError::Refused { code: RefusalCode::Busy, .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}

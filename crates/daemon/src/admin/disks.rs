@@ -1,0 +1,102 @@
+//! Disks that are added, removed and set at run time.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::Admin;
+use super::methods::{AddDisk, SetDisk};
+use super::rpc::RpcError;
+use crate::config::DiskConfig;
+use crate::disk_text;
+use crate::export::{AllowList, Export, Opened};
+use crate::notify;
+use crate::reload::serving;
+
+impl Admin {
+    pub(super) fn add(&mut self, add: AddDisk, files: &mut Vec<OwnedFd>) -> Result<Value, RpcError> {
+        let AddDisk { spec, path, allow_uids, allow_gids, allow_everyone, vhost_user, file_passed } = add;
+        let passed = match (file_passed, files.is_empty()) {
+            (false, _) => None,
+            (true, true) => {
+                return Err("file_passed is set, and no descriptor came with the request; send one".to_owned().into());
+            }
+            (true, false) => Some(files.remove(0)),
+        };
+        let spec = disk_text::parse(&spec, path.as_deref())?;
+        let (name, was_passed) = (spec.name.clone(), passed.is_some());
+        let served = self.live.now();
+        if served.exports.iter().any(|export| export.name() == name) {
+            return Err(format!("disk '{name}' is served already; remove it first, or choose another name").into());
+        }
+        spec.kind.file().into_iter().chain(vhost_user.iter().map(AsRef::as_ref)).try_for_each(check_absolute)?;
+        if was_passed && spec.kind.file().is_none() {
+            return Err(format!("disk '{name}' has no file; leave out file_passed").into());
+        }
+        let allow = AllowList { everyone: allow_everyone, uids: allow_uids, gids: allow_gids };
+        let disk = DiskConfig { spec, allow, vhost_user: Vec::new() };
+        let export = match passed {
+            Some(file) => Export::open_with(&disk, Some(file))?,
+            // The client may be able to open what this process cannot.
+            None => self.open(&disk).map_err(|text| match disk.spec.kind.file() {
+                Some(_) => RpcError::pass_file(text),
+                None => text.into(),
+            })?,
+        };
+        let mut opened = Opened(vec![Arc::clone(&export)]);
+        let sockets = vhost_user.iter().map(|path| self.new_socket(&export, path)).collect::<Result<Vec<_>, _>>()?;
+        // From here on nothing can fail.
+        opened.keep();
+        let exports = served.exports.iter().cloned().chain([Arc::clone(&export)]).collect();
+        self.live.replace(exports, served.settings, 1);
+        self.vms.add(sockets);
+        self.overlay.add(&disk, was_passed);
+        tracing::info!(disk = name, "added");
+        notify::status(&serving(&self.live));
+        Ok(self.describe(&export))
+    }
+
+    pub(super) fn remove(&mut self, name: &str) -> Result<Value, RpcError> {
+        let served = self.live.now();
+        let export = served.find(name)?.clone();
+        export.retire().map_err(|pid| format!("disk '{name}' is in use by process {pid}; detach that first"))?;
+        // Sockets without a machine have no client at the disk.
+        self.vms.retire(|other, _| std::ptr::eq(other, &raw const *export)).inspect_err(|_| export.reinstate())?;
+        let description = self.describe(&export);
+        let others = served.exports.iter().filter(|other| !Arc::ptr_eq(other, &export)).cloned().collect();
+        self.live.replace(others, served.settings, 0);
+        self.vms.remove_retired();
+        self.overlay.remove(name, &self.running.disks);
+        tracing::info!(disk = name, "removed");
+        notify::status(&serving(&self.live));
+        Ok(description)
+    }
+
+    pub(super) fn set(&mut self, set: SetDisk) -> Result<Value, RpcError> {
+        let SetDisk { disk: name, allow_uids, allow_gids, allow_everyone, shared } = set;
+        let export = self.live.now().find(&name)?.clone();
+        let sets_list = allow_uids.is_some() || allow_gids.is_some() || allow_everyone.is_some();
+        let AllowList { everyone, uids, gids } = export.allow();
+        let allow = AllowList {
+            everyone: allow_everyone.unwrap_or(everyone),
+            uids: allow_uids.unwrap_or(uids),
+            gids: allow_gids.unwrap_or(gids),
+        };
+        export.set_allow(&allow);
+        if let Some(shared) = shared {
+            export.set_shared(shared);
+        }
+        tracing::info!(disk = name, ?allow, shared = export.shared(), "set");
+        self.overlay.set(&name, sets_list.then_some(allow), shared);
+        Ok(self.describe(&export))
+    }
+}
+
+pub(super) fn check_absolute(path: &Path) -> Result<(), String> {
+    if path.is_absolute() {
+        return Ok(());
+    }
+    Err(format!("{} is no absolute path; the daemon has another working directory", path.display()))
+}

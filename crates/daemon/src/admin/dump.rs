@@ -1,0 +1,125 @@
+//! The configuration in force, as a file that `fipseed --config` takes.
+
+use std::fmt::{Display, Write as _};
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use fipsee_block::disk::{DiskSpec, KindSpec};
+
+use super::Admin;
+use crate::config::Config;
+use crate::disk_text;
+use crate::export::Export;
+
+impl Admin {
+    pub(super) fn dump(&self) -> String {
+        let mut text = String::from("# The configuration in force (fipsee config dump).\n");
+        text.push_str(&settings(&self.running, self.listeners.0.path()));
+        let served = self.live.now();
+        for export in &served.exports {
+            text.push_str(&self.disk_table(export));
+        }
+        if served.exports.is_empty() {
+            text.push_str("\n# No disk is served: fipseed wants one.\n");
+        }
+        text
+    }
+
+    /// A `[[disk]]`.
+    fn disk_table(&self, export: &Export) -> String {
+        let name = export.name();
+        let mut text = String::from("\n");
+        if let Some(origin) = self.overlay.origin_of(name) {
+            let _ = writeln!(text, "# {origin}");
+        }
+        let (spec, path) = disk_text::text_of(&spec_in_force(export));
+        // The name is a key of its own.
+        let spec = spec.split_once('=').map_or("", |(_, rest)| rest);
+        let _ = writeln!(text, "[[disk]]\nname = {}\nspec = {}", quoted(name), quoted(spec));
+        if let Some(path) = path {
+            let _ = writeln!(text, "path = {}", quoted_path(&path));
+        }
+        let allow = export.allow();
+        for (key, ids) in [("allow_uids", allow.uids), ("allow_gids", allow.gids)] {
+            if !ids.is_empty() {
+                let _ = writeln!(text, "{key} = {ids:?}");
+            }
+        }
+        if allow.everyone {
+            text.push_str("allow_everyone = true\n");
+        }
+        for (index, path) in self.vms.paths_of(export).iter().enumerate() {
+            match index {
+                0 => _ = writeln!(text, "vhost_user = {}", quoted_path(path)),
+                _ => _ = writeln!(text, "# the file has one socket for each disk: --vhost-user {name}={}", path.display()),
+            }
+        }
+        text
+    }
+}
+
+/// As configured, with the size of now where it has one, and with what was set.
+fn spec_in_force(export: &Export) -> DiskSpec {
+    let mut spec = DiskSpec { shared: export.shared(), ..export.spec.clone() };
+    let size_bytes = export.info(false).size_bytes();
+    set_size(&mut spec.kind, size_bytes);
+    if let Some(options) = spec.kind.file_mut() {
+        options.path = absolute(&options.path);
+    }
+    spec
+}
+
+fn set_size(kind: &mut KindSpec, bytes: u64) {
+    match kind {
+        KindSpec::Null(options) => options.size_bytes = bytes,
+        KindSpec::Memory(options) => options.size_bytes = bytes,
+        KindSpec::File(options) => options.size_bytes = options.size_bytes.map(|_| bytes),
+        KindSpec::Wrapped(_, below) => set_size(below, bytes),
+    }
+}
+
+fn settings(config: &Config, listen: &Path) -> String {
+    let Config { workers, cpus, placement, wait, look, clients, confine, confine_paths, log_level, log_format, .. } = config;
+    let limits = clients.limits;
+    let paths: Vec<String> = confine_paths.iter().map(|path| quoted_path(path)).collect();
+    let mut text = String::new();
+    let mut line = |key: &str, value: &dyn Display| _ = writeln!(text, "{key} = {value}");
+    line("listen", &quoted_path(listen));
+    line("workers", workers);
+    line("cpus", &format_args!("{cpus:?}"));
+    line("placement", &named(placement));
+    line("wait", &quoted(&wait.to_string()));
+    line("look_us", &look.as_micros());
+    line("max_clients", &clients.max_clients);
+    if let Some(limit) = clients.max_clients_per_user {
+        line("max_clients_per_user", &limit);
+    }
+    line("max_queues", &limits.max_queues);
+    line("max_depth", &limits.max_depth);
+    line("max_pool_bytes", &limits.max_pool_bytes);
+    line("max_memory_bytes", &limits.max_memory_bytes);
+    line("confine", &named(confine));
+    line("confine_paths", &format_args!("[{}]", paths.join(", ")));
+    line("log_level", &quoted(log_level));
+    line("log_format", &named(log_format));
+    text
+}
+
+/// A value that has the same name on the command line and in the file.
+fn named(value: &impl ValueEnum) -> String {
+    quoted(value.to_possible_value().as_ref().map_or("", |value| value.get_name()))
+}
+
+/// A basic string of TOML: escaped as in JSON, and DEL, too.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string().replace('\x7f', "\\u007f")
+}
+
+/// Paths are UTF-8 in the file, whose reader may have another working directory.
+fn quoted_path(path: &Path) -> String {
+    quoted(&absolute(path).to_string_lossy())
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}

@@ -1,0 +1,273 @@
+//! The methods of the admin socket, with their parameters. `docs/admin-schema.json` describes them for programs; a test makes it
+//! from these types.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::rpc::{RpcError, parameters};
+
+/// What `rpc.discover` returns: an OpenRPC document.
+pub(super) const SCHEMA: &str = include_str!("../../../../docs/admin-schema.json");
+
+macro_rules! parameters {
+    ($($(#[$meta:meta])* struct $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* })+) => {
+        $(
+            $(#[$meta])*
+            #[derive(Clone, Debug, Deserialize)]
+            #[cfg_attr(test, derive(schemars::JsonSchema))]
+            #[serde(deny_unknown_fields)]
+            pub(super) struct $name { $($(#[$field_meta])* pub(super) $field: $type,)* }
+        )+
+    };
+}
+
+parameters! {
+    struct Nothing {}
+
+    struct DiskName {
+        disk: String,
+    }
+
+    struct AddDisk {
+        /// `NAME=KIND:ARGS`, as `fipseed --disk` has it; the path of a file is absolute
+        spec: String,
+        /// The path of a file disk in place of the one in `spec`, for example because it has a comma
+        path: Option<PathBuf>,
+        /// Users that may attach, besides root and the daemon's own
+        #[serde(default)]
+        allow_uids: Vec<u32>,
+        #[serde(default)]
+        allow_gids: Vec<u32>,
+        #[serde(default)]
+        allow_everyone: bool,
+        /// Sockets at which virtual machines are served
+        #[serde(default)]
+        vhost_user: Vec<PathBuf>,
+        /// The descriptor of the disk's open file comes with the request (SCM_RIGHTS): for a path that the daemon cannot reach
+        #[serde(default)]
+        file_passed: bool,
+    }
+
+    struct SetDisk {
+        disk: String,
+        /// In place of the whole list, as each of these
+        allow_uids: Option<Vec<u32>>,
+        allow_gids: Option<Vec<u32>>,
+        allow_everyone: Option<bool>,
+        /// May several clients write at a time, whatever they claim? For those that attach from now on
+        shared: Option<bool>,
+    }
+
+    struct Resize {
+        disk: String,
+        size_bytes: u64,
+        /// Accept a smaller size, and with it the loss of the data beyond
+        #[serde(default)]
+        shrink: bool,
+        /// Even while it is in use
+        #[serde(default)]
+        force: bool,
+    }
+
+    struct Attach {
+        disk: String,
+        /// An absolute path
+        vhost_user: PathBuf,
+    }
+
+    struct Detach {
+        vhost_user: PathBuf,
+    }
+
+    struct Takeover {
+        /// Of the conversation between the two daemons
+        version: u32,
+        /// How long requests in flight are waited for
+        wait_ms: u64,
+    }
+}
+
+macro_rules! methods {
+    ($($(#[doc = $doc:literal])+ $method:literal $call:ident($params:ident) -> $result:ident,)+) => {
+        #[derive(Debug)]
+        pub(super) enum Call { $($call($params),)+ }
+
+        impl Call {
+            pub(super) fn parse(method: &str, params: Option<Value>) -> Result<Self, RpcError> {
+                match method {
+                    $($method => parameters(params).map(Self::$call),)+
+                    _ => Err(RpcError::no_method(method)),
+                }
+            }
+        }
+
+        /// Name, description, parameters, result.
+        #[cfg(test)]
+        fn all() -> Vec<(&'static str, &'static str, schemars::Schema, schemars::Schema)> {
+            vec![$(($method, concat!($($doc),+), schemars::schema_for!($params), schemars::schema_for!(schema::$result)),)+]
+        }
+    };
+}
+
+methods! {
+    /// The disks that are served.
+    "disk.list" List(Nothing) -> Disks,
+    /// A disk and its clients.
+    "disk.info" Info(DiskName) -> Disk,
+    /// Serve one more disk, until the daemon is restarted.
+    "disk.add" Add(AddDisk) -> Disk,
+    /// Serve a disk no longer; refused while a client is attached to it.
+    "disk.remove" Remove(DiskName) -> Disk,
+    /// Change who may use a disk, and how; clients that are attached stay.
+    "disk.set" Set(SetDisk) -> Disk,
+    /// Change the size of a disk; a smaller one needs `shrink`, and `force` as well while a client is attached.
+    "disk.resize" Resize(Resize) -> Disk,
+    /// Serve a disk to virtual machines at one more Unix socket.
+    "disk.attach" Attach(Attach) -> Disk,
+    /// Remove such a socket; refused while a machine is connected to it.
+    "disk.detach" Detach(Detach) -> Disk,
+    /// What queues and workers have done since the start.
+    "stat" Stat(Nothing) -> Stat,
+    /// Read the configuration file again; an error means that nothing has changed.
+    "reload" Reload(Nothing) -> Outcome,
+    /// The configuration in force, with the changes since the start, as a configuration file.
+    "config.dump" Dump(Nothing) -> Dump,
+    /// For `fipseed --takeover` alone, of root and the daemon's own user: hand everything over; a socket comes with the answer.
+    "takeover" Takeover(Takeover) -> HandedOver,
+    /// This document.
+    "rpc.discover" Discover(Nothing) -> Document,
+}
+
+/// The results, as far as the schema describes them; docs/admin.md has the fields.
+#[cfg(test)]
+mod schema {
+    use std::collections::BTreeMap;
+
+    use schemars::JsonSchema;
+    use serde_json::Value;
+
+    pub(super) use crate::reload::Outcome;
+
+    macro_rules! results {
+        ($($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* })+) => {
+            $(
+                $(#[$meta])*
+                #[derive(JsonSchema)]
+                #[allow(dead_code, reason = "only its schema is used")]
+                pub(super) struct $name { $($(#[$field_meta])* $field: $type,)* }
+            )+
+        };
+    }
+
+    results! {
+        /// DISK in docs/admin.md.
+        Disk {
+            disk: String,
+            kind: String,
+            size_bytes: u64,
+            block_bytes: u32,
+            #[schemars(flatten)]
+            more: BTreeMap<String, Value>,
+        }
+        Disks {
+            disks: Vec<BTreeMap<String, Value>>,
+        }
+        Stat {
+            uptime_s: u64,
+            #[schemars(flatten)]
+            more: BTreeMap<String, Value>,
+        }
+        Dump {
+            toml: String,
+        }
+        HandedOver {
+            takeover: u32,
+        }
+        /// OpenRPC.
+        Document {
+            openrpc: String,
+            #[schemars(flatten)]
+            more: BTreeMap<String, Value>,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::rpc::CODES;
+    use super::*;
+
+    /// Raised by what a client would notice: the first number by changes that break one.
+    const VERSION: &str = "1.0.0";
+
+    fn document() -> Value {
+        let methods = all().into_iter().map(|(name, doc, params, result)| {
+            let schema = params.to_value();
+            let required = schema["required"].as_array().cloned().unwrap_or_default();
+            let properties = schema["properties"].as_object().cloned().unwrap_or_default();
+            let param = |(name, schema): (String, Value)| {
+                json!({ "required": required.contains(&json!(name)), "name": name, "schema": schema })
+            };
+            json!({
+                "name": name,
+                "summary": doc.trim(),
+                "paramStructure": "by-name",
+                "params": properties.into_iter().map(param).collect::<Vec<_>>(),
+                "result": { "name": "result", "schema": result.to_value() },
+            })
+        });
+        let errors = CODES.map(|(code, message)| json!({ "code": code, "message": message }));
+        json!({
+            "openrpc": "1.3.2",
+            "info": {
+                "title": "The admin socket of fipseed",
+                "version": VERSION,
+                "description": "JSON-RPC 2.0 over a Unix stream socket, one object per line (docs/admin.md)",
+            },
+            "methods": methods.collect::<Vec<_>>(),
+            "components": { "errors": errors },
+        })
+    }
+
+    /// `FIPSEE_WRITE_SCHEMA=1` writes it anew.
+    #[test]
+    fn the_schema_that_is_shipped_is_that_of_the_types() {
+        let text = format!("{}\n", serde_json::to_string_pretty(&document()).expect("JSON"));
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/admin-schema.json");
+        if std::env::var_os("FIPSEE_WRITE_SCHEMA").is_some() {
+            std::fs::write(path, &text).expect("written");
+        }
+        let there = std::fs::read_to_string(path).expect("a file");
+        assert!(
+            there == text,
+            "docs/admin-schema.json is not that of the types; run this test with FIPSEE_WRITE_SCHEMA=1, and look"
+        );
+    }
+
+    #[test]
+    fn the_document_names_every_method() {
+        let document = include_str!("../../../../docs/admin.md");
+        for (name, ..) in all() {
+            assert!(document.contains(&format!("`{name}`")), "docs/admin.md has no {name}");
+        }
+    }
+
+    #[test]
+    fn parameters_are_checked() {
+        let code = |method, params: Value| {
+            let error = Call::parse(method, Some(params)).expect_err(method);
+            serde_json::from_str::<Value>(&super::super::rpc::failure(&Value::Null, error)).expect("JSON")["error"]["code"]
+                .clone()
+        };
+        assert_eq!(code("disk", json!({})), -32601);
+        assert_eq!(code("disk.info", json!({})), -32602);
+        assert_eq!(code("disk.info", json!(["a"])), -32602);
+        assert_eq!(code("disk.info", json!({ "disk": "a", "name": "b" })), -32602);
+        assert_eq!(code("stat", json!({ "disk": "a" })), -32602);
+        assert!(Call::parse("stat", None).is_ok());
+    }
+}

@@ -1,0 +1,106 @@
+//! The configuration file.
+
+use fipsee_ring::wait::WaitMode;
+use toml::de::{DeTable, DeValue};
+
+use super::disk::{self, Find, path};
+use super::table::{Mistake, Table, choice, integer, list, size, text};
+use super::{DiskConfig, LogFormat, MAX_WORKERS, Settings};
+use crate::log;
+
+/// The keys outside of tables.
+pub(super) const SETTINGS: &[&str] = &[
+    "listen",
+    "workers",
+    "cpus",
+    "placement",
+    "wait",
+    "look_us",
+    "max_clients",
+    "max_clients_per_user",
+    "max_queues",
+    "max_depth",
+    "max_pool_bytes",
+    "max_memory_bytes",
+    "confine",
+    "confine_paths",
+    "log_level",
+    "log_format",
+    "disk",
+];
+/// An hour.
+const MAX_LOOK_US: u64 = 3_600_000_000;
+/// More connections than a process can have descriptors.
+const MAX_CLIENTS: usize = 1 << 20;
+const MAX_CPU: usize = 65535;
+
+/// Settings and disks that a file of this text describes.
+///
+/// # Errors
+/// What is wrong, beginning with line and column, and what to write.
+pub(super) fn read(file: &str, find: Find<'_>) -> Result<(Settings, Vec<DiskConfig>), String> {
+    let (table, errors) = DeTable::parse_recoverable(file);
+    let read = match errors.first() {
+        Some(error) => Err(Mistake::new(error.span().unwrap_or_default(), in_words(error.message()))),
+        None => read_table(table.get_ref(), find),
+    };
+    read.map_err(|mistake| mistake.shown(file))
+}
+
+/// What the parser says most often speaks of its grammar.
+fn in_words(message: &str) -> &str {
+    const WORDS: [(&str, &str); 5] = [
+        ("string values must be quoted", "text must be in quotes: \"64M\""),
+        ("invalid basic string, expected `\"`", "the text has no closing quote"),
+        ("invalid literal string, expected `'`", "the text has no closing quote"),
+        ("key with no value", "the key has no value; write key = value"),
+        ("duplicate key", "this key is there twice; remove one of them"),
+    ];
+    WORDS.iter().find(|(beginning, _)| message.starts_with(beginning)).map_or(message, |(_, words)| words)
+}
+
+/// What the file says, or its undamaged part, about the format of messages.
+pub(super) fn log_format(file: &str) -> Option<LogFormat> {
+    let (table, _) = DeTable::parse_recoverable(file);
+    choice(table.get_ref().get("log_format")?.get_ref()).ok()
+}
+
+fn read_table(entries: &DeTable<'_>, find: Find<'_>) -> Result<(Settings, Vec<DiskConfig>), Mistake> {
+    let table = Table::new(entries, 0..0, SETTINGS);
+    table.check((disk::KEYS, "in a table of a disk, below [[disk]]"))?;
+    let settings = settings(&table)?;
+    let mut disks = Vec::new();
+    let Some(found) = entries.get("disk") else { return Ok((settings, disks)) };
+    let DeValue::Array(tables) = found.get_ref() else {
+        return Err(Mistake::new(found.span(), "there may be several disks; write [[disk]], in two pairs of brackets"));
+    };
+    for found in tables.iter() {
+        let DeValue::Table(entries) = found.get_ref() else {
+            return Err(Mistake::new(found.span(), "a disk is a table; write [[disk]] and its keys below"));
+        };
+        disks.push(disk::read(entries, found.span(), find)?);
+    }
+    Ok((settings, disks))
+}
+
+fn settings(table: &Table<'_>) -> Result<Settings, Mistake> {
+    Ok(Settings {
+        listen: table.take("listen", path)?,
+        workers: table.take("workers", |value| integer(value, 1, MAX_WORKERS))?,
+        cpus: table.take("cpus", |value| list(value, "[2, 3]", |value| integer(value, 0, MAX_CPU)))?.unwrap_or_default(),
+        placement: table.take("placement", choice)?,
+        wait: table.take("wait", |value| text(value)?.parse::<WaitMode>().map_err(|problem| problem.to_string()))?,
+        look_us: table.take("look_us", |value| integer(value, 0, MAX_LOOK_US))?,
+        max_clients: table.take("max_clients", |value| integer(value, 1, MAX_CLIENTS))?,
+        max_clients_per_user: table.take("max_clients_per_user", |value| integer(value, 1, MAX_CLIENTS))?,
+        max_queues: table.take("max_queues", |value| integer(value, 1, u16::MAX))?,
+        max_depth: table.take("max_depth", |value| integer(value, 1, u32::MAX))?,
+        max_pool_bytes: table.take("max_pool_bytes", size)?,
+        max_memory_bytes: table.take("max_memory_bytes", size)?,
+        confine: table.take("confine", choice)?,
+        confine_paths: table.take("confine_paths", |value| list(value, "[\"/srv\"]", path))?.unwrap_or_default(),
+        log_level: table.take("log_level", |value| text(value).and_then(|level| log::parse_level(&level).map(|_| level)))?,
+        log_format: table.take("log_format", choice)?,
+        ..Settings::default()
+    })
+}

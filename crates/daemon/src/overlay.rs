@@ -1,0 +1,237 @@
+//! What the admin socket has changed since the start, over the configuration. It survives a reload and a takeover, and is gone
+//! at a restart (docs/decisions/0032-changes-at-run-time.md).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use fipsee_block::disk::DiskSpec;
+use serde::{Deserialize, Serialize};
+
+use crate::config::DiskConfig;
+use crate::disk_text;
+use crate::export::AllowList;
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Overlay {
+    added: Vec<AddedDisk>,
+    /// Configured disks that are not served.
+    removed: BTreeSet<String>,
+    /// Settings of configured disks.
+    set: BTreeMap<String, Settings>,
+    /// Configured sockets that are not served.
+    detached: BTreeSet<PathBuf>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AddedDisk {
+    #[serde(with = "spec_as_text")]
+    spec: DiskSpec,
+    allow: AllowList,
+    /// Its file was opened by another process, and its path is only a name.
+    was_passed: bool,
+}
+
+/// `None`: as configured.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    allow: Option<AllowList>,
+    shared: Option<bool>,
+}
+
+impl Overlay {
+    pub(crate) fn add(&mut self, disk: &DiskConfig, was_passed: bool) {
+        self.added.push(AddedDisk { spec: disk.spec.clone(), allow: disk.allow.clone(), was_passed });
+    }
+
+    /// It is no longer served, whether it was added or is configured.
+    pub(crate) fn remove(&mut self, name: &str, configured: &[DiskConfig]) {
+        self.added.retain(|added| added.spec.name != name);
+        self.set.remove(name);
+        if find(configured, name).is_some() {
+            self.removed.insert(name.to_owned());
+        }
+    }
+
+    pub(crate) fn set(&mut self, name: &str, allow: Option<AllowList>, shared: Option<bool>) {
+        if let Some(added) = self.added.iter_mut().find(|added| added.spec.name == name) {
+            added.allow = allow.unwrap_or_else(|| added.allow.clone());
+            added.spec.shared = shared.unwrap_or(added.spec.shared);
+            return;
+        }
+        let settings = self.set.entry(name.to_owned()).or_default();
+        settings.allow = allow.or_else(|| settings.allow.take());
+        settings.shared = shared.or(settings.shared);
+    }
+
+    /// A disk is served at this socket. One that is not configured needs no record: a reload leaves it, and it is handed over.
+    pub(crate) fn attach(&mut self, name: &str, path: &Path, configured: &[DiskConfig]) {
+        if find(configured, name).is_some_and(|disk| disk.vhost_user.iter().any(|other| other == path)) {
+            self.detached.remove(path);
+        }
+    }
+
+    pub(crate) fn detach(&mut self, path: &Path, configured: &[DiskConfig]) {
+        if configured.iter().any(|disk| disk.vhost_user.iter().any(|other| other == path)) {
+            self.detached.insert(path.to_owned());
+        }
+    }
+
+    /// The same in pieces of one change each, which fit a packet.
+    pub(crate) fn pieces(&self) -> Vec<Self> {
+        let Self { added, removed, set, detached } = self;
+        let of = Self::default;
+        let added = added.iter().map(|disk| Self { added: vec![disk.clone()], ..of() });
+        let removed = removed.iter().map(|name| Self { removed: BTreeSet::from([name.clone()]), ..of() });
+        let set = set.iter().map(|(name, to)| Self { set: BTreeMap::from([(name.clone(), to.clone())]), ..of() });
+        let detached = detached.iter().map(|path| Self { detached: BTreeSet::from([path.clone()]), ..of() });
+        added.chain(removed).chain(set).chain(detached).collect()
+    }
+
+    pub(crate) fn extend(&mut self, Self { added, removed, set, detached }: Self) {
+        self.added.extend(added);
+        self.removed.extend(removed);
+        self.set.extend(set);
+        self.detached.extend(detached);
+    }
+
+    /// Was the disk added, or, if not, was anything of it set?
+    pub(crate) fn origin_of(&self, name: &str) -> Option<&'static str> {
+        if self.added.iter().any(|added| added.spec.name == name) {
+            return Some("added at run time");
+        }
+        self.set.contains_key(name).then_some("set at run time")
+    }
+
+    pub(crate) fn was_passed(&self, name: &str) -> bool {
+        self.added.iter().any(|added| added.spec.name == name && added.was_passed)
+    }
+
+    /// The configured disks with these changes.
+    pub(crate) fn over(&self, configured: &[DiskConfig]) -> Vec<DiskConfig> {
+        let there = configured.iter().filter(|disk| !self.removed.contains(&disk.spec.name)).cloned().map(|mut disk| {
+            if let Some(Settings { allow, shared }) = self.set.get(&disk.spec.name) {
+                disk.allow = allow.clone().unwrap_or(disk.allow);
+                disk.spec.shared = shared.unwrap_or(disk.spec.shared);
+            }
+            disk.vhost_user.retain(|path| !self.detached.contains(path));
+            disk
+        });
+        let added = self.added.iter().map(|AddedDisk { spec, allow, .. }| DiskConfig {
+            spec: spec.clone(),
+            allow: allow.clone(),
+            vhost_user: Vec::new(),
+        });
+        there.chain(added).collect()
+    }
+
+    /// The same changes over another configuration. A disk that was added and is configured now is a configured one.
+    ///
+    /// # Errors
+    /// A disk was added, and another one of that name is configured.
+    pub(crate) fn rebased(&self, configured: &[DiskConfig]) -> Result<Self, String> {
+        let mut rebased = self.clone();
+        rebased.removed.retain(|name| find(configured, name).is_some());
+        rebased.set.retain(|name, _| find(configured, name).is_some());
+        rebased.detached.retain(|path| configured.iter().any(|disk| disk.vhost_user.contains(path)));
+        for added in &self.added {
+            let name = &added.spec.name;
+            let Some(disk) = find(configured, name) else { continue };
+            if is_same(&disk.spec, &added.spec) {
+                rebased.added.retain(|other| other.spec.name != *name);
+                rebased.removed.remove(name);
+            } else if !rebased.removed.contains(name) {
+                return Err(format!(
+                    "disk '{name}' is in the configuration as {} and was added at run time as {}; remove that (fipsee disk remove {name}), \
+                     or give the configured one another name",
+                    disk_text::text_of(&disk.spec).0,
+                    disk_text::text_of(&added.spec).0
+                ));
+            }
+        }
+        Ok(rebased)
+    }
+}
+
+fn find<'a>(disks: &'a [DiskConfig], name: &str) -> Option<&'a DiskConfig> {
+    disks.iter().find(|disk| disk.spec.name == name)
+}
+
+/// The same disk, apart from what can be set.
+pub(crate) fn is_same(one: &DiskSpec, other: &DiskSpec) -> bool {
+    *one == DiskSpec { shared: one.shared, ..other.clone() }
+}
+
+/// As `NAME=KIND:ARGS` and, if need be, a path.
+mod spec_as_text {
+    use serde::{Deserializer, Serializer, de};
+
+    use super::{Deserialize, DiskSpec, PathBuf, Serialize, disk_text};
+
+    pub(super) fn serialize<S: Serializer>(spec: &DiskSpec, serializer: S) -> Result<S::Ok, S::Error> {
+        disk_text::text_of(spec).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DiskSpec, D::Error> {
+        let (text, path) = <(String, Option<PathBuf>)>::deserialize(deserializer)?;
+        disk_text::parse(&text, path.as_deref()).map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disks(specs: &[&str]) -> Vec<DiskConfig> {
+        let disk = |text: &&str| DiskConfig {
+            spec: DiskSpec::parse(text).expect(text),
+            allow: AllowList::default(),
+            vhost_user: vec![PathBuf::from(format!("/run/{}", &text[..1]))],
+        };
+        specs.iter().map(disk).collect()
+    }
+
+    fn names(disks: &[DiskConfig]) -> Vec<String> {
+        disks.iter().map(|disk| disk.spec.to_string()).collect()
+    }
+
+    #[test]
+    fn changes_are_laid_over_a_configuration_and_move_to_the_next() {
+        let configured = disks(&["a=null:1M", "b=null:2M"]);
+        let mut overlay = Overlay::default();
+        overlay.add(&disks(&["c=null:3M"])[0], true);
+        overlay.remove("a", &configured);
+        overlay.set("b", None, Some(true));
+        overlay.set("c", Some(AllowList { everyone: true, ..AllowList::default() }), None);
+        overlay.detach(Path::new("/run/b"), &configured);
+        let over = overlay.over(&configured);
+        assert_eq!(names(&over), ["b=null:2097152,shared", "c=null:3145728"]);
+        assert!(over[0].vhost_user.is_empty() && over[1].allow.everyone && overlay.was_passed("c"));
+        let wire: Vec<String> = overlay.pieces().iter().map(|piece| serde_json::to_string(piece).expect("JSON")).collect();
+        let mut overlay = Overlay::default();
+        wire.iter().for_each(|piece| overlay.extend(serde_json::from_str(piece).expect("the same")));
+        assert_eq!(names(&overlay.over(&configured)), names(&over));
+        // The configured disk a may change while it is removed; b is gone, and with it what was set.
+        let rebased = overlay.rebased(&disks(&["a=null:9M", "d=null:4M"])).expect("no conflict");
+        assert_eq!(names(&rebased.over(&disks(&["a=null:9M", "b=null:2M"]))), ["b=null:2097152", "c=null:3145728"]);
+        // The same disk is configured now.
+        let next = disks(&["c=null:3M"]);
+        let rebased = overlay.rebased(&next).expect("the same disk");
+        assert_eq!((names(&rebased.over(&next)), rebased.origin_of("c")), (vec!["c=null:3145728".to_owned()], None));
+        let text = overlay.rebased(&disks(&["c=null:4M"])).expect_err("another disk");
+        assert!(text.contains("c=null:4194304") && text.contains("fipsee disk remove c"), "{text}");
+    }
+
+    #[test]
+    fn a_removed_disk_may_be_added_as_another_one() {
+        let configured = disks(&["a=null:1M"]);
+        let mut overlay = Overlay::default();
+        overlay.remove("a", &configured);
+        overlay.add(&disks(&["a=null:2M"])[0], false);
+        assert_eq!(names(&overlay.rebased(&configured).expect("hidden").over(&configured)), ["a=null:2097152"]);
+        let next = disks(&["a=null:2M"]);
+        assert_eq!(overlay.rebased(&next).expect("the same").origin_of("a"), None);
+    }
+}
