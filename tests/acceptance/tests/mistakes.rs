@@ -217,7 +217,7 @@ impl Place<'_> {
         let script = format!(
             "cat > /run/entry <<'@@END'\n{}\nafter() {{ {}\n:; }}\n\
              trap 'code=$?; trap - EXIT; set +eu; echo; echo \"@@ code $code\"; after > /dev/null 2>&1' EXIT\n\
-             cd ~/work; exec 2>&1; set -e\n{}\nset +e; echo '@@ begin'\n{body}\n@@END\n\
+             cd ~/place; exec 2>&1; set -e\n{}\nset +e; echo '@@ begin'\n{body}\n@@END\n\
              runuser -u {user} -- timeout --kill-after=2 20 bash /run/entry > /run/entry.out || true\n\
              cat /run/entry.out; echo '@@ state'\n{}",
             self.table.helpers, setup.after, setup.before, self.table.state,
@@ -235,7 +235,7 @@ impl Place<'_> {
 
     /// What is there that was not, and the reverse; `leaves` may, must and is removed.
     fn compare(&mut self, user: &str, leaves: &[String], mut now: State) -> Vec<String> {
-        let folder = format!("/srv/{user}/work");
+        let folder = format!("/srv/{user}/place");
         let allowed: Vec<String> = leaves.iter().map(|name| format!("file {folder}/{name}")).collect();
         let deadline = Instant::now() + SETTLE;
         let difference = loop {
@@ -257,7 +257,7 @@ impl Place<'_> {
             let processes = left.collect::<Vec<_>>().join(" ");
             let _ = self
                 .root
-                .run(&format!("kill -9 {processes} || true; umount --quiet /srv/*/work/* || true; rm -rf /srv/*/work/*"));
+                .run(&format!("kill -9 {processes} || true; umount --quiet /srv/*/place/* || true; rm -rf /srv/*/place/*"));
         }
         if !difference.is_empty() {
             self.state = state(self.root, self.table);
