@@ -12,6 +12,7 @@ use fipsee_ring::seqpacket::socket_address;
 use serde_json::{Value, json};
 
 use crate::error::Error;
+use crate::no_daemon;
 
 /// The daemon answers in microseconds unless another request keeps it busy.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -55,7 +56,6 @@ pub(crate) fn exchange(
 ) -> Result<Result<Value, Refusal>, NoAnswer> {
     let path = admin_path(socket);
     let shown = path.display().to_string();
-    let other = |error: &io::Error| NoAnswer::Other(Error::io(format_args!("talk to the daemon at {shown}"), error));
     let stream = connect(socket, &path)?;
     let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
     let talk = || -> io::Result<String> {
@@ -63,18 +63,12 @@ pub(crate) fn exchange(
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         send(&stream, format!("{request}\n").as_bytes(), file)?;
         let mut line = String::new();
-        BufReader::new(&stream).read_line(&mut line)?;
-        Ok(line)
-    };
-    let line = talk().map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            NoAnswer::Other(format!("the daemon at {shown} did not answer in time; is it stopped or overloaded?").into())
+        match BufReader::new(&stream).read_line(&mut line)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(line),
         }
-        _ => other(&error),
-    })?;
-    if line.is_empty() {
-        return Err(NoAnswer::Other(format!("the daemon at {shown} ended before it answered; repeat the command").into()));
-    }
+    };
+    let line = talk().map_err(|error| NoAnswer::Other(no_daemon::no_answer(socket, &error)))?;
     let mut answer: Value = serde_json::from_str(&line).map_err(|error| {
         let text =
             format!("the daemon at {shown} did not answer in JSON ({error}); is {} another program's socket?", socket.display());
@@ -104,8 +98,7 @@ fn connect(socket: &Path, path: &Path) -> Result<UnixStream, NoAnswer> {
     UnixStream::connect(path).map_err(|source| {
         let denied = source.kind() == io::ErrorKind::PermissionDenied;
         if denied {
-            let text = format!("no permission to open {}; use the daemon's user or root for this command", path.display());
-            return NoAnswer::NoPermission(text.into());
+            return NoAnswer::NoPermission(no_daemon::no_permission(path));
         }
         // Without a daemon, the client socket is the one that the user knows.
         let missing = if socket.exists() { path.to_owned() } else { socket.to_owned() };

@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_parser = parse_count::<u16>, default_value = "1")]
     queues: u16,
     /// How long to run; Ctrl-C ends it early and prints what was measured.
-    #[arg(long, value_parser = parse_seconds, default_value = "3")]
+    #[arg(long, value_parser = units::parse_seconds, default_value = "3")]
     seconds: Duration,
     /// How to wait for completions: adaptive, sleep, or never sleep and pause, spin, yield, umwait, tpause, monitorx
     /// between two looks.
@@ -71,24 +71,19 @@ fn parse_block_size(text: &str) -> Result<u64, String> {
     }
 }
 
-fn parse_count<T: FromStr<Err: ToString> + Default + PartialEq>(text: &str) -> Result<T, String> {
+fn parse_count<T: FromStr + Default + PartialEq>(text: &str) -> Result<T, String> {
     match text.parse() {
         Ok(count) if count == T::default() => Err("with none there is no load; write 1 or more".to_owned()),
         Ok(count) => Ok(count),
-        Err(error) => Err(format!("{}; write a whole number, 1 or more", error.to_string())),
+        Err(_) => Err(format!("write a whole number from 1 to {}", u128::MAX >> (128 - 8 * size_of::<T>()))),
     }
-}
-
-fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds < 1e6);
-    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    duration.ok_or_else(|| "write a number of seconds above 0, for example 0.5 or 10".to_owned())
 }
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
     if arguments.verify && !arguments.rw.writes() {
         return Err("--verify needs a load that writes; use --rw randwrite, write or randrw".into());
     }
+    arguments.cpus.iter().try_for_each(CpuChoice::check)?;
     let default = if arguments.queues == 1 { CpuChoice::Auto } else { CpuChoice::List(Vec::new()) };
     let settings = Settings {
         socket: socket.to_owned(),

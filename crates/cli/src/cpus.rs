@@ -32,6 +32,21 @@ impl FromStr for CpuChoice {
 }
 
 impl CpuChoice {
+    /// Check that this process may run on the CPUs of a list.
+    ///
+    /// # Errors
+    /// The CPU that it may not run on, and those that it may.
+    pub fn check(&self) -> Result<(), String> {
+        let Self::List(list) = self else { return Ok(()) };
+        let usable = Machine::this().usable;
+        match list.iter().find(|cpu| !usable.contains(cpu)) {
+            Some(cpu) => {
+                Err(format!("CPU {cpu} is not one that this process may use; choose from {}", cpu_list::format(&usable)))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// A CPU for the thread of each queue, given the CPUs of their workers.
     #[must_use]
     pub fn for_queues(&self, worker_cpus: &[Option<usize>]) -> Vec<Option<usize>> {

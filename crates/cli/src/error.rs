@@ -2,9 +2,12 @@
 
 use std::fmt;
 use std::io;
+use std::path::Path;
 
 use fipsee_block::client;
 use rustix::io::Errno;
+
+use crate::no_daemon;
 
 /// One line that ends with what to do; `main` puts `error: ` before it.
 #[derive(Debug)]
@@ -31,6 +34,15 @@ impl Error {
     /// An operation of the system failed: `what` completes "cannot ...".
     pub(crate) fn io(what: impl fmt::Display, error: &io::Error) -> Self {
         format!("cannot {what}: {error}; {}", advice(error)).into()
+    }
+
+    /// Likewise for a file to be made or written at `path`: it may be its folder that is missing.
+    pub(crate) fn io_at(what: impl fmt::Display, path: &Path, error: &io::Error) -> Self {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists());
+        match folder.filter(|_| error.kind() == io::ErrorKind::NotFound) {
+            Some(folder) => format!("the folder {} does not exist; create it, or name a file elsewhere", folder.display()).into(),
+            None => Self::io(format_args!("{what} {}", path.display()), error),
+        }
     }
 
     /// The same error with the place where it happened before it.
@@ -74,6 +86,6 @@ impl From<&str> for Error {
 
 impl From<client::Error> for Error {
     fn from(error: client::Error) -> Self {
-        error.to_string().into()
+        no_daemon::cannot_connect(&error)
     }
 }

@@ -1,5 +1,7 @@
 //! The load generator: keeps queues full and measures, for `fipsee bench`, the demo and the benchmark suite.
 
+mod share;
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
@@ -176,7 +178,7 @@ pub fn run_until(settings: &Settings, is_asked_to_end: &dyn Fn() -> bool) -> Res
     let (disk, queues) = claim::attach(&settings.socket, &options, &|note| eprintln!("note: {note}"))?;
     let (queue_count, most) = (queues.len(), usize::try_from(settings.depth).unwrap_or(usize::MAX));
     let depth = queues.iter().map(Queue::depth).fold(most, usize::min);
-    let parts = divide(settings, &disk, queue_count, depth as u64)?;
+    let parts = share::divide(settings, &disk.info(), queue_count as u64, depth as u64)?;
     let buffers = allocate(settings, &disk, queue_count, depth as u64)?;
     let shared = Arc::new(Shared {
         stop: AtomicBool::new(false),
@@ -247,43 +249,6 @@ fn watch<T>(
         (last_count, last_time) = (count, now);
     }
     intervals
-}
-
-/// Give each queue blocks of its own, so that it must read what it wrote.
-fn divide(settings: &Settings, disk: &Disk, queues: usize, depth: u64) -> Result<Vec<Blocks>, LoadError> {
-    let info = disk.info();
-    let (start_bytes, mut length_bytes) = settings.range_bytes;
-    if length_bytes == 0 {
-        length_bytes = info.size_bytes().saturating_sub(start_bytes);
-    }
-    let wrong = |text: String| Err(LoadError::Settings(text));
-    if settings.block_bytes == 0 || !settings.block_bytes.is_multiple_of(u64::from(info.block_bytes)) {
-        return wrong(format!(
-            "--bs {} is no multiple of the disk's logical block size {}",
-            settings.block_bytes, info.block_bytes
-        ));
-    }
-    if settings.block_bytes > u64::from(info.max_transfer_bytes) {
-        return wrong(format!(
-            "--bs {} is more than the disk's longest request, {}",
-            settings.block_bytes, info.max_transfer_bytes
-        ));
-    }
-    if start_bytes.saturating_add(length_bytes) > info.size_bytes() || !start_bytes.is_multiple_of(settings.block_bytes) {
-        return wrong(format!(
-            "the range is not on the disk of {} bytes, or does not start at a multiple of --bs",
-            info.size_bytes()
-        ));
-    }
-    let per_queue = length_bytes / settings.block_bytes / queues as u64;
-    if per_queue < depth {
-        let needed = depth * queues as u64 * settings.block_bytes;
-        return wrong(format!("the range is too small: {queues} queues of depth {depth} need {needed} bytes"));
-    }
-    let first = start_bytes / settings.block_bytes;
-    Ok((0..queues as u64)
-        .map(|queue| Blocks::new(first + queue * per_queue, per_queue, settings.block_bytes, settings.verify))
-        .collect())
 }
 
 fn allocate(settings: &Settings, disk: &Disk, queues: usize, depth: u64) -> Result<Vec<Vec<Buffer>>, Error> {

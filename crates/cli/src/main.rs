@@ -19,6 +19,7 @@ mod interrupt;
 mod ls;
 mod mount;
 mod names;
+mod no_daemon;
 mod output;
 mod ping;
 mod process;
@@ -34,8 +35,10 @@ mod wait;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use fipsee_block::client::default_socket_path;
+use fipsee_block::disk::spec::parse_size;
 
 use crate::error::Error;
 
@@ -106,7 +109,7 @@ enum Command {
 
 fn main() -> ExitCode {
     completion::answer();
-    let cli = Cli::parse();
+    let cli = read_command_line();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -116,11 +119,39 @@ fn main() -> ExitCode {
     }
 }
 
+fn read_command_line() -> Cli {
+    let mut command = numbers_may_be_negative(Cli::command());
+    let matches = command.try_get_matches_from_mut(std::env::args_os()).unwrap_or_else(|error| refuse(&error));
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
+}
+
+/// A negative size looks like options.
+fn refuse(error: &clap::Error) -> ! {
+    let is_size = |word: &String| word.strip_prefix('-').is_some_and(|size| parse_size(size).is_ok());
+    let size = std::env::args_os().skip(1).filter_map(|word| word.into_string().ok()).find(is_size);
+    match size.filter(|_| error.kind() == ErrorKind::UnknownArgument) {
+        Some(size) => eprintln!("error: '{size}' is negative; write a size without a sign"),
+        None => error.exit(),
+    }
+    std::process::exit(2)
+}
+
+/// A negative number is a value, whose error says what the option takes, and not an unknown option.
+fn numbers_may_be_negative(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|argument| {
+        let takes_values = argument.get_action().takes_values();
+        argument.allow_negative_numbers(takes_values)
+    });
+    command.mut_subcommands(numbers_may_be_negative)
+}
+
 fn run(cli: Cli) -> Result<(), Error> {
+    cli.connect.iter().try_for_each(|path| no_daemon::check_socket(path))?;
+    let is_named = cli.connect.is_some() || std::env::var_os("FIPSEE_SOCKET").is_some();
     let socket = cli.connect.clone().unwrap_or_else(default_socket_path);
     match cli.command {
         Command::Demo(arguments) => demo::run(&arguments),
-        Command::Doctor(arguments) => doctor::run(&socket, &arguments),
+        Command::Doctor(arguments) => doctor::run(&socket, is_named, &arguments),
         Command::Ls(arguments) => ls::run(&socket, &arguments),
         Command::Info(arguments) => info::run(&socket, &arguments),
         Command::Stat(arguments) => stat::run(&socket, &arguments),

@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn ids_have_names_if_the_file_has_them() {
-        let table = "root:x:0:0:root:/root:/bin/sh\n\nbroken\nalice:x:1000:1000::/home/alice:/bin/sh\n";
+        let table = "root:x:0:0:root:/root:/bin/sh\n\nbroken\nalice:x:1000:1000::/srv/alice:/bin/sh\n";
         let ids = [json!(1000), json!(7), json!(0)];
         assert_eq!(render(&ids, table), "alice (1000), 7, root (0)");
         assert_eq!(render(&ids, ""), "1000, 7, 0");

@@ -1,4 +1,7 @@
 //! Numbers for people, the same in all output: bytes in powers of 1024, as in the progress bar; counts in powers of 1000; times.
+//! And times from people.
+
+use std::time::Duration;
 
 use unit_prefix::NumberPrefix;
 
@@ -60,6 +63,18 @@ pub(crate) fn per_second(count: u64, seconds: f64) -> f64 {
 /// Counters stay far below 2^53, where the conversion is exact.
 pub(crate) const fn to_f64(value: u64) -> f64 {
     value as f64
+}
+
+/// The value of an option: a time.
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds < 1e6);
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| "write a number of seconds above 0, for example 0.5 or 10".to_owned())
+}
+
+/// The value of an option: a time that may be 0.
+pub(crate) fn parse_whole_seconds(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "write a whole number of seconds, for example 10".to_owned())
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ enum Fault {
     NewFaulty(usize),
 }
 
-/// The packets of the clients and virtual machines that are handed over: each is followed by its memories and records.
+/// The packets of the clients and virtual machines that are handed over: each is followed by its memories and records; and others.
 fn draw_given(rng: &mut Rng) -> Vec<PacketKind> {
     let mut given = Vec::new();
     for client in 0..rng.below(4) as u64 {
@@ -368,9 +368,11 @@ impl World {
                 self.taking.received(received.unwrap_or(Err(LineError::TimedOut)))
             }
             TakingStep::Take => {
-                let of_client =
-                    |kind: &PacketKind| matches!(kind, PacketKind::Client { .. } | PacketKind::Memory(_) | PacketKind::Record(_));
-                self.taken.extend(self.last.take().filter(of_client));
+                let is_given = |kind: &PacketKind| {
+                    use PacketKind::{Client, Late, Memory, Record};
+                    matches!(kind, Client { .. } | Memory(_) | Record(_) | Late)
+                };
+                self.taken.extend(self.last.take().filter(is_given));
                 self.taking.done(self.new.done())
             }
             TakingStep::Send(answer, _) => self.answer(answer),

@@ -23,7 +23,7 @@ mod target;
 mod window;
 
 use job::Step;
-pub use lock::lock_to_overwrite;
+pub use lock::{lock_to_copy, lock_to_overwrite};
 use open::{NewFile, Source};
 use target::Target;
 

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use fipsee_block::disk::file::lock_to_overwrite;
+use fipsee_block::disk::file::{lock_to_copy, lock_to_overwrite};
 use rustix::fs::OFlags;
 
 use super::sink::Sink;
@@ -27,7 +27,7 @@ pub(super) struct FileSource {
     data_until_bytes: u64,
 }
 
-/// Open a file, a block device, or a stream that can be read only once.
+/// Open a file, a block device, or a stream that can be read only once. A file that another program writes is no copy of anything.
 pub(super) fn open_source(path: &Path, manner: &Manner) -> Result<Source, Error> {
     let shown = path.display().to_string();
     let cannot = |error: std::io::Error| Error::io(format_args!("read {shown}"), &error);
@@ -39,6 +39,7 @@ pub(super) fn open_source(path: &Path, manner: &Manner) -> Result<Source, Error>
     if !kind.is_file() && !kind.is_block_device() {
         return Ok(Source::Stream(Stream::new(file, shown, manner)));
     }
+    lock_to_copy(path, &file).map_err(|text| format!("{text}, or copy what it serves"))?;
     let size_bytes = file.seek(SeekFrom::End(0)).map_err(cannot)?;
     Ok(Source::File(FileSource {
         file,
@@ -136,7 +137,7 @@ impl FileSink {
         };
         let mut file = open.open(path).map_err(|error| match error.kind() {
             ErrorKind::ResourceBusy => format!("{shown} is mounted or otherwise in use; unmount it, or choose another").into(),
-            _ => cannot(error),
+            _ => Error::io_at("write", path, &error),
         })?;
         let opened = file.metadata().map_err(cannot)?.file_type();
         if opened.is_file() || opened.is_block_device() {

@@ -59,7 +59,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = parse_request_bytes)]
     block_size: Option<usize>,
     /// When the daemon goes away, wait so long for it to come back [default: fail at once]
-    #[arg(long, value_name = "SECONDS", default_value = "0", hide_default_value = true)]
+    #[arg(long, value_name = "SECONDS", default_value = "0", hide_default_value = true, value_parser = units::parse_whole_seconds)]
     reconnect: u64,
     /// Write even while another client may, or is the disk's sole writer
     #[arg(long)]
@@ -131,15 +131,19 @@ fn copy_and_verify(
     let mut sink = sink::open(to, manner, from, source.size_bytes())?;
     show(&manner.bar, arguments, source.size_bytes());
     let digests = (arguments.verify && !source.can_be_read_again()).then(|| Digests::new(manner.request_bytes));
-    let copied = copy(&mut source, sink.as_mut(), digests, manner, progress)?;
+    let copied = copy(&mut source, sink.as_mut(), digests, manner, progress).map_err(|error| {
+        progress.look_at(sink.as_ref());
+        progress.add_to(error, to)
+    })?;
     if let Some(signal) = manner.interrupt.signal().filter(|_| !copied.is_whole) {
-        sink.make_durable(copied.total_bytes).map_err(|error| Error::at("interrupted", error))?;
+        let durable = sink.make_durable(copied.total_bytes);
+        durable.map_err(|error| progress.add_to(Error::at("interrupted", error), to))?;
         return Err(Error::interrupted(
             signal,
             format_args!("{}; repeat the command for all of it", sink.remains(copied.total_bytes)),
         ));
     }
-    sink.finish(copied.total_bytes)?;
+    sink.finish(copied.total_bytes).map_err(|error| progress.add_to(error, to))?;
     progress.is_flushed.store(true, Ordering::Relaxed);
     drop(source);
     let elapsed = started.elapsed();
@@ -179,6 +183,9 @@ fn show(bar: &ProgressBar, arguments: &Arguments, size_bytes: Option<u64>) {
 /// What the destination has, for the last words of a process that a second signal ends.
 #[derive(Default)]
 struct Progress {
+    /// Given to it.
+    handed_bytes: AtomicU64,
+    /// Written for certain.
     complete_bytes: AtomicU64,
     is_flushed: AtomicBool,
 }
@@ -200,6 +207,23 @@ impl Progress {
             }
         };
         Interrupt::watch(move || at_first.suspend(note), last_words)
+    }
+
+    /// See how much of what it was given the destination has.
+    fn look_at(&self, sink: &dyn Sink) {
+        let complete_bytes = sink.complete_bytes(self.handed_bytes.load(Ordering::Relaxed));
+        self.complete_bytes.store(complete_bytes, Ordering::Relaxed);
+    }
+
+    /// The error of a copy that ended early, and what it has left in the destination.
+    fn add_to(&self, error: Error, destination: &Endpoint) -> Error {
+        match self.complete_bytes.load(Ordering::Relaxed) {
+            bytes if bytes > 0 && *destination != Endpoint::Standard => {
+                let bytes = units::exact_bytes(bytes);
+                format!("{error}; at least the first {bytes} were written to {destination}, not flushed").into()
+            }
+            _ => error,
+        }
     }
 }
 
@@ -232,10 +256,11 @@ fn copy(
         };
         offset_bytes += length_bytes;
         manner.bar.set_position(offset_bytes);
-        progress.complete_bytes.store(sink.complete_bytes(offset_bytes), Ordering::Relaxed);
+        progress.handed_bytes.store(offset_bytes, Ordering::Relaxed);
+        progress.look_at(sink);
     }
     sink.settle()?;
-    progress.complete_bytes.store(offset_bytes, Ordering::Relaxed);
+    progress.look_at(sink);
     let is_whole = source.size_bytes().map_or_else(|| !is_interrupted(), |size_bytes| offset_bytes == size_bytes);
     Ok(Copied { total_bytes: offset_bytes, zero_bytes, digests, is_whole })
 }

@@ -181,10 +181,11 @@ impl Session {
     fn settle(&mut self, completion: Completion) -> Result<(), Error> {
         let lane = usize::try_from(completion.token).ok().and_then(|index| self.lanes.get_mut(index));
         let lane = lane.ok_or("a completion names no known request; report this")?;
-        lane.state = if lane.work == Work::Read { State::Arrived } else { State::Idle };
         if completion.status == Status::Ok {
+            lane.state = if lane.work == Work::Read { State::Arrived } else { State::Idle };
             return Ok(());
         }
+        // Busy for ever: what it was to write is not written.
         let (verb, offset_bytes, length_bytes) = (lane.work.verb(), lane.offset_bytes, lane.length_bytes);
         let place = format!("disk '{}', {verb} {length_bytes} bytes at offset {offset_bytes}", self.name);
         Err(Error::at(place, completion.status.text()))
@@ -193,7 +194,7 @@ impl Session {
     fn come_back(&mut self) -> Result<(), Error> {
         let (name, manner) = (&self.name, &self.manner);
         if manner.reconnect.is_zero() {
-            let text = "the daemon closed the connection or died, the copy is incomplete; repeat it when the daemon is back, or use --reconnect SECONDS";
+            let text = "the daemon closed the connection or died; repeat the copy when it is back, or use --reconnect SECONDS";
             return Err(Error::at(format_args!("disk '{name}'"), text));
         }
         let policy = ReconnectPolicy { give_up_after: manner.reconnect, ..ReconnectPolicy::default() };
@@ -208,6 +209,6 @@ impl Session {
             }
         };
         let back = self.disk.reconnect(&mut self.queues, &policy, &mut report);
-        back.map_err(|error| Error::at(format_args!("disk '{name}' did not come back, the copy is incomplete"), error))
+        back.map_err(|error| Error::at(format_args!("disk '{name}' did not come back"), error))
     }
 }

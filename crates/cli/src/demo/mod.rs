@@ -33,8 +33,8 @@ const DEPTH: u32 = 64;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Time of each of the twelve measurements, in seconds
-    #[arg(long, default_value = "0.4", hide = true)]
-    seconds: f64,
+    #[arg(long, default_value = "0.4", hide = true, value_parser = units::parse_seconds)]
+    seconds: Duration,
 }
 
 /// One line of the table.
@@ -80,7 +80,7 @@ fn memory_disk() -> Result<MemoryDisk, String> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    let duration = Duration::try_from_secs_f64(arguments.seconds).map_err(|error| format!("--seconds: {error}; give some"))?;
+    let duration = arguments.seconds;
     // Measured once, while nothing else runs.
     let _ = clock::ticks_per_second();
     let daemon = Daemon::start()?;

@@ -17,11 +17,12 @@ const DAEMON: &str = "Daemon";
 const CONFIGURATION: &str = "Configuration";
 const THIS_USER: &str = "A daemon started here";
 
-pub(super) fn look(root: Root<'_>, socket: &Path) -> Vec<Finding> {
+pub(super) fn look(root: Root<'_>, socket: &Path, is_named: bool) -> Vec<Finding> {
     let shown = socket.display();
     let Ok(connection) = Seqpacket::connect(socket) else {
         let found = format!("none at {shown}");
-        let mut findings = vec![Finding::new(DAEMON, "running", State::Ok, found, "")];
+        let advice = "start fipseed, or name the socket at which it listens";
+        let mut findings = vec![Finding::when(DAEMON, "running", !is_named, State::Fail, found, advice)];
         findings.extend(limits::look(THIS_USER, root, "self"));
         findings.push(kernel_rings());
         return findings;

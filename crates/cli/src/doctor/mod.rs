@@ -111,7 +111,8 @@ impl Root<'_> {
     }
 }
 
-pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
+/// `is_named`: the user named the socket, so a daemon must be there.
+pub(crate) fn run(socket: &Path, is_named: bool, arguments: &Arguments) -> Result<(), Error> {
     let root = Root(arguments.root.as_deref().unwrap_or(Path::new("/")));
     let mut findings = Vec::new();
     // Another machine's files do not identify its CPU.
@@ -121,7 +122,7 @@ pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
     findings.extend(machine::look(root));
     findings.extend(kernel::look(root));
     if arguments.root.is_none() {
-        findings.extend(daemon::look(root, socket));
+        findings.extend(daemon::look(root, socket, is_named));
         if let Some(file) = &arguments.config {
             findings.extend(daemon::look_at_configuration(file));
         }

@@ -19,6 +19,7 @@ use std::time::Duration;
 use fipsee::cpus::CpuChoice;
 
 use crate::error::Error;
+use crate::units;
 
 /// Most threads: a daemon's default limit.
 const MAX_THREADS: u16 = 16;
@@ -60,7 +61,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value = "none")]
     cache: Cache,
     /// When the daemon goes away, wait so long for it to come back before reads and writes fail (EIO)
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = units::parse_whole_seconds)]
     reconnect: u64,
     /// Return once the disk is mounted; later messages go to the system's log
     #[arg(long)]
@@ -74,5 +75,6 @@ impl Arguments {
 }
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
+    arguments.cpus.check()?;
     if arguments.background && !background::is_second() { background::start() } else { session::run(socket, arguments) }
 }

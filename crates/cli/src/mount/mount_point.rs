@@ -82,7 +82,7 @@ fn open_or_make(file: &Path) -> Result<Option<(File, bool)>, Error> {
                 Ok(made) => Ok(Some((made, true))),
                 // A dangling symbolic link exists, too, and stays.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists && !file.is_symlink() => Ok(None),
-                Err(error) => Err(Error::io(format_args!("create {}", file.display()), &error)),
+                Err(error) => Err(Error::io_at("create", file, &error)),
             }
         }
         Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => {

@@ -182,14 +182,24 @@ fn serve(
     let outcome = running.join().unwrap_or_else(|_| Err(io::Error::other("a thread that served the file panicked")));
     let _ = compound_thread.join();
     if !read_only && let Err(errno) = threads.compound().flush() {
-        let error = io::Error::from_raw_os_error(errno.into());
-        return Err(Error::io(format_args!("flush disk '{}' at the end", arguments.disk), &error));
+        return Err(not_flushed(&arguments.disk, threads, errno.into()));
     }
     match outcome {
         // The kernel reports this, too, when the last user closes the file during the final read. An abort leaves the mount.
         Err(error) if Errno::from_io_error(&error) == Some(Errno::CONNABORTED) && !place.is_mounted() => Ok(()),
         outcome => outcome.map_err(|error| Error::io(format_args!("serve {}", place.path().display()), &error)),
     }
+}
+
+/// The disk could not be flushed at the end.
+fn not_flushed(disk: &str, threads: &Threads, errno: i32) -> Error {
+    if threads.lanes.iter().any(|lane| lane.lock().channel.is_none()) {
+        let text = format!(
+            "the daemon of disk '{disk}' is gone: what was written and not flushed before may be lost; start fipseed and check the disk"
+        );
+        return text.into();
+    }
+    Error::io(format_args!("flush disk '{disk}' at the end"), &io::Error::from_raw_os_error(errno))
 }
 
 /// Unmount a file that cannot be served.

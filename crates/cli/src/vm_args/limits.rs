@@ -42,10 +42,14 @@ fn max_queues(daemon: &Path) -> Result<u16, client::Error> {
     }
 }
 
-/// Not every hypervisor has the option.
-pub(super) fn check_queue_size(arguments: &Arguments) -> Result<(), Error> {
+/// Not every hypervisor has the options.
+pub(super) fn check_options(arguments: &Arguments) -> Result<(), Error> {
     if arguments.queue_size.is_some() && matches!(arguments.vmm, Vmm::Crosvm | Vmm::Firecracker) {
         return Err("this hypervisor chooses the size of queues itself; leave --queue-size out".into());
     }
-    Ok(())
+    match arguments.vmm {
+        Vmm::Firecracker if arguments.queues > 1 => Err("Firecracker has one queue for a disk; leave --queues out".into()),
+        Vmm::Crosvm if arguments.queues > 1 => Err("crosvm chooses the number of queues itself; leave --queues out".into()),
+        _ => Ok(()),
+    }
 }

@@ -77,7 +77,7 @@ fn parse_memory(text: &str) -> Result<u64, String> {
 }
 
 pub(crate) fn run(daemon: &Path, arguments: &Arguments) -> Result<(), Error> {
-    limits::check_queue_size(arguments)?;
+    limits::check_options(arguments)?;
     let devices = devices(daemon, arguments)?;
     let (text, mut json) = match arguments.vmm {
         Vmm::Firecracker => {

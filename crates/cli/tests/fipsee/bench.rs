@@ -46,19 +46,34 @@ fn a_load_is_named_as_its_option() {
 }
 
 #[test]
-fn nothing_of_something_is_refused_in_a_sentence() {
-    let daemon = serve(&["n=null:1M"]);
-    for (option, sentence) in [
-        ("--depth=0", "with none there is no load; write 1 or more"),
-        ("--queues=0", "with none there is no load; write 1 or more"),
-        ("--queues=70000", "write a whole number, 1 or more"),
-        ("--bs=0", "requests of 0 bytes move nothing"),
-        ("--seconds=0", "write a number of seconds above 0"),
+fn what_cannot_run_is_refused_in_a_sentence() {
+    let daemon = serve(&["n=null:1M", "r=memory:1M,ro"]);
+    for (arguments, code, sentence) in [
+        ("n --depth=0", 2, "with none there is no load; write 1 or more"),
+        ("n --queues=0", 2, "with none there is no load; write 1 or more"),
+        ("n --queues=70000", 2, "write a whole number from 1 to 65535"),
+        ("n --depth -1", 2, "write a whole number from 1 to 4294967295"),
+        ("n --bs=0", 2, "requests of 0 bytes move nothing"),
+        ("n --bs -4k", 2, "'-4k' is negative; write a size without a sign"),
+        ("n --seconds=0", 2, "write a number of seconds above 0"),
+        ("n --seconds -3", 2, "write a number of seconds above 0"),
+        ("n --seconds abc", 2, "write a number of seconds above 0"),
+        ("n --bs 100", 1, "is no multiple of the 512 bytes of a block of disk 'n'; use --bs 512"),
+        ("n --bs 1000", 1, "use --bs 512 or 1K"),
+        ("n --bs 1G", 1, "--bs 1G is longer than the longest request of disk 'n'; use --bs 16M at most"),
+        ("n --offset 1T", 1, "--offset 1T is not on disk 'n', which has 1M"),
+        ("n --offset 5000", 1, "--offset 5000 is no multiple of --bs 4K; use --offset 4K or 8K"),
+        ("n --offset 512K --range 1T", 1, "--range 1T goes beyond the end of disk 'n'; use --range 512K at most"),
+        ("n --bs 32K", 1, "1 x 64 requests (--queues, --depth) of 32K do not fit into 1M; use --depth 32 at most"),
+        ("n --bs 512K --queues 4", 1, "use a smaller --bs, or a larger disk"),
+        ("n --cpus 1000", 1, "CPU 1000 is not one that this process may use; choose from "),
+        ("r --rw write", 1, "disk 'r' is exported for reading only; use --rw randread or read, or serve it without ro"),
     ] {
-        let output = daemon.fipsee(&["bench", "n", option]);
+        let words: Vec<&str> = ["bench"].into_iter().chain(arguments.split(' ')).collect();
+        let output = daemon.fipsee(&words);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{option}: {text}");
-        assert!(text.contains(sentence), "{option}: {text}");
+        assert_eq!(output.status.code(), Some(code), "{arguments}: {text}");
+        assert!(text.contains(sentence), "{arguments}: {text}");
     }
 }
 

@@ -1,13 +1,13 @@
 //! `fipsee cp` between files, streams and disks of a real daemon.
 
 use std::io::Write;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use fipsee_block::client::{AttachOptions, Claim};
-use fipsee_testkit::{Daemon, Guard, TIMEOUT};
+use fipsee_testkit::{Daemon, Guard, TIMEOUT, wait_for};
 
-use crate::program::{Fipsee, assert_error, assert_success, noise, serve, text};
+use crate::program::{FIPSEE, Fipsee, assert_error, assert_success, json, noise, serve, text};
 
 const MIB: usize = 1 << 20;
 
@@ -29,7 +29,7 @@ fn files_of_odd_sizes_come_back_identical() {
 }
 
 #[test]
-fn file_of_a_served_disk_is_not_overwritten() {
+fn file_of_a_served_disk_is_neither_overwritten_nor_read_past_the_daemon() {
     let daemon = serve(&["a=file:{dir}/a.img,size=4M", "b=memory:4M"]);
     let content = noise(4 * MIB, 17);
     daemon.blocking("a").write_at(&content, 0).expect("content");
@@ -38,6 +38,8 @@ fn file_of_a_served_disk_is_not_overwritten() {
         let pid = format!("process {}", daemon.pid());
         let output = daemon.fipsee(&["cp", source, &image]);
         assert_error(&output, &[&image, "in use", &pid, "choose another destination"]);
+        let output = daemon.fipsee(&["cp", &image, source]);
+        assert_error(&output, &[&image, "in use", &pid, "copy what it serves"]);
     }
     let (mut again, back) = (daemon.blocking("a"), &mut vec![0; 4 * MIB]);
     again.read_at(back, 0).expect("content");
@@ -164,8 +166,40 @@ fn every_refusal_says_what_to_do() {
     assert_error(&daemon.fipsee(&["cp", "fip:a", "fip:a"]), &["the same disk", "name two"]);
     assert_error(&daemon.fipsee(&["cp", "fip:a", "-", "--verify"]), &["--verify cannot read standard output back"]);
     assert_error(&daemon.fipsee(&["cp", "fip:a", "/dev/full"]), &["No space left", "make room"]);
+    let folder = text(&daemon.dir.path("folder"));
+    let beyond = format!("{folder}/file");
+    for arguments in [["cp", "fip:a", &beyond], ["mount", "a", &beyond]] {
+        assert_error(&daemon.fipsee(&arguments), &[&format!("the folder {folder} does not exist; create it")]);
+    }
+    assert_error(&daemon.fipsee(&["mount", "a", &missing, "--cpus", "1000"]), &["CPU 1000 is not one", "choose from"]);
+    for (arguments, sentence) in [
+        (&["resize", "a", "-5M"][..], "'-5M' is negative; write a size without a sign"),
+        (&["resize", "a", "--shrnk", "5M"], "a similar argument exists: '--shrink'"),
+        (&["cp", "--block-size", "-4K", &source, "fip:a"], "'-4K' is negative"),
+        (&["cp", "--reconnect", "-1", &source, "fip:a"], "write a whole number of seconds"),
+        (&["mount", "a", &missing, "--threads", "-1"], "-1 is not in 1..=16"),
+    ] {
+        let output = daemon.fipsee(arguments);
+        assert_eq!(output.status.code(), Some(2), "a usage error: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(sentence), "{sentence}: {output:?}");
+    }
     let absent = format!("fip:a@{missing}");
     assert_error(&daemon.fipsee(&["cp", &source, &absent]), &["no daemon at", "start fipseed"]);
+}
+
+#[test]
+fn copy_that_finds_no_room_says_how_much_it_left() {
+    let daemon = serve(&["a=memory:4M"]);
+    let content = noise(4 * MIB, 11);
+    daemon.blocking("a").write_at(&content, 0).expect("content");
+    let copy = daemon.dir.path("copy");
+    // A limit of the process acts as a full file system.
+    let mut command = Command::new("env");
+    command.args(["--ignore-signal=XFSZ", "prlimit", "--fsize=2097152", FIPSEE, "cp", "--block-size=64K", "fip:a"]);
+    let output = command.arg(&copy).arg("--connect").arg(daemon.socket()).output().expect("env runs");
+    let left = format!("at least the first 2 MiB (2097152 bytes) were written to {}, not flushed", text(&copy));
+    assert_error(&output, &["at offset 2097152", "make room", &left]);
+    assert!(std::fs::read(&copy).expect("the copy") == content[..2 * MIB], "as it was said");
 }
 
 /// Start a copy from standard input to disk 'f', write `part` to it, and wait until its first block is on the disk.
@@ -207,6 +241,11 @@ fn a_copy_fails_clearly_when_the_daemon_is_killed() {
     let mut daemon = serve(&["f=file:{dir}/disk,size=8M"]);
     let content = noise(6 * MIB, 6);
     let (mut copy, mut stdin) = begin_copy(&daemon, &["cp", "-", "fip:f"], &content[..2 * MIB]);
+    wait_for("both requests are answered", || {
+        let stat = json(&daemon.fipsee(&["stat", "--json"]));
+        let mut queues = stat["queues"].as_array().expect("a list").iter();
+        queues.any(|queue| queue["writes"].as_u64() == Some(2)).then_some(())
+    });
     daemon.kill_9();
     // The copy may end before it has read everything.
     let _ = stdin.write_all(&content[2 * MIB..]);
@@ -215,4 +254,5 @@ fn a_copy_fails_clearly_when_the_daemon_is_killed() {
     std::io::Read::read_to_string(copy.0.stderr.as_mut().expect("its standard error"), &mut errors).expect("text");
     assert_eq!(copy.0.wait().expect("it ends").code(), Some(1), "{errors}");
     assert!(errors.contains("disk 'f'") && errors.contains("--reconnect SECONDS"), "{errors}");
+    assert!(errors.contains("at least the first 2 MiB (2097152 bytes) were written to fip:f, not flushed"), "{errors}");
 }

@@ -1,5 +1,8 @@
 //! `fipsee ls`, `info`, `stat`, `resize`, `attach`, `detach` and `vm-args` against a real daemon.
 
+use std::os::unix::net::UnixListener;
+use std::process::Command;
+
 use fipsee_testkit::Scratch;
 
 use crate::program::{FIPSEE, Fipsee, assert_error, assert_keys, assert_success, json, serve, text};
@@ -86,15 +89,30 @@ fn without_a_daemon_every_command_says_so() {
     let directory = Scratch::new();
     let socket = text(&directory.path("s"));
     for arguments in [&["ls"][..], &["info", "a"], &["stat"], &["resize", "a", "1M"], &["cp", "/dev/null", "fip:a"]] {
-        let output = std::process::Command::new(FIPSEE).args(arguments).arg("--connect").arg(&socket).output();
+        let output = Command::new(FIPSEE).args(arguments).arg("--connect").arg(&socket).output();
         assert_error(&output.expect("fipsee runs"), &["no daemon at", &format!("{socket}:"), "start fipseed"]);
     }
+    let run = |arguments: &[&str]| Command::new(FIPSEE).args(arguments).output().expect("fipsee runs");
+    let doctor = run(&["doctor", "--connect", &socket]);
+    assert_eq!(doctor.status.code(), Some(1), "a daemon that was named is missed");
+    let line = format!("fail  running: none at {socket}; start fipseed");
+    assert!(String::from_utf8_lossy(&doctor.stdout).contains(&line), "{doctor:?}");
+    let file = text(&directory.file("file", "text"));
+    for command in [&["ls"][..], &["bench", "a"], &["doctor"]] {
+        let output = run(&[command, &["--connect", &file]].concat());
+        assert_error(&output, &[&format!("{file} is not a socket"), "name the one that fipseed listens at"]);
+    }
+    // A daemon that ends meanwhile.
+    let listener = UnixListener::bind(directory.path("s.admin")).expect("a socket");
+    let accepts = std::thread::spawn(move || drop(listener.accept()));
+    assert_error(&run(&["stat", "--connect", &socket]), &[&format!("the daemon at {socket} ended before it answered; its log")]);
+    accepts.join().expect("accepted");
 }
 
 #[test]
 fn the_environment_names_the_socket() {
     let daemon = serve(&["a=null:1M"]);
-    let output = std::process::Command::new(FIPSEE).arg("ls").env("FIPSEE_SOCKET", daemon.socket()).output();
+    let output = Command::new(FIPSEE).arg("ls").env("FIPSEE_SOCKET", daemon.socket()).output();
     assert_success(&output.expect("fipsee runs"));
 }
 
@@ -108,13 +126,13 @@ fn a_socket_for_machines_is_attached_used_in_options_and_detached() {
     let info = daemon.fipsee(&["info", "a"]);
     assert_success(&info);
     assert!(String::from_utf8_lossy(&info.stdout).contains(&format!("for machines at:    {path}")));
-    for (vmm, part) in [
-        ("qemu", format!("socket,id=fipsee-a,path={path},reconnect=1")),
-        ("cloud-hypervisor", format!("vhost_user=on,socket={path},num_queues=2,queue_size=256")),
-        ("crosvm", format!("block,socket={path}")),
-        ("firecracker", format!("\"socket\":\"{path}\"")),
+    for (vmm, queues, part) in [
+        ("qemu", "2", format!("socket,id=fipsee-a,path={path},reconnect=1")),
+        ("cloud-hypervisor", "2", format!("vhost_user=on,socket={path},num_queues=2,queue_size=256")),
+        ("crosvm", "1", format!("block,socket={path}")),
+        ("firecracker", "1", format!("\"socket\":\"{path}\"")),
     ] {
-        let options = daemon.fipsee(&["vm-args", "a", "--vmm", vmm, "--queues", "2"]);
+        let options = daemon.fipsee(&["vm-args", "a", "--vmm", vmm, "--queues", queues]);
         assert_success(&options);
         let options = String::from_utf8_lossy(&options.stdout).into_owned();
         assert!(options.contains(&part), "{part} in {options}");

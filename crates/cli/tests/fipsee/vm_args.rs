@@ -59,6 +59,8 @@ fn the_limits_of_the_back_end_are_checked_before_a_machine_starts() {
     for vmm in ["crosvm", "firecracker"] {
         let output = daemon.fipsee(&["vm-args", "a", "--vmm", vmm, "--queue-size", "128"]);
         assert_error(&output, &["leave --queue-size out"]);
+        let output = daemon.fipsee(&["vm-args", "a", "--vmm", vmm, "--queues", "4"]);
+        assert_error(&output, &["queue", "leave --queues out"]);
     }
 }
 

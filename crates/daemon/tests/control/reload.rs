@@ -51,7 +51,7 @@ fn added_disk_is_served_and_removed_disk_is_closed_while_others_work() {
     eventually("the client of c is gone", || daemon.attached_count("c") == 0);
     assert_eq!(reload(&daemon, TWO_DISKS), outcome(&[], &["c"], &[], &[]));
     let text = refusal_of(daemon.attach(&AttachOptions::new("c")), RefusalCode::UnknownName);
-    assert_says(&text, &["no disk 'c' that user 0 may use", "fipsee ls"]);
+    assert_says(&text, &["no disk 'c' that user", "`fipsee ls` lists those"]);
     eventually("the removed disk is closed", || daemon.fd_count() == descriptors);
     // Its lock is released, too.
     assert_eq!(reload(&daemon, &three), outcome(&["c"], &[], &[], &[]));

@@ -33,13 +33,22 @@ pub(super) fn lock(options: &FileOptions, file: &File) -> Result<(), String> {
 }
 
 /// Lock a file that is no disk, for as long as it is open, before it is overwritten: not while a daemon serves it or another
-/// program has locked it. Where the file system has no locks, nobody has any.
+/// program has locked it. A file system without locks has none to respect.
 ///
 /// # Errors
 /// The program that uses the file.
 pub fn lock_to_overwrite(path: &Path, file: &File) -> Result<(), String> {
     let _ = lock_against_daemons(path, file, false)?;
     lock_against_others(path, file, false)
+}
+
+/// The same before it is read as a whole: programs that only read it, too, do no harm.
+///
+/// # Errors
+/// The program that may write the file.
+pub fn lock_to_copy(path: &Path, file: &File) -> Result<(), String> {
+    let _ = lock_against_daemons(path, file, true)?;
+    lock_against_others(path, file, true)
 }
 
 /// flock(2): an error inside, if the file system has none.
