@@ -134,7 +134,7 @@ fn mistakes_are_explained_and_tasks_succeed() {
     root.install();
     let (table, tasks) = (table("mistakes.toml"), table("tasks.toml"));
     root.succeed(&table.prepare);
-    let mut place = Place { root: &root, state: state(&root, &table), table: &table };
+    let mut place = Place { root: &root, state: state(&root, &table), table: &table, took: Vec::new() };
     // A part of the table, while it is written.
     let only = std::env::var("FIPSEE_MISTAKES").unwrap_or_default();
     let mut failures = Vec::new();
@@ -144,6 +144,7 @@ fn mistakes_are_explained_and_tasks_succeed() {
     for task in tasks.task.iter().filter(|task| task.what.contains(&only)) {
         failures.extend(place.carry_out(task));
     }
+    place.report_slow();
     assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n"));
 }
 
@@ -170,11 +171,25 @@ struct Place<'a> {
     root: &'a ThrowawayRoot,
     table: &'a Table,
     state: State,
+    /// How long each entry took.
+    took: Vec<(Duration, String)>,
 }
 
 impl Place<'_> {
+    /// Of many entries some are slow; the whole must not be.
+    fn report_slow(&mut self) {
+        self.took.sort();
+        let total: Duration = self.took.iter().map(|(took, _)| *took).sum();
+        eprintln!(
+            "{} entries in {total:.1?}; the slowest: {:.1?}",
+            self.took.len(),
+            self.took.iter().rev().take(5).collect::<Vec<_>>()
+        );
+    }
+
     /// What is wrong with the answer to a mistake.
     fn make(&mut self, mistake: &Mistake) -> Option<String> {
+        let begin = Instant::now();
         let (printed, code, state) = self.run(&mistake.user, mistake.setup.as_deref(), &mistake.run);
         let mut wrong = Vec::new();
         if code != Some(mistake.code) {
@@ -182,11 +197,13 @@ impl Place<'_> {
         }
         wrong.extend(judge(&printed, &mistake.says, &mistake.never));
         wrong.extend(self.compare(&mistake.user, &mistake.leaves, state));
+        self.took.push((begin.elapsed(), mistake.what.clone()));
         report(&mistake.what, &mistake.user, &mistake.run, &printed, &wrong)
     }
 
     /// What does not work of a task.
     fn carry_out(&mut self, task: &Task) -> Option<String> {
+        let begin = Instant::now();
         let mut body = "set -euo pipefail\n".to_owned();
         for (number, step) in task.step.iter().enumerate() {
             let _ = writeln!(body, "echo; echo '@@ step {number}'\n{}", step.run);
@@ -205,6 +222,7 @@ impl Place<'_> {
         } else {
             wrong.extend(self.compare(&task.user, &task.leaves, state));
         }
+        self.took.push((begin.elapsed(), task.what.clone()));
         let steps: Vec<&str> = task.step.iter().map(|step| step.run.trim()).collect();
         report(&task.what, &task.user, &steps.join("\n"), &printed, &wrong)
     }
