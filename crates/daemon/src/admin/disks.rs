@@ -78,6 +78,9 @@ impl Admin {
         let SetDisk { disk: name, allow_uids, allow_gids, allow_everyone, shared } = set;
         let export = self.live.now().find(&name)?.clone();
         let sets_list = allow_uids.is_some() || allow_gids.is_some() || allow_everyone.is_some();
+        if !sets_list && shared.is_none() {
+            return Err("nothing is set: name allow_uids, allow_gids, allow_everyone or shared".to_owned().into());
+        }
         let AllowList { everyone, uids, gids } = export.allow();
         let allow = AllowList {
             everyone: allow_everyone.unwrap_or(everyone),

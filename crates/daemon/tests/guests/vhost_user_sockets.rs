@@ -47,7 +47,7 @@ fn what_cannot_be_attached_or_detached_is_said_with_the_reason() {
     attach(&daemon, "a", &path);
     for (disk, path, pieces) in [
         ("c", daemon.dir.path("c.sock"), ["no disk 'c' here", "a, b"]),
-        ("b", path.clone(), ["disk 'b'", "another server already listens"]),
+        ("b", path.clone(), ["disk 'b'", "is the vhost-user socket of disk 'a' already"]),
         ("b", file, ["exists and is not a socket", "choose another path"]),
         ("b", daemon.dir.path(""), ["is a folder", "name a socket in it"]),
         ("b", daemon.socket(), ["another server already listens", "this very process"]),

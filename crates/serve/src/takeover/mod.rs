@@ -32,7 +32,9 @@ impl LineError {
         match self {
             Self::Ended => format!("the other daemon ended before {what}"),
             Self::TimedOut => {
-                format!("the other daemon did not get to {what} in time; look whether it is stopped or the machine overloaded")
+                format!(
+                    "in time the other daemon did not come to the point at which {what}; look whether it is stopped or the machine overloaded"
+                )
             }
             Self::Wrong(text) => format!("{what}: {text}"),
         }

@@ -62,6 +62,11 @@ impl VhostUserSockets {
 
     /// Bind a path for an export. No hypervisor is served there before [`add`](Self::add); undone when dropped instead.
     pub(crate) fn prepare(&self, export: &Arc<Export>, path: &Path) -> Result<Socket, String> {
+        // Found without connecting, which would count as a machine for a moment.
+        if let Some(socket) = self.lock().iter().find(|socket| socket.path() == path) {
+            let (name, path, other) = (export.name(), path.display(), socket.shared.export.name());
+            return Err(format!("disk '{name}': {path} is the vhost-user socket of disk '{other}' already; choose another path"));
+        }
         self.serve_at(export, bind(export.name(), path)?)
     }
 
