@@ -6,6 +6,7 @@ use fipsee_ring::tuning::Choices;
 pub(crate) use fipsee_serve::WorkerPlacement;
 use fipsee_topology::cache::{self, Kept, Unusable};
 use fipsee_topology::choose::{self, ByDistance};
+use fipsee_topology::cpu_list;
 use fipsee_topology::machine::Machine;
 use fipsee_topology::numa;
 use fipsee_topology::pin;
@@ -23,10 +24,29 @@ pub(crate) enum Placement {
     Off,
 }
 
+/// Check that the workers can run on the CPUs that are given for them.
+///
+/// # Errors
+/// The CPU on which this process may not run, and those on which it may.
+pub(crate) fn check(config: &Config, machine: &Machine) -> Result<(), String> {
+    let usable = &machine.usable;
+    match config.cpus.iter().find(|cpu| !usable.contains(cpu)) {
+        Some(cpu) => Err(format!(
+            "CPU {cpu} is not one that this process may use; choose from {} (--cpus, cpus)",
+            cpu_list::format(usable)
+        )),
+        None => Ok(()),
+    }
+}
+
 /// Choose a place for each worker, and the choices of its rings; log them with the reason. Nothing is measured here: that would
 /// delay the start.
-pub(crate) fn choose(config: &Config) -> Vec<WorkerPlacement> {
+///
+/// # Errors
+/// As [`check`].
+pub(crate) fn choose(config: &Config) -> Result<Vec<WorkerPlacement>, String> {
     let machine = Machine::this();
+    check(config, &machine)?;
     let kept = load(&machine);
     let matrix = kept.as_ref().map(|kept| &kept.matrix);
     let cpus: Vec<usize> = match (config.cpus.as_slice(), config.placement) {
@@ -41,7 +61,7 @@ pub(crate) fn choose(config: &Config) -> Vec<WorkerPlacement> {
         let choices = choices_of(worker, &machine, cpu, &clients, chosen);
         WorkerPlacement { cpu, node: cpu.and_then(|cpu| machine.node_of(cpu)), choices }
     };
-    (0..config.workers).map(place).collect()
+    Ok((0..config.workers).map(place).collect())
 }
 
 /// Those measured between the worker and the CPU where its clients should run, else those of the CPU's family.

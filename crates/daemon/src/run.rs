@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use fipsee_ring::clock;
 use fipsee_serve::unix::listener::Listener;
+use fipsee_topology::machine::Machine;
 use rustix::net::SocketType;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -47,6 +48,7 @@ pub fn start_with(arguments: Arguments, services: Services) -> Result<(), String
     let is_check = arguments.check_config;
     let config = arguments.into_config()?;
     if is_check {
+        placement::check(&config, &Machine::this())?;
         println!("the configuration is sound: {} disks", config.disks.len());
         return Ok(());
     }
@@ -77,7 +79,7 @@ fn run_confined(config: Config, confinement: Confinement, services: Services) ->
     let hang_up = config.arguments.config.as_ref().map(|_| readable_signals(&[signal_hook::consts::SIGHUP])).transpose()?;
     let mut inherited = inherited?;
     let ready = Ready::new(inherited.ready.take());
-    let places = placement::choose(&config);
+    let places = placement::choose(&config)?;
     placement::prefer_memory(&places);
     let process = Process { stop, hang_up, confinement, services, places, log, ready };
     if config.arguments.takeover {

@@ -166,9 +166,8 @@ fn sectors_of(size_bytes: u64, block_bytes: u32) -> Result<u64, String> {
     }
     if !size_bytes.is_multiple_of(block) {
         let (below, above) = (size_bytes / block * block, size_bytes.next_multiple_of(block));
-        return Err(format!(
-            "the size of {size_bytes} bytes is not a multiple of the block size, {block} bytes; use {below} or {above}"
-        ));
+        let possible = if below == 0 { above.to_string() } else { format!("{below} or {above}") };
+        return Err(format!("the size of {size_bytes} bytes is not a multiple of the block size, {block} bytes; use {possible}"));
     }
     Ok(size_bytes / SECTOR_BYTES)
 }

@@ -78,6 +78,7 @@ impl KindSpec {
             "memory" => Self::Memory(MemoryOptions { size_bytes: size_argument(kind, first)?, ..Default::default() }),
             "file" if first.is_empty() => return Err("the path is missing; write file:PATH".into()),
             "file" => Self::File(FileOptions { path: PathBuf::from(first), ..Default::default() }),
+            "" => return Err("the kind is missing; write KIND:ARGS, for example memory:256M".into()),
             _ => {
                 let advice = "use null, memory or file, or delay:, error: or powercut: before one of them";
                 return Err(format!("unknown kind '{kind}'; {advice}"));
@@ -169,7 +170,17 @@ impl DiskSpec {
             seen.push(key);
             spec.set(key, value)?;
         }
+        spec.check_sharing()?;
         Ok(spec)
+    }
+
+    /// # Errors
+    /// It is for one client and for several.
+    pub fn check_sharing(&self) -> Result<(), String> {
+        match self.exclusive && self.shared {
+            true => Err("exclusive and shared contradict each other; remove one of them".to_owned()),
+            false => Ok(()),
+        }
     }
 
     fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), String> {

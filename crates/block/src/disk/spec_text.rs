@@ -80,7 +80,8 @@ mod tests {
     fn text_of_a_disk_is_parsed_to_the_same_disk() {
         for text in [
             "a=null:1G",
-            "a=null:1G,block=4096,ro,exclusive,shared",
+            "a=null:1G,block=4096,ro,exclusive",
+            "a=null:1G,block=4096,ro,shared",
             "a=memory:256M,max=1G,block=512,thp,lock",
             "a=memory:256M,huge,overcommit",
             "a=file:/x/y:z=1,size=512M,block=4096,direct=on",

@@ -78,6 +78,9 @@ fn describe(table: &Table<'_>, name: &str, find: Find<'_>) -> Result<DiskConfig,
     spec.ro |= table.flag("read_only")?;
     spec.exclusive |= table.flag("exclusive")?;
     spec.shared |= table.flag("shared")?;
+    let contradicts =
+        |problem: String| table.mistake(["shared", "exclusive", "spec"].into_iter().find(|key| table.has(key)), problem);
+    spec.check_sharing().map_err(contradicts)?;
     let vhost_user = table.take("vhost_user", path)?.into_iter().collect();
     Ok(DiskConfig { spec, allow: allow_list(table, find)?, vhost_user })
 }
@@ -153,7 +156,14 @@ fn keyed(table: &Table<'_>, kind: &'static str) -> Result<KindSpec, Mistake> {
 }
 
 fn allow_list(table: &Table<'_>, find: Find<'_>) -> Result<AllowList, Mistake> {
-    let numbers = |key| table.take(key, |value| list(value, "[1000]", |value| integer(value, 0, u32::MAX)));
+    let numbers = |key, key_of_names| {
+        let number = |value: &DeValue<'_>| {
+            let is_name = value.as_str().is_some_and(|text| text.starts_with(char::is_alphabetic));
+            let or_name = |problem: String| if is_name { format!("{problem}; names are for {key_of_names}") } else { problem };
+            integer(value, 0, u32::MAX).map_err(or_name)
+        };
+        table.take(key, |value| list(value, "[1000]", number))
+    };
     let named = |key, of, example| {
         let number = |value: &DeValue<'_>| match value {
             DeValue::Integer(_) => integer(value, 0, u32::MAX),
@@ -164,13 +174,17 @@ fn allow_list(table: &Table<'_>, find: Find<'_>) -> Result<AllowList, Mistake> {
     let all = |numbers: Option<Vec<u32>>, named: Option<Vec<u32>>| [numbers, named].into_iter().flatten().flatten().collect();
     Ok(AllowList {
         everyone: table.flag("allow_everyone")?,
-        uids: all(numbers("allow_uids")?, named("allow_users", NameOf::User, "[\"alice\"]")?),
-        gids: all(numbers("allow_gids")?, named("allow_groups", NameOf::Group, "[\"disk\"]")?),
+        uids: all(numbers("allow_uids", "allow_users")?, named("allow_users", NameOf::User, "[\"alice\"]")?),
+        gids: all(numbers("allow_gids", "allow_groups")?, named("allow_groups", NameOf::Group, "[\"disk\"]")?),
     })
 }
 
 pub(super) fn path(value: &DeValue<'_>) -> Result<PathBuf, String> {
-    text(value).map(PathBuf::from)
+    let path = text(value).map(PathBuf::from)?;
+    match path.as_os_str().is_empty() {
+        true => Err("the path is empty; write one, or remove the key".to_owned()),
+        false => Ok(path),
+    }
 }
 
 /// One of these words, with what it stands for.

@@ -5,7 +5,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::disk::{self, Find, path};
 use super::table::{Mistake, Table, choice, integer, list, size, text};
-use super::{DiskConfig, LogFormat, MAX_WORKERS, Settings};
+use super::{DiskConfig, LogFormat, MAX_WORKERS, Settings, above_all_clients, defined_twice};
 use crate::log;
 
 /// The keys outside of tables.
@@ -31,7 +31,7 @@ pub(super) const SETTINGS: &[&str] = &[
 /// An hour.
 const MAX_LOOK_US: u64 = 3_600_000_000;
 /// More connections than a process can have descriptors.
-const MAX_CLIENTS: usize = 1 << 20;
+pub(super) const MAX_CLIENTS: usize = 1 << 20;
 const MAX_CPU: usize = 65535;
 
 /// Settings and disks that a file of this text describes.
@@ -78,13 +78,18 @@ fn read_table(entries: &DeTable<'_>, find: Find<'_>) -> Result<(Settings, Vec<Di
         let DeValue::Table(entries) = found.get_ref() else {
             return Err(Mistake::new(found.span(), "a disk is a table; write [[disk]] and its keys below"));
         };
-        disks.push(disk::read(entries, found.span(), find)?);
+        let disk = disk::read(entries, found.span(), find)?;
+        if disks.iter().any(|other: &DiskConfig| other.spec.name == disk.spec.name) {
+            let table = Table::new(entries, found.span(), disk::KEYS);
+            return Err(table.mistake(Some("name"), defined_twice(&disk.spec.name)));
+        }
+        disks.push(disk);
     }
     Ok((settings, disks))
 }
 
 fn settings(table: &Table<'_>) -> Result<Settings, Mistake> {
-    Ok(Settings {
+    let settings = Settings {
         listen: table.take("listen", path)?,
         workers: table.take("workers", |value| integer(value, 1, MAX_WORKERS))?,
         cpus: table.take("cpus", |value| list(value, "[2, 3]", |value| integer(value, 0, MAX_CPU)))?.unwrap_or_default(),
@@ -95,12 +100,25 @@ fn settings(table: &Table<'_>) -> Result<Settings, Mistake> {
         max_clients_per_user: table.take("max_clients_per_user", |value| integer(value, 1, MAX_CLIENTS))?,
         max_queues: table.take("max_queues", |value| integer(value, 1, u16::MAX))?,
         max_depth: table.take("max_depth", |value| integer(value, 1, u32::MAX))?,
-        max_pool_bytes: table.take("max_pool_bytes", size)?,
+        max_pool_bytes: table.take("max_pool_bytes", pool_size)?,
         max_memory_bytes: table.take("max_memory_bytes", size)?,
         confine: table.take("confine", choice)?,
         confine_paths: table.take("confine_paths", |value| list(value, "[\"/srv\"]", path))?.unwrap_or_default(),
         log_level: table.take("log_level", |value| text(value).and_then(|level| log::parse_level(&level).map(|_| level)))?,
         log_format: table.take("log_format", choice)?,
         ..Settings::default()
-    })
+    };
+    match (settings.max_clients_per_user, settings.max_clients) {
+        (Some(of_one), Some(of_all)) if of_one > of_all => {
+            Err(table.mistake(Some("max_clients_per_user"), above_all_clients(of_one, of_all)))
+        }
+        _ => Ok(settings),
+    }
+}
+
+fn pool_size(value: &DeValue<'_>) -> Result<u64, String> {
+    match size(value)? {
+        0 => Err("0 is not possible, as no data could be transferred; write for example \"64M\"".to_owned()),
+        bytes => Ok(bytes),
+    }
 }

@@ -6,6 +6,7 @@ pub(crate) mod names;
 mod table;
 
 use std::collections::BTreeSet;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -16,6 +17,7 @@ use fipsee_block::disk::DiskSpec;
 use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
 use fipsee_serve::session::ClientLimits;
 
+use self::file::MAX_CLIENTS;
 use self::names::{NameOf, Names};
 pub use self::names::{group_number, user_number};
 use crate::confine::Confine;
@@ -63,7 +65,7 @@ pub struct Arguments {
     #[arg(long)]
     pub(crate) takeover: bool,
     /// With --takeover: wait so long for requests that are at a disk; if it takes longer, nothing is taken over.
-    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    #[arg(long, value_name = "MS", default_value_t = 1000, requires = "takeover")]
     pub(crate) takeover_wait_ms: u64,
     /// Once it serves, write a line with the word ready to this descriptor, and close it.
     #[arg(long, value_name = "FD")]
@@ -116,10 +118,10 @@ struct Settings {
     #[arg(long, value_name = "NAME")]
     allow_group: Vec<String>,
     /// As --allow-user, by number.
-    #[arg(long, value_name = "UID", value_parser = integer::<u32>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "UID", value_parser = uid, allow_negative_numbers = true)]
     allow_uid: Vec<u32>,
     /// As --allow-group, by number.
-    #[arg(long, value_name = "GID", value_parser = integer::<u32>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "GID", value_parser = gid, allow_negative_numbers = true)]
     allow_gid: Vec<u32>,
     #[arg(skip)]
     max_clients_per_user: Option<usize>,
@@ -186,6 +188,20 @@ fn integer<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "write an integer, for example 2".to_owned())
 }
 
+fn uid(text: &str) -> Result<u32, String> {
+    number_of(text, "--allow-user")
+}
+
+fn gid(text: &str) -> Result<u32, String> {
+    number_of(text, "--allow-group")
+}
+
+/// Of a user or group, for which another option takes names.
+fn number_of(text: &str, for_names: &str) -> Result<u32, String> {
+    let is_name = text.starts_with(char::is_alphabetic);
+    integer(text).map_err(|problem| if is_name { format!("{problem}, or {for_names} {text}") } else { problem })
+}
+
 impl Arguments {
     /// Read the file, if there is one, and put both together.
     ///
@@ -204,7 +220,7 @@ impl Arguments {
             return Err("no disk to serve; name one with --disk, for example --disk a=memory:256M".to_owned());
         }
         if let Some(name) = given_twice(disks.iter().map(|disk| &disk.spec.name)) {
-            return Err(format!("disk '{name}' is defined twice; give each its own name"));
+            return Err(defined_twice(name));
         }
         check_files(&disks)?;
         for text in &self.vhost_user {
@@ -216,9 +232,9 @@ impl Arguments {
         let log_level = own.log_level.or(file.log_level).unwrap_or_else(|| "info".to_owned());
         log::parse_level(&log_level)?;
         let workers = own.workers.or(file.workers).unwrap_or(1);
-        if workers == 0 || workers > MAX_WORKERS {
-            return Err(format!("{workers} workers; use 1 to {MAX_WORKERS}"));
-        }
+        let cpus = if own.cpus.is_empty() { file.cpus } else { own.cpus };
+        let max_clients = own.max_clients.or(file.max_clients).unwrap_or(DEFAULT_MAX_CLIENTS);
+        check_numbers(workers, &cpus, (max_clients, file.max_clients_per_user))?;
         let wait = own.wait.or(file.wait).unwrap_or_default();
         wait.available().map_err(|unavailable| unavailable.to_string())?;
         let limits = ClientLimits::default();
@@ -226,13 +242,13 @@ impl Arguments {
             listen: own.listen.or(file.listen),
             disks,
             workers,
-            cpus: if own.cpus.is_empty() { file.cpus } else { own.cpus },
+            cpus,
             placement: own.placement.or(file.placement).unwrap_or_default(),
             wait,
             look: own.look_us.or(file.look_us).map_or(DEFAULT_LOOK, Duration::from_micros),
             stall_limit: Duration::from_millis(self.stalled_after_ms),
             clients: ClientSettings {
-                max_clients: own.max_clients.or(file.max_clients).unwrap_or(DEFAULT_MAX_CLIENTS),
+                max_clients,
                 max_clients_per_user: file.max_clients_per_user,
                 limits: ClientLimits {
                     max_queues: file.max_queues.unwrap_or(limits.max_queues),
@@ -263,12 +279,51 @@ impl Arguments {
     }
 
     fn read_file(&self, path: &Path) -> Result<(Settings, Vec<DiskConfig>), String> {
-        let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
         file::read(&text, &|of, name| self.names.number(of, name)).map_err(|problem| {
             log::set_format(self.settings.log_format.or_else(|| file::log_format(&text)).unwrap_or_default());
             format!("in {}: {problem}", path.display())
         })
     }
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> String {
+    let problem = match error.kind() {
+        ErrorKind::NotFound => "there is no such file; check the path".to_owned(),
+        ErrorKind::IsADirectory => "it is a folder; name a file in it".to_owned(),
+        ErrorKind::PermissionDenied => {
+            "permission denied; change the mode or owner of the file or its folder, or use another user".to_owned()
+        }
+        ErrorKind::InvalidData => "it is no text in UTF-8; check the path, or save it as UTF-8".to_owned(),
+        _ => error.to_string(),
+    };
+    format!("cannot read {}: {problem}", path.display())
+}
+
+fn defined_twice(name: &str) -> String {
+    format!("disk '{name}' is defined twice; give each its own name")
+}
+
+/// Those that the command line and the file give together.
+fn check_numbers(workers: usize, cpus: &[usize], (max_clients, of_one_user): (usize, Option<usize>)) -> Result<(), String> {
+    if workers == 0 || workers > MAX_WORKERS {
+        return Err(format!("{workers} workers; use 1 to {MAX_WORKERS}"));
+    }
+    if cpus.len() > workers {
+        let (count, workers) = (cpus.len(), if workers == 1 { "1 worker".to_owned() } else { format!("{workers} workers") });
+        return Err(format!("{count} CPUs for {workers}; ask for {count} workers (--workers, workers), or name fewer CPUs"));
+    }
+    if max_clients == 0 || max_clients > MAX_CLIENTS {
+        return Err(format!("{max_clients} clients at most; use 1 to {MAX_CLIENTS} for --max-clients"));
+    }
+    match of_one_user {
+        Some(of_one) if of_one > max_clients => Err(above_all_clients(of_one, max_clients)),
+        _ => Ok(()),
+    }
+}
+
+fn above_all_clients(of_one_user: usize, of_all: usize) -> String {
+    format!("max_clients_per_user: {of_one_user} is more than max_clients, {of_all}; lower it, or raise max_clients")
 }
 
 /// A file that is written is one disk.

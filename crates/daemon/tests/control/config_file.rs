@@ -91,6 +91,15 @@ fn mistakes_in_settings_and_tables_are_named_with_their_place_and_what_to_write(
         ("workers = 0".to_owned(), &["workers: 0 is not possible; write an integer from 1 to 512"]),
         ("workers = 1.5".to_owned(), &["workers: 1.5 is not possible; write an integer"]),
         ("max_clients = -1".to_owned(), &["max_clients: -1 is not possible; write an integer from 1"]),
+        ("max_clients = 0".to_owned(), &["max_clients: 0 is not possible; write an integer from 1"]),
+        ("max_queues = 0".to_owned(), &["max_queues: 0 is not possible; write an integer from 1"]),
+        ("max_depth = 0".to_owned(), &["max_depth: 0 is not possible; write an integer from 1"]),
+        ("max_pool_bytes = 0".to_owned(), &["max_pool_bytes: 0 is not possible", "write for example \"64M\""]),
+        (
+            "max_clients_per_user = 5000\nmax_clients = 10".to_owned(),
+            &["line 1, column 1: max_clients_per_user: 5000 is more than max_clients, 10", "lower it, or raise max_clients"],
+        ),
+        ("listen = \"\"".to_owned(), &["line 1, column 10: listen: the path is empty; write one, or remove the key"]),
         ("max_queues = 70000".to_owned(), &["max_queues: 70000 is not possible; write an integer from 1 to 65535"]),
         ("cpus = 2".to_owned(), &["cpus: 2 is not a list; write brackets around it: [2, 3]"]),
         ("listen = 5".to_owned(), &["listen: write text in quotes: \"5\""]),
@@ -109,6 +118,10 @@ fn mistakes_in_settings_and_tables_are_named_with_their_place_and_what_to_write(
         ("disk = [1]".to_owned(), &["a disk is a table; write [[disk]]"]),
         ("[[disk]]\nspec = \"null:1M\"".to_owned(), &["line 1", "the disk needs a name: name = \"a\""]),
         ("[[disk]]\nname = \"\"\nspec = \"null:1M\"".to_owned(), &["line 2, column 1: disk ''", "use 1 to 64 letters"]),
+        (
+            disk("spec = \"null:1M\"") + &disk("spec = \"null:2M\""),
+            &["line 5, column 1: disk 'a' is defined twice; give each its own name"],
+        ),
         ("[[disk]]\nname = 5\nspec = \"null:1M\"".to_owned(), &["name: write text in quotes: \"5\""]),
     ]);
 }
@@ -123,6 +136,9 @@ fn disk_that_is_described_in_no_way_or_two_is_refused() {
         ),
         (disk("spec = \"null:1M\"\nsize = \"1M\""), &["line 4, column 1: disk 'a': size cannot be beside spec"]),
         (disk("spec = \"null:1M\"\ndelay = { time = \"1ms\" }"), &["delay cannot be beside spec"]),
+        (disk("spec = \"null:1M,shared\"\nexclusive = true"), &["line 4, column 1: disk 'a': exclusive and shared contradict"]),
+        (disk("spec = \"null:1M,shared,exclusive\""), &["line 3, column 8: disk 'a': spec: exclusive and shared contradict"]),
+        (disk("spec = \"\""), &["line 3, column 8: disk 'a': spec: the kind is missing; write KIND:ARGS"]),
         (disk("spec = \"tape:1M\""), &["line 3, column 8: disk 'a': spec: unknown kind 'tape'; use null, memory or file"]),
         (disk("spec = \"memory:1M\"\npath = \"/x\""), &["disk 'a': only a file disk has a path; remove it"]),
         (disk("spec = \"file:/y,size=1G\"\npath = \"/x\""), &["spec has a path, too; remove one of them"]),
@@ -157,8 +173,13 @@ fn mistakes_in_the_keys_of_disks_are_named_with_their_place_and_what_to_write() 
         ),
         (
             disk("kind = \"null\"\nsize = 512\nallow_uids = [\"alice\"]"),
-            &["allow_uids: \"alice\" is not possible; write an integer"],
+            &["allow_uids: \"alice\" is not possible; write an integer", "names are for allow_users"],
         ),
+        (
+            disk("kind = \"null\"\nsize = 512\nallow_gids = [\"disk\"]"),
+            &["allow_gids: \"disk\" is not possible; write an integer", "names are for allow_groups"],
+        ),
+        (disk("kind = \"null\"\nsize = 512\nvhost_user = \"\""), &["line 5, column 14: disk 'a': vhost_user: the path is empty"]),
         (disk("kind = \"null\"\nsize = 512\nallow_users = \"alice\""), &["allow_users: \"alice\" is not a list", "[\"alice\"]"]),
         (disk("kind = \"null\"\nsize = 512\ndelay = \"5ms\""), &["delay: \"5ms\" is not possible; write its options in braces"]),
         (
@@ -178,6 +199,8 @@ fn mistakes_in_the_keys_of_disks_are_named_with_their_place_and_what_to_write() 
 fn mistakes_that_show_at_the_start_are_named_with_what_to_do() {
     let dir = Scratch::new();
     dir.file("there.img", vec![0; 1 << 20]);
+    dir.file("binary.toml", [0xff, 0xfe]);
+    dir.file("many.toml", format!("max_clients_per_user = 20\n{}", disk("spec = \"null:1M\"")));
     for (arguments, pieces) in [
         (
             &["--disk", "a=null:1M", "--workers", "two"][..],
@@ -188,7 +211,20 @@ fn mistakes_that_show_at_the_start_are_named_with_what_to_do() {
         (&["--disk", "a=null:1M", "--max-clients", "many"], &["'many' for '--max-clients <N>'", "write an integer"]),
         (&["--disk", "a=null:1M", "--look-us", "1ms"], &["'1ms' for '--look-us <US>'", "write an integer"]),
         (&["--disk", "a=null:1M", "--cpus", "0,x"], &["'x' for '--cpus <LIST>'", "write an integer"]),
-        (&["--disk", "a=null:1M", "--allow-uid", "alice"], &["'alice' for '--allow-uid <UID>'", "write an integer"]),
+        (&["--disk", "a=null:1M", "--allow-uid", "alice"], &["write an integer", "or --allow-user alice"]),
+        (&["--disk", "a=null:1M", "--allow-gid", "disk"], &["write an integer", "or --allow-group disk"]),
+        (&["--disk", "a=null:1M", "--max-clients", "0"], &["0 clients at most; use 1 to 1048576 for --max-clients"]),
+        (
+            &["--disk", "a=null:1M", "--cpus", "0,1"],
+            &["2 CPUs for 1 worker; ask for 2 workers (--workers, workers), or name fewer CPUs"],
+        ),
+        (
+            &["--config", "{dir}/many.toml", "--max-clients", "10"],
+            &["max_clients_per_user: 20 is more than max_clients, 10; lower it, or raise max_clients"],
+        ),
+        (&["--disk", "a=null:1M", "--takeover-wait-ms", "5"], &["required", "--takeover"]),
+        (&["a=null:1M"], &["unexpected argument 'a=null:1M'", "tip: write --disk a=null:1M"]),
+        (&["fip.toml"], &["unexpected argument 'fip.toml'", "tip: write --config fip.toml"]),
         (
             &["--disk", "a=null:1M", "--allow-user", "no-such-user"],
             &["--allow-user: there is no user 'no-such-user'", "`getent passwd`"],
@@ -208,8 +244,9 @@ fn mistakes_that_show_at_the_start_are_named_with_what_to_do() {
             &["--disk", "a=file:{dir}/there.img", "--disk", "b=file:{dir}/there.img"],
             &["disks 'a' and 'b' are the same file", "give each its own"],
         ),
-        (&["--config", "{dir}/none.toml"], &["cannot read", "none.toml"]),
-        (&["--config", "{dir}"], &["cannot read"]),
+        (&["--config", "{dir}/none.toml"], &["cannot read", "none.toml: there is no such file; check the path"]),
+        (&["--config", "{dir}"], &["cannot read", "it is a folder; name a file in it"]),
+        (&["--config", "{dir}/binary.toml"], &["cannot read", "binary.toml: it is no text in UTF-8"]),
     ] {
         assert_helps(&refused_in(&dir, &[], arguments), pieces);
     }

@@ -116,11 +116,12 @@ fn threads_that_attach_clients_leave_a_workers_cpu_to_it() {
 }
 
 #[test]
-fn a_cpu_that_does_not_exist_is_a_warning_and_a_placement_that_does_not_is_an_error() {
+fn a_cpu_that_does_not_exist_and_a_placement_that_does_not_are_refused() {
     for cpu in ["1023", "4096", "99999999"] {
-        let daemon = start(&["--cpus", cpu]);
-        eventually("the warning", || daemon.log().contains("cannot bind the worker"));
-        daemon.blocking("a").flush().expect("it works without");
+        let usable = cpu_list::format(&pin::allowed().expect("some"));
+        let pieces = [&*format!("CPU {cpu} is not one that this process may use; choose from {usable} (--cpus, cpus)")];
+        assert_says(&refused(&[&DISK[..], &["--cpus", cpu]].concat()), &pieces);
+        assert_says(&refused(&[&DISK[..], &["--cpus", cpu, "--check-config"]].concat()), &pieces);
     }
     let text = refused(&[&DISK[..], &["--placement", "best"]].concat());
     assert_says(&text, &["'best'", "auto, off"]);

@@ -19,6 +19,8 @@ fn unknown_kinds_options_and_names_are_refused_with_the_possible_ones() {
         ("a b=memory:1G", ["disk 'a b'", "this name is not possible", "use 1 to 64 letters"]),
         ("memory:1G", ["disk 'memory:1G'", "there is no '='", "for example a=memory:256M"]),
         ("a=file:", ["disk 'a'", "the path is missing", "write file:PATH"]),
+        ("a=", ["disk 'a'", "the kind is missing", "write KIND:ARGS, for example memory:256M"]),
+        ("a=null:1M,exclusive,shared", ["disk 'a'", "exclusive and shared contradict each other", "remove one of them"]),
         ("a=file:{dir}/none", ["disk 'a'", "does not exist", "add size=SIZE to create it"]),
         ("a=file:{dir}", ["disk 'a'", "is a directory", "give the path of a file"]),
     ] {
@@ -33,7 +35,7 @@ fn impossible_sizes_are_refused_with_a_possible_one() {
         ("a=null:0", ["disk 'a'", "the size is 0", "at least one block of"]),
         ("a=file:{dir}/f,size=0", ["disk 'a'", "the size is 0", "at least one block of 512 bytes"]),
         ("a=memory:1000", ["disk 'a'", "not a multiple of the block size, 512 bytes", "use 512 or 1024"]),
-        ("a=memory:512,block=4096", ["disk 'a'", "not a multiple of the block size, 4096 bytes", "use 0 or 4096"]),
+        ("a=memory:512,block=4096", ["disk 'a'", "not a multiple of the block size, 4096 bytes", "4096 bytes; use 4096"]),
         ("a=file:{dir}/f,size=5000,block=4096", ["disk 'a'", "not a multiple of the block size", "use 4096 or 8192"]),
         ("a=memory:1X", ["disk 'a'", "'1X' is not a size", "with K, M, G or T"]),
     ] {
@@ -72,7 +74,7 @@ fn bad_configuration_is_refused_with_file_line_and_column() {
     let path = refuse("[[disk]]\nname = \"a\"\nspec = \"memory:1M\"\npath = \"/x\"\n");
     assert_says(&path, &["disk 'a'", "only a file disk has a path; remove it"]);
     let missing = refused_in(&dir, &[], &["--config", "{dir}/none.toml"]);
-    assert_says(&missing, &["cannot read", "none.toml", "No such file"]);
+    assert_says(&missing, &["cannot read", "none.toml: there is no such file; check the path"]);
 }
 
 #[test]

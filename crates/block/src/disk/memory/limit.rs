@@ -99,13 +99,25 @@ impl Limit {
 
     fn refusal(&self, bytes: u64, taken: u64) -> String {
         let Self { bytes: limit, by } = self;
-        let mib = |bytes: u64| format!("{} MiB", bytes.div_ceil(1 << 20));
-        let beside = if taken > 0 { format!(", beside {} of other memory disks,", mib(taken)) } else { String::new() };
+        let beside = if taken > 0 { format!(", beside {} of other memory disks,", in_units(taken, true)) } else { String::new() };
         format!(
-            "{}{beside} is more than the {} MiB of memory that {by}; make it smaller, or add overcommit if it will never be full",
-            mib(bytes),
-            limit >> 20
+            "{}{beside} is more than the {} of memory that {by}; make it smaller, or add overcommit if it will never be full",
+            in_units(bytes, true),
+            in_units(*limit, false)
         )
+    }
+}
+
+/// With one digit after the point. What is asked for is rounded up and what there is down, so that the first is the larger one in
+/// words, too.
+fn in_units(bytes: u64, up: bool) -> String {
+    const UNITS: [(&str, u32); 3] = [("TiB", 40), ("GiB", 30), ("MiB", 20)];
+    let (unit, shift) = UNITS.into_iter().find(|(_, shift)| bytes >> shift > 0).unwrap_or(UNITS[2]);
+    let (tenths, one) = (u128::from(bytes) * 10, 1_u128 << shift);
+    let tenths = if up { tenths.div_ceil(one) } else { tenths / one };
+    match tenths % 10 {
+        0 => format!("{} {unit}", tenths / 10),
+        rest => format!("{}.{rest} {unit}", tenths / 10),
     }
 }
 
@@ -143,13 +155,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_asked_for_is_shown_as_more_than_what_there_is() {
+        for (bytes, up, down) in [
+            (64 << 40, "64 TiB", "64 TiB"),
+            (24_105 << 20, "23.6 GiB", "23.5 GiB"),
+            ((1 << 30) + 1, "1.1 GiB", "1 GiB"),
+            (1 << 20, "1 MiB", "1 MiB"),
+            (4096, "0.1 MiB", "0 MiB"),
+            (u64::MAX, "16777216 TiB", "16777215.9 TiB"),
+        ] {
+            assert_eq!((in_units(bytes, true).as_str(), in_units(bytes, false).as_str()), (up, down), "{bytes}");
+        }
+    }
+
+    #[test]
     fn shares_are_given_back() {
         // Tests beside this one have disks, too, of megabytes.
         let all = Limit::of_this_process().expect("this machine has memory").bytes;
         let half = all / 2 + (64 << 20);
         let mut one = Share::of(half).expect("half of it");
         let text = Share::of(half).expect_err("more than all");
-        assert!(text.contains(" MiB of other memory disks, is more than the ") && text.contains("add overcommit"), "{text}");
+        assert!(text.contains("iB of other memory disks, is more than the ") && text.contains("add overcommit"), "{text}");
         one.shrink(half / 4);
         one.add(Share::of(half / 4).expect("it was given back"));
         drop(one);
