@@ -126,8 +126,8 @@ fn add(socket: &Path, arguments: &AddArguments) -> Result<(), Error> {
     let answer = match admin::exchange(socket, "disk.add", &params, None)? {
         Ok(answer) => answer,
         Err(refusal) if refusal.wants_file => {
-            // What we cannot open either is best explained by the daemon.
-            let Ok(opened) = Opened::new(&spec) else { return Err(refusal.message.into()) };
+            // The daemon's reason may be its confinement alone, which this process does not have.
+            let opened = Opened::new(&spec)?;
             params["file_passed"] = true.into();
             let answer = admin::exchange(socket, "disk.add", &params, opened.file())?;
             answer.inspect_err(|_| opened.undo()).map_err(|refusal| refusal.message)?

@@ -73,6 +73,14 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// The value of an option: a time that may be 0.
+pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds == 0.0 => Ok(Duration::ZERO),
+        _ => parse_seconds(text).map_err(|_| "write a number of seconds, for example 0.5 or 10; 0 tries once".to_owned()),
+    }
+}
+
+/// The value of an option: whole seconds, which may be 0.
 pub(crate) fn parse_whole_seconds(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| "write a whole number of seconds, for example 10".to_owned())
 }

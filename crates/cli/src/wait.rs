@@ -9,6 +9,7 @@ use fipsee_ring::handshake::ask;
 use fipsee_ring::seqpacket::Seqpacket;
 
 use crate::error::Error;
+use crate::units;
 
 /// Interval of attempts.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -18,14 +19,14 @@ pub(crate) struct Arguments {
     /// Until this disk is served, too, to this user
     disk: Option<String>,
     /// Give up after so many seconds, with exit status 1; 0: try once
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-    timeout: u32,
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = units::parse_timeout)]
+    timeout: Duration,
 }
 
 /// `connect`: the socket that was given.
 pub(crate) fn run(connect: Option<&Path>, arguments: &Arguments) -> Result<(), Error> {
     let Arguments { disk, timeout } = arguments;
-    let deadline = Instant::now() + Duration::from_secs((*timeout).into());
+    let deadline = Instant::now() + *timeout;
     loop {
         // The user's own daemon may come while this waits.
         let socket = connect.map_or_else(default_socket_path, Path::to_owned);
@@ -33,7 +34,7 @@ pub(crate) fn run(connect: Option<&Path>, arguments: &Arguments) -> Result<(), E
         if Instant::now() >= deadline {
             let what =
                 disk.as_ref().map_or_else(|| "no daemon answers".to_owned(), |disk| format!("disk '{disk}' is not served"));
-            return Err(Error::at(format!("{what} after {timeout} s"), error));
+            return Err(Error::at(format!("{what} after {} s", timeout.as_secs_f64()), error));
         }
         // tidy: allow sleep, nothing notifies when a daemon listens
         std::thread::sleep(PAUSE.min(deadline.saturating_duration_since(Instant::now())));

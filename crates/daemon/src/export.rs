@@ -295,7 +295,7 @@ impl Export {
         let exclusive = wish.exclusive || self.spec.exclusive;
         if let Some(holder) = users.in_the_way(|other| exclusive || other.exclusive) {
             let how = if holder.exclusive { "exclusively" } else { "and exclusive use was asked for" };
-            let text = format!("disk '{name}' is in use {how} by {}; detach that first", holder.shown());
+            let text = format!("disk '{name}' is in use {how} by {}; end that first", holder.shown());
             return Err(Denied::busy(holder, text));
         }
         let role = self.role_in_force(wish.role);

@@ -158,7 +158,7 @@ fn retire(exports: &[&Arc<Export>]) -> Result<(), String> {
         if let Err(pid) = export.retire() {
             exports[..index].iter().for_each(|retired| retired.reinstate());
             return Err(format!(
-                "disk '{}' is gone from the configuration and in use by process {pid}; detach that, or keep the disk",
+                "disk '{}' is gone from the configuration and in use by process {pid}; end that, or keep the disk",
                 export.name()
             ));
         }

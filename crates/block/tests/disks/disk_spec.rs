@@ -77,7 +77,7 @@ fn mistakes_name_the_disk_the_piece_and_the_remedy() {
     for (text, parts) in [
         ("nonsense", &["disk 'nonsense'", "no '='", "NAME=KIND:ARGS"][..]),
         ("a=nul:1G", &["disk 'a': unknown kind 'nul'; use null, memory or file", "delay:"]),
-        ("a=", &["disk 'a': unknown kind ''"]),
+        ("a=", &["disk 'a': the kind is missing; write KIND:ARGS"]),
         ("=null:1G", &["name is not possible", "1 to 64"]),
         ("a b=null:1G", &["disk 'a b'", "name is not possible"]),
         ("a=null", &["size is missing", "null:SIZE"]),

@@ -80,7 +80,7 @@ fn resize_reaches_the_daemon() {
     assert_success(&said);
     assert_eq!(String::from_utf8_lossy(&said.stdout), "disk 'a' has 3 MiB (3145728 bytes) now\n");
     assert_eq!(json(&daemon.fipsee(&["info", "a", "--json"]))["size_bytes"], 3 << 20);
-    assert_error(&daemon.fipsee(&["resize", "a", "1000"]), &["1000", "block size 512"]);
+    assert_error(&daemon.fipsee(&["resize", "a", "1000"]), &["1000", "blocks of 512 bytes"]);
     assert_eq!(daemon.fipsee(&["resize", "a", "big"]).status.code(), Some(2), "a usage error");
 }
 

@@ -61,7 +61,7 @@ impl Admin {
     pub(super) fn remove(&mut self, name: &str) -> Result<Value, RpcError> {
         let served = self.live.now();
         let export = served.find(name)?.clone();
-        export.retire().map_err(|pid| format!("disk '{name}' is in use by process {pid}; detach that first"))?;
+        export.retire().map_err(|pid| format!("disk '{name}' is in use by process {pid}; end that first"))?;
         // Sockets without a machine have no client at the disk.
         self.vms.retire(|other, _| std::ptr::eq(other, &raw const *export)).inspect_err(|_| export.reinstate())?;
         let description = self.describe(&export);

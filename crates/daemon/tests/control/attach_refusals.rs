@@ -94,7 +94,7 @@ fn exclusive_disk_takes_one_client_at_a_time() {
     let mut holder = CorrectClient::new(&daemon, "a");
     let text = refusal_of(daemon.attach(&Daemon::options("a")), RefusalCode::Busy);
     let pid = std::process::id().to_string();
-    assert_says(&text, &["disk 'a' is in use exclusively by process", &pid, "detach that first"]);
+    assert_says(&text, &["disk 'a' is in use exclusively by process", &pid, "end that first"]);
     holder.check();
     drop(holder);
     eventually("the disk is free again", || daemon.attach(&Daemon::options("a")).is_ok());
@@ -106,7 +106,7 @@ fn exclusive_attachment_excludes_both_ways() {
     let exclusive = AttachOptions { exclusive: true, ..Daemon::options("a") };
     let mut sharer = CorrectClient::new(&daemon, "a");
     let text = refusal_of(daemon.attach(&exclusive), RefusalCode::Busy);
-    assert_says(&text, &["in use and exclusive use was asked for by process", "detach that first"]);
+    assert_says(&text, &["in use and exclusive use was asked for by process", "end that first"]);
     sharer.check();
     drop(sharer);
     let (mut disk, mut queue) = (None, None);

@@ -110,7 +110,7 @@ fn disk_in_use_is_not_removed() {
     for disk in ["a", "b"] {
         let mut correct_client = CorrectClient::new(&daemon, disk);
         let text = refused(&daemon, &json!({ "method": "disk.remove", "disk": disk }));
-        assert_says(&text, &[disk, "in use by process", &std::process::id().to_string(), "detach that first"]);
+        assert_says(&text, &[disk, "in use by process", &std::process::id().to_string(), "end that first"]);
         correct_client.check();
         // It still takes further clients.
         CorrectClient::new(&daemon, disk).check();

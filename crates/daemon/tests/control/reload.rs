@@ -65,7 +65,7 @@ fn disk_in_use_is_not_removed_and_nothing_else_of_that_file_happens() {
     let file = "log_level = \"error\"\n[[disk]]\nname = \"c\"\nspec = \"memory:1M\"\n";
     let answer = reload(&daemon, file);
     let text = answer["error"].as_str().expect("an error");
-    assert_says(text, &["disk 'b'", "in use by process", &std::process::id().to_string(), "detach that, or keep the disk"]);
+    assert_says(text, &["disk 'b'", "in use by process", &std::process::id().to_string(), "end that, or keep the disk"]);
     assert_eq!(disks(&daemon), ["a", "b"]);
     // Disk a, which was unused, had been closed to new clients for a moment.
     CorrectClient::new(&daemon, "a").check();

@@ -73,7 +73,10 @@ fn another_user_is_told_who_may_take_over() {
         return skip("takeover by another user", "only root can become another user");
     }
     let daemon = Daemon::start(&DISKS);
-    let mut second = Command::new(program());
+    // Where that user may start it from.
+    let copy = daemon.dir.path("fipseed");
+    std::fs::copy(program(), &copy).expect("a copy");
+    let mut second = Command::new(copy);
     second.args(["--takeover", "--disk", "m=memory:16M", "--listen"]).arg(daemon.socket());
     let output = as_user(4000, &[], move || second.output()).expect("it can be started");
     assert!(!output.status.success());

@@ -38,7 +38,7 @@ fn errors_say_what_is_wrong_and_what_to_do() {
     let file = file.to_str().expect("a working system");
     assert!(tries(&["a", directory.to_str().expect("a working system")]).contains("is a directory; name a regular file"));
     assert!(tries(&["a", "/dev/null"]).contains("is no regular file"));
-    assert!(tries(&["a", "/no/such/place"]).contains("cannot create /no/such/place"));
+    assert!(tries(&["a", "/no/such/place"]).contains("the folder /no/such does not exist; create it"));
     let words = tries(&["b", file]);
     assert!(words.contains("'b'") && !daemon.dir.path("new").exists(), "{words}");
     assert!(tries(&["a", file, "--threads=0"]).contains("threads"));
