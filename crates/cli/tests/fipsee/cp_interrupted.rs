@@ -102,7 +102,10 @@ fn a_second_signal_ends_a_copy_that_waits_for_the_daemon() {
     let (last, code) = (line(), ending(&mut copy).code());
     daemon.signal(Signal::CONT);
     assert_eq!(code, Some(130), "{last}");
-    assert!(last.starts_with("error: interrupted: fip:a has at least the first 2 MiB (2097152 bytes), not flushed"), "{last}");
+    // How many completions it has seen by then is open; it may say less than what was written.
+    let seen = ["2 MiB (2097152 bytes)", "1 MiB (1048576 bytes)", "0 bytes"];
+    let seen = seen.map(|seen| format!("error: interrupted: fip:a has at least the first {seen}, not flushed"));
+    assert!(seen.iter().any(|seen| last.starts_with(seen)), "{last}");
 }
 
 #[test]
