@@ -75,7 +75,7 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
 /// The value of an option: a time that may be 0.
 pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
-        Ok(seconds) if seconds == 0.0 => Ok(Duration::ZERO),
+        Ok(0.0) => Ok(Duration::ZERO),
         _ => parse_seconds(text).map_err(|_| "write a number of seconds, for example 0.5 or 10; 0 tries once".to_owned()),
     }
 }
