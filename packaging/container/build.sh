@@ -3,9 +3,11 @@
 #
 #     packaging/container/build.sh PACKAGES IMAGE.tar [CACHE]
 #
-# PACKAGES is the folder with what `cargo xtask deb` made. CACHE keeps the packages of Debian for the next time. Needs apt-get, dpkg-deb,
+# PACKAGES is the folder with what `cargo xtask deb` made. CACHE keeps the packages of Debian for the next time; remove it to renew them. Needs apt-get, dpkg-deb,
 # tar and umoci; neither root nor a container engine. The image has what the programs are linked with, and no shell or package manager.
 set -euo pipefail
+# What every user in the image may read, whatever the caller keeps to itself.
+umask 022
 
 # The user in the image. Folders of the host that are mounted at /run/fipsee and /var/lib/fipsee must be this user's.
 user=990
@@ -25,9 +27,12 @@ one() { # The only file of a package in a folder.
     echo "${files[0]}"
 }
 
-# Of the release that ours were built on, which is that of this machine.
+fetch() {
+    (cd "$cache" && apt-get --quiet=2 download "$1")
+}
+# Of the release that ours were built on, which is that of this machine. Lists of packages may be missing, or too old.
 for name in base-files libc6 libgcc-s1; do
-    compgen -G "$cache/${name}_*.deb" > /dev/null || (cd "$cache" && apt-get --quiet=2 download "$name")
+    compgen -G "$cache/${name}_*.deb" > /dev/null || fetch "$name" || { apt-get --quiet=2 update && fetch "$name"; }
 done
 mkdir -p "$root/var/lib/dpkg/status.d"
 for name in base-files libc6 libgcc-s1 fipsee fipsee-daemon; do

@@ -55,6 +55,7 @@ const TOOLS: &[Tool] = &[
     tool("mkfs.xfs", "xfsprogs", "the oracle on XFS"),
     tool("mkfs.btrfs", "btrfs-progs", "the oracle on btrfs"),
     tool("xmllint", "libxml2-utils", "the test of the XML for libvirt"),
+    tool("virt-xml-validate", "libvirt-clients", "the schema in that test"),
     tool("setpriv", "util-linux", "the tests of a mounted disk's permissions"),
     tool("qemu-img", "qemu-utils", "images on mounted disks"),
 ];

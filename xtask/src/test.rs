@@ -21,6 +21,8 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
     let (prepared, is_prepared) = mpsc::channel();
     let (shipped, is_shipped) = mpsc::channel();
     thread::scope(|scope| {
+        // They end with this closure, also when it panics: then no lane waits for them.
+        let (built, shipped) = (built, shipped);
         let programs = dist.prefix.join("bin");
         let guests = scope.spawn(move || {
             let mut tally = Tally::kept();

@@ -16,6 +16,9 @@ use crate::no_daemon;
 
 /// The daemon answers in microseconds unless another request keeps it busy.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// It opens, makes or locks disks for these.
+const SLOW: [&str; 3] = ["disk.add", "disk.resize", "reload"];
+const SLOW_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The reason that there is no answer.
 #[derive(Debug)]
@@ -59,7 +62,7 @@ pub(crate) fn exchange(
     let stream = connect(socket, &path)?;
     let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
     let talk = || -> io::Result<String> {
-        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        stream.set_read_timeout(Some(if SLOW.contains(&method) { SLOW_TIMEOUT } else { ANSWER_TIMEOUT }))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         send(&stream, format!("{request}\n").as_bytes(), file)?;
         let mut line = String::new();

@@ -3,10 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fipsee_block::client::{AttachOptions, Disk, DiskError, Error as ClientError, default_socket_path};
-use fipsee_ring::control::{Control, RefusalCode, VERSION};
-use fipsee_ring::handshake::ask;
-use fipsee_ring::seqpacket::Seqpacket;
+use fipsee_block::client::{self, default_socket_path};
 
 use crate::error::Error;
 use crate::units;
@@ -41,18 +38,10 @@ pub(crate) fn run(connect: Option<&Path>, arguments: &Arguments) -> Result<(), E
     }
 }
 
-fn is_served(socket: &Path, disk: Option<&str>) -> Result<(), ClientError> {
-    let Some(name) = disk else {
-        let connected = Seqpacket::connect(socket);
-        let control = connected.map_err(|source| ClientError::Connect { path: socket.to_owned(), source })?;
-        let hello = Control::Hello { version_min: VERSION, version_max: VERSION, features: 0 };
-        return ask::<DiskError>(&control, &hello, &[], "the greeting").map(drop);
-    };
-    let options = AttachOptions { read_only: true, depth: 1, pool_bytes: 0, ..AttachOptions::new(name) };
-    match Disk::attach(socket, &options) {
-        Ok((disk, queues)) => disk.detach(queues),
-        // Another client has it for itself.
-        Err(ClientError::Refused { code: RefusalCode::Busy, .. }) => Ok(()),
-        Err(error) => Err(error),
+fn is_served(socket: &Path, disk: Option<&str>) -> Result<(), Error> {
+    let disks = client::list(socket)?;
+    match disk.filter(|name| disks.iter().all(|listed| listed.name != *name)) {
+        Some(name) => Err(format!("no disk '{name}' that this user may use; `fipsee ls` lists those").into()),
+        None => Ok(()),
     }
 }

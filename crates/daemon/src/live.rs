@@ -13,16 +13,23 @@ const DESCRIPTORS_PER_DISK: u64 = 2;
 pub(crate) struct Served {
     pub(crate) exports: Vec<Arc<Export>>,
     pub(crate) settings: ClientSettings,
-    /// Most descriptors of disks added after the start.
-    pub(crate) added_descriptors: u64,
+    /// Number of disks at the start.
+    at_start: usize,
 }
 
 impl Served {
+    /// Most descriptors of the disks that are more than at the start.
+    pub(crate) fn added_descriptors(&self) -> u64 {
+        DESCRIPTORS_PER_DISK * self.exports.len().saturating_sub(self.at_start) as u64
+    }
+
     /// The disk of this name, or an error that lists the disks.
     pub(crate) fn find(&self, name: &str) -> Result<&Arc<Export>, String> {
         self.exports.iter().find(|export| export.name() == name).ok_or_else(|| {
             let names: Vec<_> = self.exports.iter().map(|export| export.name()).collect();
-            format!("no disk '{name}' here; there are: {}", names.join(", "))
+            let there =
+                if names.is_empty() { "no disk is served".to_owned() } else { format!("there are: {}", names.join(", ")) };
+            format!("no disk '{name}' here; {there}")
         })
     }
 }
@@ -39,7 +46,8 @@ pub struct Live {
 
 impl Live {
     pub(crate) fn new(exports: Vec<Arc<Export>>, settings: ClientSettings) -> Self {
-        let served = Mutex::new(Arc::new(Served { exports, settings, added_descriptors: 0 }));
+        let at_start = exports.len();
+        let served = Mutex::new(Arc::new(Served { exports, settings, at_start }));
         let (departures, device_descriptors) = (AtomicU64::new(0), AtomicU64::new(0));
         Self { served, next_client: AtomicU64::new(1), departures, device_descriptors }
     }
@@ -63,10 +71,9 @@ impl Live {
         self.next_client.fetch_max(client, Ordering::Relaxed);
     }
 
-    /// Replace the whole state at once. Only the admin thread does that.
-    pub(crate) fn replace(&self, exports: Vec<Arc<Export>>, settings: ClientSettings, added_disks: usize) {
+    /// Replace the whole state at once. The caller has the lock of the admin socket's state.
+    pub(crate) fn replace(&self, exports: Vec<Arc<Export>>, settings: ClientSettings) {
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
-        let added_descriptors = served.added_descriptors + DESCRIPTORS_PER_DISK * added_disks as u64;
-        *served = Arc::new(Served { exports, settings, added_descriptors });
+        *served = Arc::new(Served { exports, settings, at_start: served.at_start });
     }
 }

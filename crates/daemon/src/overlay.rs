@@ -66,6 +66,13 @@ impl Overlay {
         settings.shared = shared.or(settings.shared);
     }
 
+    /// The disk has another size. A configured one is known by that of the configuration.
+    pub(crate) fn resize(&mut self, name: &str, size_bytes: u64) {
+        if let Some(added) = self.added.iter_mut().find(|added| added.spec.name == name) {
+            added.spec.kind.set_size(size_bytes);
+        }
+    }
+
     /// A disk is served at this socket. One that is not configured needs no record: a reload leaves it, and it is handed over.
     pub(crate) fn attach(&mut self, name: &str, path: &Path, configured: &[DiskConfig]) {
         if find(configured, name).is_some_and(|disk| disk.vhost_user.iter().any(|other| other == path)) {
@@ -139,7 +146,10 @@ impl Overlay {
         for added in &self.added {
             let name = &added.spec.name;
             let Some(disk) = find(configured, name) else { continue };
-            if is_same(&disk.spec, &added.spec) {
+            if is_same(&disk.spec, &added.spec) && added.was_passed {
+                // Its path may lead nowhere, or to another file: it stays the disk that was added.
+                rebased.removed.insert(name.clone());
+            } else if is_same(&disk.spec, &added.spec) {
                 rebased.added.retain(|other| other.spec.name != *name);
                 rebased.removed.remove(name);
             } else if !rebased.removed.contains(name) {
@@ -150,6 +160,9 @@ impl Overlay {
                     disk_text::text_of(&added.spec).0
                 ));
             }
+        }
+        for disk in rebased.over(configured) {
+            disk.spec.check_sharing().map_err(|text| format!("disk '{}': {text}", disk.spec.name))?;
         }
         Ok(rebased)
     }
@@ -216,12 +229,33 @@ mod tests {
         // The configured disk a may change while it is removed; b is gone, and with it what was set.
         let rebased = overlay.rebased(&disks(&["a=null:9M", "d=null:4M"])).expect("no conflict");
         assert_eq!(names(&rebased.over(&disks(&["a=null:9M", "b=null:2M"]))), ["b=null:2097152", "c=null:3145728"]);
-        // The same disk is configured now.
+        // The same disk is configured now, and the file that was passed for it is kept.
         let next = disks(&["c=null:3M"]);
-        let rebased = overlay.rebased(&next).expect("the same disk");
-        assert_eq!((names(&rebased.over(&next)), rebased.origin_of("c")), (vec!["c=null:3145728".to_owned()], None));
+        let rebased = overlay.rebased(&next).expect("the same disk").rebased(&next).expect("again");
+        assert_eq!(names(&rebased.over(&next)), ["c=null:3145728"]);
+        assert!(rebased.was_passed("c"));
         let text = overlay.rebased(&disks(&["c=null:4M"])).expect_err("another disk");
         assert!(text.contains("c=null:4194304") && text.contains("fipsee disk remove c"), "{text}");
+    }
+
+    #[test]
+    fn a_disk_that_was_resized_is_configured_with_its_new_size() {
+        let mut overlay = Overlay::default();
+        overlay.add(&disks(&["a=memory:2M"])[0], false);
+        overlay.resize("a", 1 << 20);
+        let next = disks(&["a=memory:1M,max=2M"]);
+        let rebased = overlay.rebased(&next).expect("the same");
+        assert_eq!((names(&rebased.over(&next)).len(), rebased.origin_of("a")), (1, None));
+        assert!(overlay.rebased(&disks(&["a=memory:2M"])).is_err());
+    }
+
+    #[test]
+    fn exclusive_and_shared_are_not_joined() {
+        let mut overlay = Overlay::default();
+        overlay.set("a", None, Some(true));
+        assert!(
+            overlay.rebased(&disks(&["a=null:1M,exclusive"])).expect_err("refused").contains("disk 'a': exclusive and shared")
+        );
     }
 
     #[test]

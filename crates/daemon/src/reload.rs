@@ -72,7 +72,7 @@ impl Admin {
         let (added, removed) = (opened.0.iter().map(name).collect(), removed.into_iter().map(name).collect());
         opened.keep();
         let mut outcome = Outcome { added, removed, ..Outcome::default() };
-        keep_what_cannot_change(&mut next, &self.running, &mut outcome.needs_restart);
+        keep_what_cannot_change(&mut next, &self.running, &before, &mut outcome.needs_restart);
         outcome.changed = self.changed_settings(&next);
         for (disk, export) in disks.iter().zip(&exports).filter(|(disk, _)| !outcome.added.contains(&disk.spec.name)) {
             let sockets_change = sockets_of(&before, export.name()) != sockets_of(&disks, export.name());
@@ -80,7 +80,7 @@ impl Admin {
                 outcome.changed.push(format!("disk '{}'", disk.spec.name));
             }
         }
-        self.live.replace(exports, next.clients, outcome.added.len());
+        self.live.replace(exports, next.clients);
         self.vms.remove_retired();
         self.vms.add(sockets);
         self.log.set(level);
@@ -166,8 +166,8 @@ fn retire(exports: &[&Arc<Export>]) -> Result<(), String> {
     Ok(())
 }
 
-/// Settings that only a restart can change keep their values and are reported.
-fn keep_what_cannot_change(next: &mut Config, running: &Config, kept: &mut Vec<String>) {
+/// Settings that only a restart can change keep their values and are reported. `before`: the disks that are served.
+fn keep_what_cannot_change(next: &mut Config, running: &Config, before: &[DiskConfig], kept: &mut Vec<String>) {
     fn keep<T: PartialEq + Clone>(name: &str, next: &mut T, running: &T, kept: &mut Vec<String>) {
         if next != running {
             next.clone_from(running);
@@ -184,7 +184,8 @@ fn keep_what_cannot_change(next: &mut Config, running: &Config, kept: &mut Vec<S
     keep("confine_paths", &mut next.confine_paths, &running.confine_paths, kept);
     keep("log_format", &mut next.log_format, &running.log_format, kept);
     for disk in &mut next.disks {
-        if let Some(old) = running.disk(&disk.spec.name).filter(|old| !is_same(&old.spec, &disk.spec)) {
+        let old = before.iter().find(|old| old.spec.name == disk.spec.name);
+        if let Some(old) = old.filter(|old| !is_same(&old.spec, &disk.spec)) {
             kept.push(format!("disk '{}'", old.spec.name));
             disk.spec = DiskSpec { shared: disk.spec.shared, ..old.spec.clone() };
         }

@@ -116,6 +116,11 @@ mod tests {
     }
 
     #[test]
+    fn names_are_those_of_the_counters() {
+        assert_eq!(QueueCounters::default().plain().map(|(name, _)| name)[..NAMES.len()], NAMES);
+    }
+
+    #[test]
     fn sums_hold_every_client_and_lists_are_bounded() {
         let mut totals = Totals::default();
         for number in 0..1000 {

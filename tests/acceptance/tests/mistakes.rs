@@ -145,6 +145,7 @@ fn mistakes_are_explained_and_tasks_succeed() {
         failures.extend(place.carry_out(task));
     }
     place.report_slow();
+    assert!(!place.took.is_empty(), "no entry has '{only}' in its name");
     assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n"));
 }
 

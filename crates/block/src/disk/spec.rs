@@ -46,6 +46,21 @@ impl KindSpec {
         }
     }
 
+    /// As it is after a resize; a memory disk can grow as far as before.
+    pub fn set_size(&mut self, bytes: u64) {
+        match self {
+            Self::Null(options) => options.size_bytes = bytes,
+            Self::Memory(options) => {
+                if bytes < options.size_bytes {
+                    options.max_bytes.get_or_insert(options.size_bytes);
+                }
+                options.size_bytes = bytes;
+            }
+            Self::File(options) => options.size_bytes = options.size_bytes.map(|_| bytes),
+            Self::Wrapped(_, below) => below.set_size(bytes),
+        }
+    }
+
     pub fn name_and_size(&self) -> (&'static str, Option<u64>) {
         match self {
             Self::Null(options) => ("null", Some(options.size_bytes)),

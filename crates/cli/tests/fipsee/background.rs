@@ -4,9 +4,9 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use fipsee_testkit::{Guard, wait_for};
+use fipsee_testkit::{Guard, skip, wait_for};
 
-use crate::program::{Fipsee, assert_success, ending, errors_of, json, serve, skip, text};
+use crate::program::{Fipsee, assert_success, ending, errors_of, json, serve, text};
 
 #[test]
 fn a_mount_in_the_background_has_its_name_among_the_processes() {

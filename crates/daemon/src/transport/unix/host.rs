@@ -50,7 +50,7 @@ impl Host<DiskEngine> for DaemonHost {
 
     fn descriptors(&self) -> (u64, u64) {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-        (limit, self.descriptors + self.live.now().added_descriptors + self.live.device_descriptors.load(Ordering::Relaxed))
+        (limit, self.descriptors + self.live.now().added_descriptors() + self.live.device_descriptors.load(Ordering::Relaxed))
     }
 
     fn features(&self) -> u64 {
