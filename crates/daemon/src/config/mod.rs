@@ -369,10 +369,6 @@ pub fn disks_of(text: &str) -> Result<Vec<DiskConfig>, String> {
 }
 
 impl Config {
-    pub(crate) fn disk(&self, name: &str) -> Option<&DiskConfig> {
-        self.disks.iter().find(|disk| disk.spec.name == name)
-    }
-
     /// Where to listen (docs/protocol.md section 4).
     pub(crate) fn listen_path(&self) -> Result<PathBuf, String> {
         if let Some(path) = self.listen.clone().or_else(|| std::env::var_os("FIPSEE_SOCKET").map(PathBuf::from)) {
