@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, FileDisk};
-use fipsee_block::stats::QueueCounters;
+use fipsee_block::stats::{Distribution, QueueCounters};
 use fipsee_block::wire::{BlockInfo, CAPABILITY_WRITE};
 use fipsee_serve::session::Credentials;
 use serde::{Deserialize, Serialize};
@@ -131,6 +131,11 @@ impl AttachedClient {
     /// What it has done since it attached.
     pub(crate) fn counts(&self) -> Counts {
         Counts::of(&self.counted)
+    }
+
+    /// Service times of its requests.
+    pub(crate) fn latency(&self) -> Distribution {
+        Distribution::of(self.counted.iter().map(|queue| &queue.latency))
     }
 
     /// For the messages to clients that it excludes.

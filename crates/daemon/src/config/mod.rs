@@ -23,6 +23,7 @@ pub use self::names::{group_number, user_number};
 use crate::confine::Confine;
 use crate::export::AllowList;
 use crate::log;
+use crate::metrics::{self, Endpoint};
 use crate::placement::Placement;
 use crate::transport::unix::ClientSettings;
 
@@ -123,6 +124,9 @@ struct Settings {
     /// As --allow-group, by number.
     #[arg(long, value_name = "GID", value_parser = gid, allow_negative_numbers = true)]
     allow_gid: Vec<u32>,
+    /// Serve metrics to Prometheus here: at a Unix socket, or at IP:PORT of this host alone; may be repeated.
+    #[arg(long, value_name = "PATH|IP:PORT", value_parser = metrics::parse)]
+    metrics: Vec<Endpoint>,
     #[arg(skip)]
     max_clients_per_user: Option<usize>,
     #[arg(skip)]
@@ -175,6 +179,8 @@ pub struct Config {
     /// A request in flight for so long counts as stalled.
     pub(crate) stall_limit: Duration,
     pub(crate) clients: ClientSettings,
+    /// Where metrics are served.
+    pub(crate) metrics: Vec<Endpoint>,
     pub(crate) confine: Confine,
     pub(crate) confine_paths: Vec<PathBuf>,
     pub(crate) log_level: String,
@@ -237,6 +243,10 @@ impl Arguments {
         check_numbers(workers, &cpus, (max_clients, file.max_clients_per_user))?;
         let wait = own.wait.or(file.wait).unwrap_or_default();
         wait.available().map_err(|unavailable| unavailable.to_string())?;
+        let metrics = if own.metrics.is_empty() { file.metrics } else { own.metrics };
+        if let Some(endpoint) = given_twice(metrics.iter()) {
+            return Err(format!("metrics are to be served at {endpoint} twice; remove one of the two"));
+        }
         let limits = ClientLimits::default();
         Ok(Config {
             listen: own.listen.or(file.listen),
@@ -257,6 +267,7 @@ impl Arguments {
                     max_memory_bytes: file.max_memory_bytes.unwrap_or(limits.max_memory_bytes),
                 },
             },
+            metrics,
             confine: own.confine.or(file.confine).unwrap_or_default(),
             confine_paths: [file.confine_paths, own.confine_paths].concat(),
             log_level,

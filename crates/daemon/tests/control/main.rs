@@ -11,6 +11,7 @@ mod event_loop;
 mod example;
 mod fatal;
 mod hostile_control;
+mod metrics;
 mod moves;
 mod placement;
 mod refused_changes;
