@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, FileDisk};
 use fipsee_block::stats::{Distribution, QueueCounters};
 use fipsee_block::wire::{BlockInfo, CAPABILITY_WRITE};
+use fipsee_serve::probe;
 use fipsee_serve::session::Credentials;
 use serde::{Deserialize, Serialize};
 
@@ -307,6 +308,7 @@ impl Export {
         if !wish.ignores_claims {
             self.check_claims(&users, client, role)?;
         }
+        probe!(attach, client, credentials.pid, uid, name.as_ptr(), name.len());
         users.attached.push(AttachedClient::new(wish.kind, client, credentials, exclusive, role));
         Ok(())
     }
@@ -411,6 +413,7 @@ impl Export {
         let mut users = self.lock();
         if let Some(index) = users.attached.iter().position(|attached| attached.client == client) {
             let gone = users.attached.remove(index);
+            probe!(detach, client, gone.pid, gone.uid, self.spec.name.as_ptr(), self.spec.name.len());
             users.totals.finish(&gone);
         }
         drop(users);

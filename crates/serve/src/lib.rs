@@ -10,6 +10,7 @@ mod command;
 mod declaration;
 mod engine;
 mod poll_set;
+pub mod probes;
 mod queue;
 mod quiesce;
 pub mod session;

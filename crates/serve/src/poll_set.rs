@@ -6,7 +6,7 @@ use fipsee_ring::mapped::{Mapping, NextStamp};
 use fipsee_ring::wait::Watch;
 use fipsee_ring::{AtomicU32, Ordering};
 
-use crate::{Change, Engine, Queue, QueueName, Removed, Which};
+use crate::{Change, Engine, Queue, QueueName, Removed, Which, probe};
 
 /// Empty visits after which a queue is sampled instead of visited every pass.
 const EMPTY_VISITS_BEFORE_IDLE: u32 = 1000;
@@ -166,6 +166,7 @@ impl<E: Engine> PollSet<E> {
             }
             work += taken;
             if taken > 0 {
+                probe!(visit, id, slot.name.client, slot.name.index, taken);
                 slot.empty_visits = 0;
             } else {
                 slot.empty_visits += 1;
