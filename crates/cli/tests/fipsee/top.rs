@@ -52,9 +52,9 @@ fn on_a_terminal(keys: &[u8]) -> String {
 
 #[test]
 fn screen_is_taken_and_given_back() {
-    for (keys, shown) in [(&b"q"[..], "disks"), (b"4\x03", "WORKER"), (b"/a\r\tq", "KIND")] {
+    for (keys, view) in [(&b"q"[..], "disks"), (b"4\x03", "workers"), (b"/a\r\tq", "clients")] {
         let text = on_a_terminal(keys);
-        assert_says(&text, &["\x1b[?1049h", shown]);
+        assert_says(&text, &["\x1b[?1049h", &format!("\x1b[7m {view}")]);
         let end = text.rfind("\x1b[?1049l").unwrap_or_else(|| panic!("the screen is not restored: {text:?}"));
         assert!(text[end..].len() < 40, "nothing is drawn after that: {text:?}");
     }
