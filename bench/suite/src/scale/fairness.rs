@@ -208,6 +208,24 @@ impl Fairness {
         Ok(())
     }
 
+    pub(super) fn print(&self, results: &Results) {
+        println!("\n{:<60} {:>9} {:>9} {:>9} {:>16}", "wait of a client", "p50 us", "p99 us", "max us", "others' requests");
+        let named = [ONE_QUEUE.to_owned()].into_iter().chain(self.users.iter().map(|users| beside(*users)));
+        for name in named.chain([SILENT.to_owned()]) {
+            let [p50, p99, max, served] =
+                [P50, P99, WORST, SERVED].map(|metric| results.get(&name, metric).map_or(f64::NAN, Series::median));
+            if !p50.is_nan() {
+                println!("{name:<60} {:>9.1} {:>9.1} {:>9.1} {served:>16.0}", p50 / 1e3, p99 / 1e3, max / 1e3);
+            }
+        }
+        println!("\n{:<60} {:>12} {:>9}", format!("what {} clients get", self.clients - 1), "requests/s", "fairness");
+        for name in [BESIDE_ORDINARY, BESIDE_ABUSER, BESIDE_LONG] {
+            if let Some((rate, fairness)) = results.get(name, RATE).zip(results.get(name, FAIRNESS)) {
+                println!("{name:<60} {:>12.0} {:>9.4}", rate.median(), fairness.median());
+            }
+        }
+    }
+
     pub(super) fn claims(&self, results: &Results) -> Vec<Claim> {
         let has_users = is_root();
         let get = |name: &str, metric| results.get(name, metric).filter(|_| has_users);

@@ -38,13 +38,13 @@ pub(crate) fn run(settings: &Settings) -> Result<(), String> {
         let _ = writeln!(std::io::stderr(), "round {} of {}", round + 1, settings.rounds);
     }
     let (machine, noise) = run.end();
-    results.print();
     if let Some(tables) = &tables {
         tables.print(&results);
         claims.extend(tables.claims(&results));
         skips.extend(tables.skips.iter().cloned());
     }
     if let Some(fairness) = &fairness {
+        fairness.print(&results);
         claims.extend(fairness.claims(&results));
         skips.extend(fairness.skips.iter().cloned());
     }

@@ -12,7 +12,7 @@ use fipsee_ring::wait::WaitMode;
 
 use super::figures::ClientTimes;
 use crate::generator::Random;
-use crate::place::on;
+use crate::place::{on, on_both};
 
 const SECTOR_BYTES: usize = 512;
 /// Longer than this no answer is waited for.
@@ -36,11 +36,13 @@ pub(super) type Load = (u32, usize, usize);
 
 pub(super) fn run(socket: &Path, disk: &str, (slots, clients, requests): Load, reach: Reach) -> Result<Vec<ClientTimes>, String> {
     let share = |client: usize| requests / clients + usize::from(client < requests % clients);
-    on(Cpus::choose().client, || match reach {
-        Reach::Threads => threads(socket, disk, clients, share),
-        Reach::OneQueue => Driver::attach(socket, disk, (1, slots), clients, share)?.run(),
-        Reach::Connections => Driver::attach(socket, disk, (clients, 1), clients, share)?.run(),
-    })
+    let (cpus, driver) = (Cpus::choose(), |connections| Driver::attach(socket, disk, connections, clients, share)?.run());
+    match reach {
+        Reach::OneQueue => on(cpus.client, || driver((1, slots))),
+        Reach::Connections => on(cpus.client, || driver((clients, 1))),
+        // They sleep, so that the scheduler has a choice, as it has with the threads of the report's clients.
+        Reach::Threads => on_both(cpus, || threads(socket, disk, clients, share)),
+    }
 }
 
 fn attach(socket: &Path, disk: &str, depth: u32, clients: usize, wait: WaitMode) -> Result<(Disk, Queue, Buffer), String> {
