@@ -46,6 +46,8 @@ pub fn start_with(arguments: Arguments, services: Services) -> Result<(), String
         return daemonize::start();
     }
     let is_check = arguments.check_config;
+    // First: no file may be opened at the numbers of the inherited sockets.
+    let inherited = if is_check { Ok(Inherited::default()) } else { inherited::take(arguments.ready_fd) };
     let config = arguments.into_config()?;
     if is_check {
         placement::check(&config, &Machine::this())?;
@@ -53,7 +55,7 @@ pub fn start_with(arguments: Arguments, services: Services) -> Result<(), String
         return Ok(());
     }
     let confinement = Confinement::wanted(config.confine, services::needs(&config, services));
-    run_confined(config, confinement, services)
+    run_confined(config, inherited, confinement, services)
 }
 
 /// Serve until SIGTERM or SIGINT, then let clients finish. The process is not confined: `confine` is for one that is only
@@ -62,12 +64,17 @@ pub fn start_with(arguments: Arguments, services: Services) -> Result<(), String
 /// # Errors
 /// In words that say what to do: a disk cannot be opened, a socket cannot be bound, a limit is too low.
 pub fn run(config: Config) -> Result<(), String> {
-    run_confined(config, Confinement::default(), &[])
+    let inherited = inherited::take(config.arguments.ready_fd);
+    run_confined(config, inherited, Confinement::default(), &[])
 }
 
-fn run_confined(config: Config, confinement: Confinement, services: Services) -> Result<(), String> {
-    // First: no file may be opened at the numbers of the inherited sockets.
-    let inherited = inherited::take(config.arguments.ready_fd);
+/// What is wrong with what was inherited is told once there is a log.
+fn run_confined(
+    config: Config,
+    inherited: Result<Inherited, String>,
+    confinement: Confinement,
+    services: Services,
+) -> Result<(), String> {
     if config.arguments.new_session {
         // It cannot fail: the process was just made.
         let _ = rustix::process::setsid();

@@ -19,7 +19,7 @@ use fipsee_serve::session::ClientLimits;
 
 use self::file::MAX_CLIENTS;
 use self::names::{NameOf, Names};
-pub use self::names::{group_number, user_number};
+pub use self::names::{group_name, group_number, user_name, user_number};
 use crate::confine::Confine;
 use crate::export::AllowList;
 use crate::log;
