@@ -10,6 +10,7 @@ pub mod config;
 pub mod confine;
 mod daemonize;
 mod descriptors;
+mod disk_limits;
 mod disk_text;
 pub mod export;
 mod fault_log;

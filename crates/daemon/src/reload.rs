@@ -22,7 +22,7 @@ pub(crate) struct Outcome {
     pub(crate) added: Vec<String>,
     /// Disks that are no longer served.
     pub(crate) removed: Vec<String>,
-    /// Settings, and disks (`disk 'a'`) whose lists changed.
+    /// Settings, and disks (`disk 'a'`) whose lists or limits changed.
     pub(crate) changed: Vec<String>,
     /// Settings and disks (`disk 'a'`) that stay as they were until the daemon is restarted.
     pub(crate) needs_restart: Vec<String>,
@@ -76,7 +76,8 @@ impl Admin {
         outcome.changed = self.changed_settings(&next);
         for (disk, export) in disks.iter().zip(&exports).filter(|(disk, _)| !outcome.added.contains(&disk.spec.name)) {
             let sockets_change = sockets_of(&before, export.name()) != sockets_of(&disks, export.name());
-            if export.set_allow(&disk.allow) | export.set_shared(disk.spec.shared) | sockets_change {
+            let limits_change = export.set_limits(disk.limits);
+            if export.set_allow(&disk.allow) | export.set_shared(disk.spec.shared) | limits_change | sockets_change {
                 outcome.changed.push(format!("disk '{}'", disk.spec.name));
             }
         }

@@ -48,6 +48,9 @@ impl Admin {
         if allow.everyone {
             text.push_str("allow_everyone = true\n");
         }
+        for (key, limit) in export.limits().within(&self.live.now().settings).keys() {
+            let _ = writeln!(text, "{key} = {limit}");
+        }
         for (index, path) in self.vms.paths_of(export).iter().enumerate() {
             match index {
                 0 => _ = writeln!(text, "vhost_user = {}", quoted_path(path)),

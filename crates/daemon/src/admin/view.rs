@@ -7,6 +7,7 @@ use fipsee_serve::Metric;
 use serde_json::{Value, json};
 
 use super::Admin;
+use crate::disk_limits::DiskLimits;
 use crate::export::{AllowList, AttachedClient, Export, Role};
 use crate::services::block::declared::faults;
 use crate::transport::unix::ClientSettings;
@@ -15,6 +16,8 @@ impl Admin {
     pub(super) fn describe(&self, export: &Export) -> Value {
         let info: BlockInfo = export.info(false);
         let (io, unit_bytes) = export.io().unzip();
+        let settings = self.live.now().settings;
+        let own = export.limits().within(&settings);
         let AllowList { everyone, uids, gids } = export.allow();
         let mut description = json!({
             "disk": export.name(),
@@ -35,7 +38,8 @@ impl Admin {
             "exclusive": export.spec.exclusive,
             "shared": export.shared(),
             "allow": { "everyone": everyone, "uids": uids, "gids": gids },
-            "limits": limits(&self.live.now().settings),
+            "limits": limits(&settings, &own),
+            "own_limits": own,
             "claimed": export.attached().iter().any(|client| client.role == Role::SoleWriter),
             "capabilities": CAPABILITY_NAMES.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
             "attached": export.attached().len(),
@@ -66,9 +70,10 @@ impl Admin {
     }
 }
 
-/// Of one client; the same for every disk.
-fn limits(settings: &ClientSettings) -> Value {
-    let ClientSettings { max_clients, max_clients_per_user, limits } = settings;
+/// Of one client, as this disk has them; and of all clients of all disks.
+fn limits(settings: &ClientSettings, own: &DiskLimits) -> Value {
+    let &ClientSettings { max_clients, max_clients_per_user, limits } = settings;
+    let limits = own.of_client(limits);
     json!({
         "max_queues": limits.max_queues,
         "max_depth": limits.max_depth,

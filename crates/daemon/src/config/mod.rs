@@ -21,6 +21,7 @@ use self::file::MAX_CLIENTS;
 use self::names::{NameOf, Names};
 pub use self::names::{group_name, group_number, user_name, user_number};
 use crate::confine::Confine;
+use crate::disk_limits::DiskLimits;
 use crate::export::AllowList;
 use crate::log;
 use crate::placement::Placement;
@@ -155,8 +156,18 @@ pub struct DiskConfig {
     pub spec: DiskSpec,
     /// The users that may attach.
     pub allow: AllowList,
+    /// Limits of its own.
+    pub limits: DiskLimits,
     /// Sockets for virtual machines.
     pub vhost_user: Vec<PathBuf>,
+}
+
+impl DiskConfig {
+    /// A disk without limits of its own, and without a socket for virtual machines.
+    pub const fn new(spec: DiskSpec, allow: AllowList) -> Self {
+        let limits = DiskLimits { max_clients: None, max_queues: None, max_depth: None };
+        Self { spec, allow, limits, vhost_user: Vec::new() }
+    }
 }
 
 /// The whole configuration.
@@ -214,7 +225,7 @@ impl Arguments {
         log::set_format(own.log_format.or(file.log_format).unwrap_or_default());
         let allow = self.allow_list()?;
         for disk in &self.disks {
-            disks.push(DiskConfig { spec: DiskSpec::parse(disk)?, allow: allow.clone(), vhost_user: Vec::new() });
+            disks.push(DiskConfig::new(DiskSpec::parse(disk)?, allow.clone()));
         }
         if disks.is_empty() {
             return Err("no disk to serve; name one with --disk, for example --disk a=memory:256M".to_owned());
@@ -238,6 +249,19 @@ impl Arguments {
         let wait = own.wait.or(file.wait).unwrap_or_default();
         wait.available().map_err(|unavailable| unavailable.to_string())?;
         let limits = ClientLimits::default();
+        let clients = ClientSettings {
+            max_clients,
+            max_clients_per_user: file.max_clients_per_user,
+            limits: ClientLimits {
+                max_queues: file.max_queues.unwrap_or(limits.max_queues),
+                max_depth: file.max_depth.unwrap_or(limits.max_depth),
+                max_pool_bytes: file.max_pool_bytes.unwrap_or(limits.max_pool_bytes),
+                max_memory_bytes: file.max_memory_bytes.unwrap_or(limits.max_memory_bytes),
+            },
+        };
+        for disk in &disks {
+            disk.limits.check(&clients).map_err(|text| format!("disk '{}': {text}", disk.spec.name))?;
+        }
         Ok(Config {
             listen: own.listen.or(file.listen),
             disks,
@@ -247,16 +271,7 @@ impl Arguments {
             wait,
             look: own.look_us.or(file.look_us).map_or(DEFAULT_LOOK, Duration::from_micros),
             stall_limit: Duration::from_millis(self.stalled_after_ms),
-            clients: ClientSettings {
-                max_clients,
-                max_clients_per_user: file.max_clients_per_user,
-                limits: ClientLimits {
-                    max_queues: file.max_queues.unwrap_or(limits.max_queues),
-                    max_depth: file.max_depth.unwrap_or(limits.max_depth),
-                    max_pool_bytes: file.max_pool_bytes.unwrap_or(limits.max_pool_bytes),
-                    max_memory_bytes: file.max_memory_bytes.unwrap_or(limits.max_memory_bytes),
-                },
-            },
+            clients,
             confine: own.confine.or(file.confine).unwrap_or_default(),
             confine_paths: [file.confine_paths, own.confine_paths].concat(),
             log_level,

@@ -241,6 +241,8 @@ impl Service<DiskEngine> for Block {
             Denied::NotAllowed(reason) => Denial::Concealed { refusal: unknown(), reason },
             Denied::Busy(text) => refuse(RefusalCode::Busy, text).into(),
             Denied::BusyForNow(text) => Denial::Later(refuse(RefusalCode::Busy, text)),
+            Denied::Full(text) => refuse(RefusalCode::Limit, text).into(),
+            Denied::FullForNow(text) => Denial::Later(refuse(RefusalCode::Limit, text)),
             Denied::Gone => unknown().into(),
         })?;
         Ok(self.lay_out(client, wanted, export).inspect_err(|_| export.leave(client.id))?)
@@ -249,7 +251,7 @@ impl Service<DiskEngine> for Block {
 
 impl Block {
     fn lay_out(&self, client: &Client<'_>, wanted: &Wanted, export: &Arc<Export>) -> Result<Granted<DiskEngine>, Refusal> {
-        let (limits, workers) = (&client.limits, &self.workers);
+        let (limits, workers) = (export.limits().of_client(client.limits), &self.workers);
         let queue_count = wanted.queue_count.min(limits.max_queues).min(MAX_QUEUES);
         let depth = wanted.depth.min(limits.max_depth).min(MAX_DEPTH);
         let seed = u32::try_from(client.id & 0xffff_ffff).unwrap_or(0);
