@@ -235,7 +235,7 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
                 self.tally.written_sectors += request.length_sectors;
             }
             Operation::GetInfo | Operation::AckEvent => return self.serve_service(&request, disk),
-            _ => self.tally.others += 1,
+            other => self.counters.count_other(other),
         }
         let ticket = Ticket { queue: self.id, tag: request.tag, started_ticks };
         // SAFETY: the spans come from `self.memory`, which keeps them mapped; regions are removed, and this server is
@@ -248,7 +248,7 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
 
     #[cold]
     fn refuse(&mut self, tag: u16, status: Status) {
-        self.tally.others += 1;
+        self.counters.rest.add(1);
         self.answer(tag, status);
     }
 

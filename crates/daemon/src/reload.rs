@@ -181,6 +181,7 @@ fn keep_what_cannot_change(next: &mut Config, running: &Config, before: &[DiskCo
     keep("placement", &mut next.placement, &running.placement, kept);
     keep("wait", &mut next.wait, &running.wait, kept);
     keep("look_us", &mut next.look, &running.look, kept);
+    keep("metrics", &mut next.metrics, &running.metrics, kept);
     keep("confine", &mut next.confine, &running.confine, kept);
     keep("confine_paths", &mut next.confine_paths, &running.confine_paths, kept);
     keep("log_format", &mut next.log_format, &running.log_format, kept);

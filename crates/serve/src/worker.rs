@@ -5,7 +5,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -43,6 +43,8 @@ pub struct WorkerCounters {
     pub sleeps: AtomicU64,
     /// Queues that were assigned to it.
     pub assigned: AtomicU64,
+    /// The kernel's number of its thread, if it has one of its own.
+    pub thread: AtomicI32,
 }
 
 pub struct WorkerHandle<E: Engine> {
@@ -97,6 +99,7 @@ pub fn spawn<E: Engine>(
     let given = handle.clone();
     let thread = std::thread::Builder::new().name(format!("fip-worker-{index}")).spawn(move || {
         let _guard = AbortOnPanic;
+        given.counters.thread.store(rustix::thread::gettid().as_raw_pid(), Ordering::Relaxed);
         if let Some(cpu) = place.cpu
             && let Err(error) = pin::bind(cpu)
         {

@@ -10,6 +10,7 @@ use super::Admin;
 use crate::config::Config;
 use crate::disk_text;
 use crate::export::Export;
+use crate::metrics::Endpoint;
 
 impl Admin {
     pub(super) fn dump(&self) -> String {
@@ -73,7 +74,8 @@ fn spec_in_force(export: &Export) -> DiskSpec {
 }
 
 fn settings(config: &Config, listen: &Path) -> String {
-    let Config { workers, cpus, placement, wait, look, clients, confine, confine_paths, log_level, log_format, .. } = config;
+    let Config { workers, cpus, placement, wait, look, clients, metrics, confine, confine_paths, log_level, log_format, .. } =
+        config;
     let limits = clients.limits;
     let paths: Vec<String> = confine_paths.iter().map(|path| quoted_path(path)).collect();
     let mut text = String::new();
@@ -92,6 +94,8 @@ fn settings(config: &Config, listen: &Path) -> String {
     line("max_depth", &limits.max_depth);
     line("max_pool_bytes", &limits.max_pool_bytes);
     line("max_memory_bytes", &limits.max_memory_bytes);
+    let endpoints: Vec<String> = metrics.iter().map(quoted_endpoint).collect();
+    line("metrics", &format_args!("[{}]", endpoints.join(", ")));
     line("confine", &named(confine));
     line("confine_paths", &format_args!("[{}]", paths.join(", ")));
     line("log_level", &quoted(log_level));
@@ -112,6 +116,13 @@ fn quoted(text: &str) -> String {
 /// Paths are UTF-8 in the file, whose reader may have another working directory.
 fn quoted_path(path: &Path) -> String {
     quoted(&absolute(path).to_string_lossy())
+}
+
+fn quoted_endpoint(endpoint: &Endpoint) -> String {
+    match endpoint {
+        Endpoint::Unix(path) => quoted_path(path),
+        Endpoint::Tcp(address) => quoted(&address.to_string()),
+    }
 }
 
 fn absolute(path: &Path) -> PathBuf {

@@ -11,6 +11,7 @@ use crate::disk_limits::DiskLimits;
 use crate::export::{AllowList, AttachedClient, Export, Role};
 use crate::services::block::declared::faults;
 use crate::transport::unix::ClientSettings;
+use crate::worker::cpu_time;
 
 impl Admin {
     pub(super) fn describe(&self, export: &Export) -> Value {
@@ -60,6 +61,7 @@ impl Admin {
                 "cpu": worker.place.cpu,
                 "queues": worker.counters.queues.load(Ordering::Relaxed),
                 "sleeps": worker.counters.sleeps.load(Ordering::Relaxed),
+                "cpu_time_ns": cpu_time(worker).and_then(|time| u64::try_from(time.as_nanos()).ok()),
             })
         });
         let mut stat = json!({ "uptime_s": self.started.elapsed().as_secs(), "workers": workers.collect::<Vec<_>>() });

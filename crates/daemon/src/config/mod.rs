@@ -24,6 +24,7 @@ use crate::confine::Confine;
 use crate::disk_limits::DiskLimits;
 use crate::export::AllowList;
 use crate::log;
+use crate::metrics::{self, Endpoint};
 use crate::placement::Placement;
 use crate::transport::unix::ClientSettings;
 
@@ -124,6 +125,9 @@ struct Settings {
     /// As --allow-group, by number.
     #[arg(long, value_name = "GID", value_parser = gid, allow_negative_numbers = true)]
     allow_gid: Vec<u32>,
+    /// Serve metrics to Prometheus here: at a Unix socket, or at IP:PORT of this host alone; may be repeated.
+    #[arg(long, value_name = "PATH|IP:PORT", value_parser = metrics::parse)]
+    metrics: Vec<Endpoint>,
     #[arg(skip)]
     max_clients_per_user: Option<usize>,
     #[arg(skip)]
@@ -186,6 +190,8 @@ pub struct Config {
     /// A request in flight for so long counts as stalled.
     pub(crate) stall_limit: Duration,
     pub(crate) clients: ClientSettings,
+    /// Where metrics are served.
+    pub(crate) metrics: Vec<Endpoint>,
     pub(crate) confine: Confine,
     pub(crate) confine_paths: Vec<PathBuf>,
     pub(crate) log_level: String,
@@ -248,6 +254,10 @@ impl Arguments {
         check_numbers(workers, &cpus, (max_clients, file.max_clients_per_user))?;
         let wait = own.wait.or(file.wait).unwrap_or_default();
         wait.available().map_err(|unavailable| unavailable.to_string())?;
+        let metrics = if own.metrics.is_empty() { file.metrics } else { own.metrics };
+        if let Some(endpoint) = given_twice(metrics.iter()) {
+            return Err(format!("metrics are to be served at {endpoint} twice; remove one of the two"));
+        }
         let limits = ClientLimits::default();
         let clients = ClientSettings {
             max_clients,
@@ -272,6 +282,7 @@ impl Arguments {
             look: own.look_us.or(file.look_us).map_or(DEFAULT_LOOK, Duration::from_micros),
             stall_limit: Duration::from_millis(self.stalled_after_ms),
             clients,
+            metrics,
             confine: own.confine.or(file.confine).unwrap_or_default(),
             confine_paths: [file.confine_paths, own.confine_paths].concat(),
             log_level,

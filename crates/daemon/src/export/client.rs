@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fipsee_block::stats::QueueCounters;
+use fipsee_block::stats::{Distribution, QueueCounters};
 use fipsee_serve::session::Credentials;
 
 use super::{Kind, Role};
@@ -61,6 +61,11 @@ impl AttachedClient {
     /// What it has done since it attached.
     pub(crate) fn counts(&self) -> Counts {
         Counts::of(&self.counted)
+    }
+
+    /// Service times of its requests.
+    pub(crate) fn latency(&self) -> Distribution {
+        Distribution::of(self.counted.iter().map(|queue| &queue.latency))
     }
 
     /// For the messages to clients that it excludes.

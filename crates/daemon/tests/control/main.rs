@@ -12,6 +12,7 @@ mod event_loop;
 mod example;
 mod fatal;
 mod hostile_control;
+mod metrics;
 mod moves;
 mod placement;
 mod refused_changes;

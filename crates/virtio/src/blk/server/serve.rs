@@ -187,7 +187,7 @@ impl VirtqueueServer {
         let (length_sectors, fua) = match self.check_transfer(is_read, header.sector) {
             Ok(checked) => checked,
             Err(status) => {
-                self.tally.others += 1;
+                self.counters.rest.add(1);
                 return self.answer(at, status);
             }
         };
