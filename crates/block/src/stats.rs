@@ -108,6 +108,10 @@ pub struct QueueCounters {
     pub visits: Counter,
     /// Times the sleeping client was woken.
     pub doorbells: Counter,
+    /// Times that completions were published and the sleeping client was not woken because of the notification policy.
+    pub suppressed: Counter,
+    /// Times that the client's doorbell rang and there was no request.
+    pub spurious: Counter,
     /// From the request being seen to its completion being published, in ticks: every request of an asynchronous disk,
     /// one visit in 64 of a synchronous one.
     pub latency: Histogram,
@@ -115,7 +119,7 @@ pub struct QueueCounters {
 
 impl QueueCounters {
     /// The plain counters under their names; the histogram is separate.
-    pub fn plain(&self) -> [(&'static str, &Counter); 8] {
+    pub fn plain(&self) -> [(&'static str, &Counter); 10] {
         [
             ("reads", &self.reads),
             ("writes", &self.writes),
@@ -125,6 +129,8 @@ impl QueueCounters {
             ("written_bytes", &self.written_bytes),
             ("visits", &self.visits),
             ("doorbells", &self.doorbells),
+            ("suppressed", &self.suppressed),
+            ("spurious", &self.spurious),
         ]
     }
 }

@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, FileDisk};
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_WRITE};
+use fipsee_ring::notify::SharedPolicy;
 use fipsee_serve::session::Credentials;
 use serde::{Deserialize, Serialize};
 
 use crate::config::DiskConfig;
+use crate::notification::Notify;
 use crate::totals::{Counts, Totals};
 
 /// The users that may attach, besides root and the daemon's own user.
@@ -94,12 +96,16 @@ pub struct AttachedClient {
     pub(crate) exclusive: bool,
     /// A device of a virtual machine reads, until its first queue is served.
     pub(crate) role: Role,
+    /// By which its queues are notified.
+    pub(crate) notify: Arc<SharedPolicy>,
+    /// Is that the client's own, and not the disk's?
+    pub(crate) notify_is_own: bool,
     /// Its connection is closed, and its last requests are not finished.
     pub(crate) leaving: bool,
 }
 
 impl AttachedClient {
-    pub(crate) const fn new(
+    pub(crate) fn new(
         kind: Kind,
         client: u64,
         &Credentials { pid, uid, .. }: &Credentials,
@@ -116,6 +122,8 @@ impl AttachedClient {
             worker_cpus: Vec::new(),
             exclusive,
             role,
+            notify: Arc::default(),
+            notify_is_own: false,
             leaving: false,
         }
     }
@@ -153,6 +161,8 @@ pub struct Export {
 
 struct Users {
     allow: AllowList,
+    /// Of queues without a policy of their client's own.
+    notify: Notify,
     attached: Vec<AttachedClient>,
     /// It is being removed: no client can attach.
     retired: bool,
@@ -211,6 +221,11 @@ impl Users {
         self.attached.iter_mut().find(|attached| attached.client == client)
     }
 
+    fn add(&mut self, client: AttachedClient) {
+        client.notify.set(self.notify.0);
+        self.attached.push(client);
+    }
+
     /// An attached client of these; one that is leaving only if there is no other.
     fn in_the_way(&self, is_in_the_way: impl Fn(&AttachedClient) -> bool) -> Option<&AttachedClient> {
         self.attached.iter().filter(|attached| is_in_the_way(attached)).min_by_key(|attached| attached.leaving)
@@ -221,7 +236,7 @@ impl Export {
     /// Serve `disk` as `config` says.
     pub fn new(config: &DiskConfig, disk: AnyDisk) -> Self {
         let (allow, totals) = (config.allow.clone(), Totals::default());
-        let users = Mutex::new(Users { allow, attached: Vec::new(), retired: false, totals });
+        let users = Mutex::new(Users { allow, notify: config.notify, attached: Vec::new(), retired: false, totals });
         let (spec, shared) = (config.spec.clone(), AtomicBool::new(config.spec.shared));
         Self { spec, shared, disk: Arc::new(disk), users, left: Condvar::new() }
     }
@@ -302,7 +317,7 @@ impl Export {
         if !wish.ignores_claims {
             self.check_claims(&users, client, role)?;
         }
-        users.attached.push(AttachedClient::new(wish.kind, client, credentials, exclusive, role));
+        users.add(AttachedClient::new(wish.kind, client, credentials, exclusive, role));
         Ok(())
     }
 
@@ -370,7 +385,7 @@ impl Export {
 
     /// A client that another daemon admitted stays, on the same terms, whatever the list says now.
     pub fn keep(&self, kind: Kind, client: u64, credentials: &Credentials, (exclusive, role): (bool, Role)) {
-        self.lock().attached.push(AttachedClient::new(kind, client, credentials, exclusive, role));
+        self.lock().add(AttachedClient::new(kind, client, credentials, exclusive, role));
     }
 
     /// Whether an attached client is exclusive, and its role.
@@ -441,6 +456,40 @@ impl Export {
     /// Change the list of users that may attach. Attached clients stay. Returns whether the list changed.
     pub(crate) fn set_allow(&self, allow: &AllowList) -> bool {
         std::mem::replace(&mut self.lock().allow, allow.clone()) != *allow
+    }
+
+    pub(crate) fn notify(&self) -> Notify {
+        self.lock().notify
+    }
+
+    /// Of all clients, attached and future ones, whatever was set for one of them. Returns whether the disk's policy changed. The
+    /// workers are to be [notified](crate::notification::changed).
+    pub(crate) fn set_notify(&self, notify: Notify) -> bool {
+        let mut users = self.lock();
+        for client in &mut users.attached {
+            client.notify.set(notify.0);
+            client.notify_is_own = false;
+        }
+        std::mem::replace(&mut users.notify, notify) != notify
+    }
+
+    /// Of one client; false: it is not attached.
+    pub(crate) fn set_notify_of(&self, client: u64, notify: Notify) -> bool {
+        let mut users = self.lock();
+        let Some(client) = users.of(client) else { return false };
+        client.notify.set(notify.0);
+        client.notify_is_own = true;
+        true
+    }
+
+    /// The policy of a client's queues, which changes with what is set.
+    pub(crate) fn policy_of(&self, client: u64) -> Arc<SharedPolicy> {
+        self.lock().of(client).map(|client| Arc::clone(&client.notify)).unwrap_or_default()
+    }
+
+    /// What was set for this client alone.
+    pub(crate) fn own_notify_of(&self, client: u64) -> Option<Notify> {
+        self.lock().of(client).filter(|client| client.notify_is_own).map(|client| Notify(client.notify.get()))
     }
 
     /// Refuse further clients, if none is attached; otherwise returns the process of one.

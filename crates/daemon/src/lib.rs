@@ -15,6 +15,7 @@ pub mod export;
 mod fault_log;
 mod live;
 mod log;
+mod notification;
 mod notify;
 mod overlay;
 mod placement;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::DiskConfig;
 use crate::disk_text;
 use crate::export::AllowList;
+use crate::notification::Notify;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -31,6 +32,7 @@ pub(crate) struct AddedDisk {
     allow: AllowList,
     /// Its file was opened by another process, and its path is only a name.
     was_passed: bool,
+    notify: Notify,
 }
 
 /// `None`: as configured.
@@ -39,11 +41,12 @@ pub(crate) struct AddedDisk {
 struct Settings {
     allow: Option<AllowList>,
     shared: Option<bool>,
+    notify: Option<Notify>,
 }
 
 impl Overlay {
     pub(crate) fn add(&mut self, disk: &DiskConfig, was_passed: bool) {
-        self.added.push(AddedDisk { spec: disk.spec.clone(), allow: disk.allow.clone(), was_passed });
+        self.added.push(AddedDisk { spec: disk.spec.clone(), allow: disk.allow.clone(), was_passed, notify: disk.notify });
     }
 
     /// It is no longer served, whether it was added or is configured.
@@ -64,6 +67,13 @@ impl Overlay {
         let settings = self.set.entry(name.to_owned()).or_default();
         settings.allow = allow.or_else(|| settings.allow.take());
         settings.shared = shared.or(settings.shared);
+    }
+
+    pub(crate) fn set_notify(&mut self, name: &str, notify: Notify) {
+        match self.added.iter_mut().find(|added| added.spec.name == name) {
+            Some(added) => added.notify = notify,
+            None => self.set.entry(name.to_owned()).or_default().notify = Some(notify),
+        }
     }
 
     /// The disk has another size. A configured one is known by that of the configuration.
@@ -119,17 +129,19 @@ impl Overlay {
     /// The configured disks with these changes.
     pub(crate) fn over(&self, configured: &[DiskConfig]) -> Vec<DiskConfig> {
         let there = configured.iter().filter(|disk| !self.removed.contains(&disk.spec.name)).cloned().map(|mut disk| {
-            if let Some(Settings { allow, shared }) = self.set.get(&disk.spec.name) {
+            if let Some(Settings { allow, shared, notify }) = self.set.get(&disk.spec.name) {
                 disk.allow = allow.clone().unwrap_or(disk.allow);
                 disk.spec.shared = shared.unwrap_or(disk.spec.shared);
+                disk.notify = notify.unwrap_or(disk.notify);
             }
             disk.vhost_user.retain(|path| !self.detached.contains(path));
             disk
         });
-        let added = self.added.iter().map(|AddedDisk { spec, allow, .. }| DiskConfig {
+        let added = self.added.iter().map(|AddedDisk { spec, allow, notify, .. }| DiskConfig {
             spec: spec.clone(),
             allow: allow.clone(),
             vhost_user: Vec::new(),
+            notify: *notify,
         });
         there.chain(added).collect()
     }
@@ -202,6 +214,7 @@ mod tests {
             spec: DiskSpec::parse(text).expect(text),
             allow: AllowList::default(),
             vhost_user: vec![PathBuf::from(format!("/run/{}", &text[..1]))],
+            notify: Notify::default(),
         };
         specs.iter().map(disk).collect()
     }

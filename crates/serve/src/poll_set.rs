@@ -6,6 +6,7 @@ use fipsee_ring::mapped::{Mapping, NextStamp};
 use fipsee_ring::wait::Watch;
 use fipsee_ring::{AtomicU32, Ordering};
 
+use crate::due::{Due, DueQueues};
 use crate::{Change, Engine, Queue, QueueName, Removed, Which};
 
 /// Empty visits after which a queue is sampled instead of visited every pass.
@@ -18,6 +19,7 @@ pub(crate) struct Slot<E: Engine> {
     pub(crate) name: QueueName,
     active: bool,
     empty_visits: u32,
+    pub(crate) due: Due,
     /// Keeps mapped what an idle queue is polled at.
     polled: Option<Arc<dyn Mapping>>,
     /// What waits until nothing is in flight.
@@ -32,7 +34,17 @@ pub(crate) struct Slot<E: Engine> {
 
 impl<E: Engine> Slot<E> {
     pub(crate) fn new(queue: Box<dyn Queue<E>>, name: QueueName) -> Self {
-        Self { queue, name, active: false, empty_visits: 0, polled: None, changes: Vec::new(), closing: None, left: u32::MAX }
+        Self {
+            queue,
+            name,
+            active: false,
+            empty_visits: 0,
+            due: Due::default(),
+            polled: None,
+            changes: Vec::new(),
+            closing: None,
+            left: u32::MAX,
+        }
     }
 
     /// May requests be taken? Not while a change waits, nor when the client is gone.
@@ -77,11 +89,12 @@ pub(crate) struct PollSet<E: Engine> {
     polls: Vec<Poll>,
     active: Vec<u32>,
     idle_cursor: usize,
+    pub(crate) due: DueQueues,
 }
 
 impl<E: Engine> Default for PollSet<E> {
     fn default() -> Self {
-        Self { slots: Vec::new(), polls: Vec::new(), active: Vec::new(), idle_cursor: 0 }
+        Self { slots: Vec::new(), polls: Vec::new(), active: Vec::new(), idle_cursor: 0, due: DueQueues::default() }
     }
 }
 
@@ -98,6 +111,7 @@ impl<E: Engine> PollSet<E> {
         } else {
             self.slots[id] = Some(slot);
         }
+        self.changed(id);
         self.activate(id);
     }
 
@@ -167,6 +181,9 @@ impl<E: Engine> PollSet<E> {
             work += taken;
             if taken > 0 {
                 slot.empty_visits = 0;
+                if slot.due.may_be {
+                    self.list_due(id as usize);
+                }
             } else {
                 slot.empty_visits += 1;
                 if slot.empty_visits > EMPTY_VISITS_BEFORE_IDLE {

@@ -5,14 +5,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fipsee_block::disk::DiskSpec;
+use fipsee_ring::notify::{Policy, Wanted};
+use fipsee_serve::Which;
 use serde_json::Value;
 
 use super::Admin;
-use super::methods::{AddDisk, SetDisk};
+use super::methods::{AddDisk, SetDisk, SetNotify};
 use super::rpc::RpcError;
 use crate::config::DiskConfig;
 use crate::disk_text;
 use crate::export::{AllowList, Export, Opened};
+use crate::notification::{self, Notify};
 use crate::notify;
 use crate::reload::serving;
 
@@ -37,7 +40,7 @@ impl Admin {
             return Err(format!("disk '{name}' has no file; leave out file_passed").into());
         }
         let allow = AllowList { everyone: allow_everyone, uids: allow_uids, gids: allow_gids };
-        let disk = DiskConfig { spec, allow, vhost_user: Vec::new() };
+        let disk = DiskConfig { spec, allow, vhost_user: Vec::new(), notify: Notify::default() };
         let export = match passed {
             Some(file) => Export::open_with(&disk, Some(file))?,
             // The client may be able to open what this process cannot.
@@ -97,6 +100,39 @@ impl Admin {
         tracing::info!(disk = name, ?allow, shared = export.shared(), "set");
         self.overlay.set(&name, sets_list.then_some(allow), shared);
         Ok(self.describe(&export))
+    }
+
+    pub(super) fn set_notify(&mut self, set: &SetNotify) -> Result<Value, RpcError> {
+        let SetNotify { disk: ref name, client, max_rate, min_completions, max_delay_us, auto, off } = *set;
+        let export = self.live.now().find(name)?.clone();
+        let wanted = Wanted { max_rate, min_completions, max_delay_us, auto };
+        let notify = match off {
+            true if wanted == Wanted::default() => Notify(None),
+            true => return Err("off and another parameter contradict each other; leave one out".to_owned().into()),
+            false => Notify(Some(Policy::new(&wanted)?)),
+        };
+        let which = match client {
+            Some(client) if !export.set_notify_of(client, notify) => {
+                return Err(format!("disk '{name}' has no client {client}; `fipsee info {name}` lists them").into());
+            }
+            Some(client) => Which::Client(client),
+            None => {
+                export.set_notify(notify);
+                self.overlay.set_notify(name, notify);
+                Which::All
+            }
+        };
+        self.policies_changed(which);
+        let policy = notify.0.map_or_else(|| "off".to_owned(), |policy| policy.to_string());
+        tracing::info!(disk = name, client, policy, "notifications set");
+        Ok(self.describe_with_clients(&export))
+    }
+
+    /// Have the queues read their policies of notifications.
+    pub(crate) fn policies_changed(&self, which: Which) {
+        for worker in &self.workers {
+            worker.mailbox.send_all(notification::changed(which));
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::Admin;
 use crate::export::{AllowList, AttachedClient, Export, Role};
+use crate::notification::Notify;
 use crate::services::block::declared::faults;
 use crate::transport::unix::ClientSettings;
 
@@ -35,6 +36,7 @@ impl Admin {
             "exclusive": export.spec.exclusive,
             "shared": export.shared(),
             "allow": { "everyone": everyone, "uids": uids, "gids": gids },
+            "notify": export.notify(),
             "limits": limits(&self.live.now().settings),
             "claimed": export.attached().iter().any(|client| client.role == Role::SoleWriter),
             "capabilities": CAPABILITY_NAMES.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
@@ -46,6 +48,12 @@ impl Admin {
         for (name, metric) in faults(&export.disk).into_iter().flatten() {
             description[name] = to_json(metric);
         }
+        description
+    }
+
+    pub(super) fn describe_with_clients(&self, export: &Export) -> Value {
+        let mut description = self.describe(export);
+        description["clients"] = export.attached().iter().map(describe_client).collect();
         description
     }
 
@@ -79,7 +87,7 @@ fn limits(settings: &ClientSettings) -> Value {
     })
 }
 
-pub(super) fn describe_client(client: &AttachedClient) -> Value {
+fn describe_client(client: &AttachedClient) -> Value {
     let mut description = json!({
         "client": client.client,
         "kind": client.kind.name(),
@@ -89,6 +97,7 @@ pub(super) fn describe_client(client: &AttachedClient) -> Value {
         "worker_cpus": client.worker_cpus,
         "sole_writer": client.role == Role::SoleWriter,
         "leaving": client.leaving,
+        "notify": Notify(client.notify.get()),
     });
     for (name, count) in client.counts().named() {
         description[name] = count.into();

@@ -23,6 +23,7 @@ pub use self::names::{group_number, user_number};
 use crate::confine::Confine;
 use crate::export::AllowList;
 use crate::log;
+use crate::notification::Notify;
 use crate::placement::Placement;
 use crate::transport::unix::ClientSettings;
 
@@ -157,6 +158,8 @@ pub struct DiskConfig {
     pub allow: AllowList,
     /// Sockets for virtual machines.
     pub vhost_user: Vec<PathBuf>,
+    /// When its clients are notified.
+    pub notify: Notify,
 }
 
 /// The whole configuration.
@@ -214,7 +217,12 @@ impl Arguments {
         log::set_format(own.log_format.or(file.log_format).unwrap_or_default());
         let allow = self.allow_list()?;
         for disk in &self.disks {
-            disks.push(DiskConfig { spec: DiskSpec::parse(disk)?, allow: allow.clone(), vhost_user: Vec::new() });
+            disks.push(DiskConfig {
+                spec: DiskSpec::parse(disk)?,
+                allow: allow.clone(),
+                vhost_user: Vec::new(),
+                notify: Notify::default(),
+            });
         }
         if disks.is_empty() {
             return Err("no disk to serve; name one with --disk, for example --disk a=memory:256M".to_owned());
