@@ -105,13 +105,7 @@ pub struct AttachedClient {
 }
 
 impl AttachedClient {
-    pub(crate) fn new(
-        kind: Kind,
-        client: u64,
-        &Credentials { pid, uid, .. }: &Credentials,
-        exclusive: bool,
-        role: Role,
-    ) -> Self {
+    pub(crate) fn new(kind: Kind, client: u64, &Credentials { pid, uid, .. }: &Credentials, exclusive: bool, role: Role) -> Self {
         Self {
             kind,
             client,

@@ -81,3 +81,94 @@ impl<E: Engine> PollSet<E> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::any::Any;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+    use super::*;
+    use crate::{Queue, QueueName};
+
+    /// Its next notification is due then; each flush sends it.
+    struct Timed {
+        due: Arc<AtomicU64>,
+        flushed: Arc<AtomicU32>,
+        may_hold_back: bool,
+    }
+
+    impl Queue<()> for Timed {
+        fn visit(&mut self, (): &mut (), _alone: bool) -> u32 {
+            1
+        }
+
+        fn flush(&mut self) {
+            self.flushed.fetch_add(1, Ordering::Relaxed);
+            self.due.store(0, Ordering::Relaxed);
+        }
+
+        fn due(&self) -> Option<u64> {
+            Some(self.due.load(Ordering::Relaxed)).filter(|due| *due != 0)
+        }
+
+        fn may_hold_back(&self) -> bool {
+            self.may_hold_back
+        }
+
+        fn moved(&mut self, _id: u32) {}
+
+        fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
+            None
+        }
+    }
+
+    type Outside = (Arc<AtomicU64>, Arc<AtomicU32>);
+
+    fn add(queues: &mut PollSet<()>, may_hold_back: bool, due: u64) -> Outside {
+        let (due, flushed) = (Arc::new(AtomicU64::new(due)), Arc::<AtomicU32>::default());
+        let queue = Timed { due: Arc::clone(&due), flushed: Arc::clone(&flushed), may_hold_back };
+        queues.add(Slot::new(Box::new(queue), QueueName { client: 1, index: 0 }));
+        (due, flushed)
+    }
+
+    fn flushed(of: &Outside) -> u32 {
+        of.1.load(Ordering::Relaxed)
+    }
+
+    const LATER: u64 = u64::MAX - 1;
+
+    #[test]
+    fn queue_is_flushed_when_its_time_has_come_and_not_before() {
+        let mut queues = PollSet::default();
+        let early = add(&mut queues, true, 0);
+        let late = add(&mut queues, true, LATER);
+        let never = add(&mut queues, false, 1);
+        assert_eq!(queues.next_due(), Some(LATER), "one that is added, from another worker, may hold something back");
+        early.0.store(1, Ordering::Relaxed);
+        assert_eq!(queues.visit_active(&mut ()), 3);
+        assert_eq!(queues.next_due(), Some(1));
+        queues.flush_due();
+        assert_eq!([&early, &late, &never].map(flushed), [1, 0, 0]);
+        assert_eq!(queues.next_due(), Some(LATER));
+        // It holds back again, listed once however often it is visited.
+        early.0.store(2, Ordering::Relaxed);
+        (0..3).for_each(|_| _ = queues.visit_active(&mut ()));
+        queues.flush_due();
+        assert_eq!((flushed(&early), queues.next_due()), (2, Some(LATER)));
+        // An earlier time than the one that is listed.
+        late.0.store(3, Ordering::Relaxed);
+        queues.changed(1);
+        queues.flush_due();
+        assert_eq!((flushed(&late), queues.next_due()), (1, Some(LATER)));
+    }
+
+    #[test]
+    fn times_of_queues_that_are_gone_are_left_out() {
+        let mut queues = PollSet::default();
+        let gone = add(&mut queues, true, 1);
+        let _ = queues.remove(0).expect("it is there");
+        queues.flush_due();
+        assert_eq!((flushed(&gone), queues.next_due()), (0, None));
+    }
+}

@@ -12,6 +12,7 @@ mod example;
 mod fatal;
 mod hostile_control;
 mod moves;
+mod notify;
 mod placement;
 mod refused_changes;
 mod reload;
