@@ -79,6 +79,7 @@ impl Fixture {
     }
 }
 
+/// checks: R-2.4-7
 #[test]
 fn held_back_doorbell_has_a_time_and_is_rung_by_the_end_of_the_policy_and_by_a_handover() {
     let mut fixture = Fixture::new();

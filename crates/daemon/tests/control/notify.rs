@@ -113,6 +113,8 @@ fn impossible_policies_are_refused_and_change_nothing() {
 }
 
 /// A client that sleeps for every answer, at a rate of notifications far below what it could have.
+///
+/// checks: R-2.4-7, R-2.4-8
 #[test]
 fn sleeping_client_gets_no_more_notifications_than_the_rate_and_every_answer() {
     const RATE: u64 = 500;

@@ -249,9 +249,9 @@ fn sleeping_reader_is_woken_for_a_batch_with_one_look_at_its_flag() {
     });
 }
 
-/// A writer that holds its doorbell back after the first message, and rings after the last.
+/// A writer that puts its doorbell off.
 ///
-/// checks: R-2.4-6
+/// checks: R-2.4-7
 #[test]
 fn sleeping_reader_is_woken_by_a_doorbell_that_was_held_back() {
     model(|| {
