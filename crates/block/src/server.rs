@@ -1,16 +1,19 @@
 //! The daemon's end of one block queue: visits and completions.
 
 mod events;
+mod notify;
 
 use std::any::Any;
 use std::mem::offset_of;
 use std::sync::Arc;
 
 pub use self::events::{EventState, QueueState};
+use self::notify::Moderated;
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::doorbell::{ClientDoorbell, EventDoorbell, SocketDoorbell};
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::memory::{Memory, RegionTable, Span};
+use fipsee_ring::notify::SharedPolicy;
 use fipsee_ring::pace::{MAX_BUDGET, Visits};
 use fipsee_ring::{Message, clock};
 use fipsee_serve::{Queue, Taken, Turn};
@@ -92,6 +95,8 @@ pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
     tally: Tally,
     counters: Arc<QueueCounters>,
     pace: Visits,
+    /// Doorbells that a policy may hold back. None: each is rung at once.
+    moderated: Option<Box<Moderated>>,
 }
 
 impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
@@ -115,6 +120,7 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
             tally: Tally::default(),
             counters: setup.counters,
             pace: Visits::default(),
+            moderated: None,
         }
     }
 
@@ -277,11 +283,14 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         self.answer(ticket.tag, status);
     }
 
-    /// Publish what is complete and wake the client if it sleeps.
+    /// Publish what is complete and wake the client if it sleeps, at once or as a policy says.
     #[inline(always)]
     pub fn flush(&mut self) {
         if self.packer.count > 0 {
             self.publish_packed();
+        }
+        if self.moderated.is_some() {
+            return self.flush_moderated();
         }
         if self.queue.completions.reader_needs_doorbell() {
             self.ring();
@@ -299,15 +308,28 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
 pub struct DiskQueue {
     pub server: QueueServer,
     disk: Arc<AnyDisk>,
+    policy: Arc<SharedPolicy>,
 }
 
 impl DiskQueue {
     /// Serve `disk`. If its size has changed since it was announced to the client, announce it: earlier announcements went only
     /// to queues that existed.
     pub fn new(server: QueueServer, disk: Arc<AnyDisk>) -> Self {
-        let mut queue = Self { server, disk };
+        let mut queue = Self { server, disk, policy: Arc::default() };
         queue.server.moved(queue.server.id, &queue.disk.info());
         queue
+    }
+
+    /// Ring the client's doorbell as `policy` says, from now on and after each change.
+    #[must_use]
+    pub fn notifying_by(mut self, policy: Arc<SharedPolicy>) -> Self {
+        self.policy = policy;
+        self.policy_changed();
+        self
+    }
+
+    pub fn policy_changed(&mut self) {
+        self.server.set_policy(self.policy.get());
     }
 
     /// The size of `disk` changed; it may be a disk of another queue.
@@ -363,11 +385,27 @@ impl Queue<Engine> for DiskQueue {
         self.server.flush();
     }
 
-    fn moved(&mut self, id: u32) {
-        self.server.moved(id, &self.disk.info());
+    fn due(&self) -> Option<u64> {
+        self.server.due()
     }
 
-    fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
+    fn may_hold_back(&self) -> bool {
+        self.server.has_policy()
+    }
+
+    fn doorbell_rang(&mut self) {
+        self.server.doorbell_rang();
+    }
+
+    fn moved(&mut self, id: u32) {
+        self.server.moved(id, &self.disk.info());
+        self.policy_changed();
+    }
+
+    fn saved_state(&mut self, own: bool) -> Option<Box<dyn Any + Send>> {
+        if own {
+            self.server.ring_what_is_held();
+        }
         Some(Box::new(self.server.state()?))
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::admin::{self, NoAnswer};
 use crate::error::Error;
-use crate::{ls, names, output, units};
+use crate::{ls, names, notify, output, units};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -105,6 +105,9 @@ fn render(disk: &Value) -> String {
     if let Some(limits) = disk.get("limits") {
         line("limit of a client", describe_limits(limits));
         line("limit of clients", describe_most_clients(limits, &disk["own_limits"]));
+    }
+    if disk.get("notify").is_some() {
+        line("notifications", notify::describe(disk));
     }
     let sockets: Vec<&str> = admin::list(disk, "vhost_user").iter().filter_map(Value::as_str).collect();
     if !sockets.is_empty() {

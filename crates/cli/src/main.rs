@@ -20,6 +20,7 @@ mod ls;
 mod mount;
 mod names;
 mod no_daemon;
+mod notify;
 mod output;
 mod ping;
 mod process;
@@ -76,6 +77,8 @@ enum Command {
     /// Show the configuration of the running daemon
     #[command(subcommand)]
     Config(config::Command),
+    /// Set or show when sleeping clients and guests of a disk are notified of completions
+    Notify(notify::Arguments),
     /// Change the size of a disk
     Resize(resize::Arguments),
     /// Serve a disk to virtual machines at a Unix socket, as a vhost-user-blk device
@@ -162,6 +165,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Wait(arguments) => wait::run(cli.connect.as_deref(), &arguments),
         Command::Disk(command) => disk::run(&socket, &command),
         Command::Config(command) => config::run(&socket, &command),
+        Command::Notify(arguments) => notify::run(&socket, &arguments),
         Command::Resize(arguments) => resize::run(&socket, &arguments),
         Command::Attach(arguments) => attach::attach(&socket, &arguments),
         Command::Detach(arguments) => attach::detach(&socket, &arguments),

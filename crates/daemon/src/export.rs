@@ -11,12 +11,14 @@ use std::time::{Duration, Instant};
 use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, FileDisk};
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_WRITE};
+use fipsee_ring::notify::SharedPolicy;
 use fipsee_serve::session::Credentials;
 use serde::{Deserialize, Serialize};
 
 pub use self::client::AttachedClient;
 use crate::config::DiskConfig;
 use crate::disk_limits::DiskLimits;
+use crate::notification::Notify;
 use crate::totals::Totals;
 
 /// The users that may attach, besides root and the daemon's own user.
@@ -96,6 +98,8 @@ pub struct Export {
 struct Users {
     allow: AllowList,
     limits: DiskLimits,
+    /// Of queues without a policy of their client's own.
+    notify: Notify,
     attached: Vec<AttachedClient>,
     /// It is being removed: no client can attach.
     retired: bool,
@@ -160,6 +164,11 @@ impl Users {
         self.attached.iter_mut().find(|attached| attached.client == client)
     }
 
+    fn add(&mut self, client: AttachedClient) {
+        client.notify.set(self.notify.0);
+        self.attached.push(client);
+    }
+
     /// An attached client of these; one that is leaving only if there is no other.
     fn in_the_way(&self, is_in_the_way: impl Fn(&AttachedClient) -> bool) -> Option<&AttachedClient> {
         self.attached.iter().filter(|attached| is_in_the_way(attached)).min_by_key(|attached| attached.leaving)
@@ -169,8 +178,9 @@ impl Users {
 impl Export {
     /// Serve `disk` as `config` says.
     pub fn new(config: &DiskConfig, disk: AnyDisk) -> Self {
-        let DiskConfig { allow, limits, .. } = config.clone();
-        let users = Mutex::new(Users { allow, limits, attached: Vec::new(), retired: false, totals: Totals::default() });
+        let DiskConfig { allow, limits, notify, .. } = config.clone();
+        let totals = Totals::default();
+        let users = Mutex::new(Users { allow, limits, notify, attached: Vec::new(), retired: false, totals });
         let (spec, shared) = (config.spec.clone(), AtomicBool::new(config.spec.shared));
         Self { spec, shared, disk: Arc::new(disk), users, left: Condvar::new() }
     }
@@ -258,7 +268,7 @@ impl Export {
         if !wish.ignores_claims {
             self.check_claims(&users, client, role)?;
         }
-        users.attached.push(AttachedClient::new(wish.kind, client, credentials, exclusive, role));
+        users.add(AttachedClient::new(wish.kind, client, credentials, exclusive, role));
         Ok(())
     }
 
@@ -342,7 +352,7 @@ impl Export {
 
     /// A client that another daemon admitted stays, on the same terms, whatever the list says now.
     pub fn keep(&self, kind: Kind, client: u64, credentials: &Credentials, (exclusive, role): (bool, Role)) {
-        self.lock().attached.push(AttachedClient::new(kind, client, credentials, exclusive, role));
+        self.lock().add(AttachedClient::new(kind, client, credentials, exclusive, role));
     }
 
     /// Whether an attached client is exclusive, and its role.
@@ -422,6 +432,40 @@ impl Export {
     /// Change the list of users that may attach. Attached clients stay. Returns whether the list changed.
     pub(crate) fn set_allow(&self, allow: &AllowList) -> bool {
         std::mem::replace(&mut self.lock().allow, allow.clone()) != *allow
+    }
+
+    pub(crate) fn notify(&self) -> Notify {
+        self.lock().notify
+    }
+
+    /// Of all clients, attached and future ones, whatever was set for one of them. Returns whether the disk's policy changed. The
+    /// workers are to be [notified](crate::notification::changed).
+    pub(crate) fn set_notify(&self, notify: Notify) -> bool {
+        let mut users = self.lock();
+        for client in &mut users.attached {
+            client.notify.set(notify.0);
+            client.notify_is_own = false;
+        }
+        std::mem::replace(&mut users.notify, notify) != notify
+    }
+
+    /// Of one client; false: it is not attached.
+    pub(crate) fn set_notify_of(&self, client: u64, notify: Notify) -> bool {
+        let mut users = self.lock();
+        let Some(client) = users.of(client) else { return false };
+        client.notify.set(notify.0);
+        client.notify_is_own = true;
+        true
+    }
+
+    /// The policy of a client's queues, which changes with what is set.
+    pub(crate) fn policy_of(&self, client: u64) -> Arc<SharedPolicy> {
+        self.lock().of(client).map(|client| Arc::clone(&client.notify)).unwrap_or_default()
+    }
+
+    /// What was set for this client alone.
+    pub(crate) fn own_notify_of(&self, client: u64) -> Option<Notify> {
+        self.lock().of(client).filter(|client| client.notify_is_own).map(|client| Notify(client.notify.get()))
     }
 
     /// Refuse further clients, if none is attached; otherwise returns the process of one.

@@ -18,6 +18,7 @@ mod latency;
 mod live;
 mod log;
 mod metrics;
+mod notification;
 mod notify;
 mod overlay;
 mod placement;

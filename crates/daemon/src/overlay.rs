@@ -11,6 +11,7 @@ use crate::config::DiskConfig;
 use crate::disk_limits::DiskLimits;
 use crate::disk_text;
 use crate::export::AllowList;
+use crate::notification::Notify;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -34,6 +35,7 @@ pub(crate) struct AddedDisk {
     limits: DiskLimits,
     /// Its file was opened by another process, and its path is only a name.
     was_passed: bool,
+    notify: Notify,
 }
 
 /// `None`: as configured.
@@ -44,12 +46,14 @@ pub(crate) struct Settings {
     pub(crate) shared: Option<bool>,
     #[serde(default)]
     pub(crate) limits: Option<DiskLimits>,
+    #[serde(default)]
+    pub(crate) notify: Option<Notify>,
 }
 
 impl Overlay {
     pub(crate) fn add(&mut self, disk: &DiskConfig, was_passed: bool) {
-        let DiskConfig { spec, allow, limits, .. } = disk.clone();
-        self.added.push(AddedDisk { spec, allow, limits, was_passed });
+        let DiskConfig { spec, allow, limits, notify, .. } = disk.clone();
+        self.added.push(AddedDisk { spec, allow, limits, notify, was_passed });
     }
 
     /// It is no longer served, whether it was added or is configured.
@@ -61,17 +65,19 @@ impl Overlay {
         }
     }
 
-    pub(crate) fn set(&mut self, name: &str, Settings { allow, shared, limits }: Settings) {
+    pub(crate) fn set(&mut self, name: &str, Settings { allow, shared, limits, notify }: Settings) {
         if let Some(added) = self.added.iter_mut().find(|added| added.spec.name == name) {
             added.allow = allow.unwrap_or_else(|| added.allow.clone());
             added.spec.shared = shared.unwrap_or(added.spec.shared);
             added.limits = limits.unwrap_or(added.limits);
+            added.notify = notify.unwrap_or(added.notify);
             return;
         }
         let settings = self.set.entry(name.to_owned()).or_default();
         settings.allow = allow.or_else(|| settings.allow.take());
         settings.shared = shared.or(settings.shared);
         settings.limits = limits.or(settings.limits);
+        settings.notify = notify.or(settings.notify);
     }
 
     /// The disk has another size. A configured one is known by that of the configuration.
@@ -127,16 +133,18 @@ impl Overlay {
     /// The configured disks with these changes.
     pub(crate) fn over(&self, configured: &[DiskConfig]) -> Vec<DiskConfig> {
         let there = configured.iter().filter(|disk| !self.removed.contains(&disk.spec.name)).cloned().map(|mut disk| {
-            if let Some(Settings { allow, shared, limits }) = self.set.get(&disk.spec.name) {
+            if let Some(Settings { allow, shared, limits, notify }) = self.set.get(&disk.spec.name) {
                 disk.allow = allow.clone().unwrap_or(disk.allow);
                 disk.spec.shared = shared.unwrap_or(disk.spec.shared);
                 disk.limits = limits.unwrap_or(disk.limits);
+                disk.notify = notify.unwrap_or(disk.notify);
             }
             disk.vhost_user.retain(|path| !self.detached.contains(path));
             disk
         });
-        let added = self.added.iter().map(|AddedDisk { spec, allow, limits, .. }| DiskConfig {
+        let added = self.added.iter().map(|AddedDisk { spec, allow, limits, notify, .. }| DiskConfig {
             limits: *limits,
+            notify: *notify,
             ..DiskConfig::new(spec.clone(), allow.clone())
         });
         there.chain(added).collect()

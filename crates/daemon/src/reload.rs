@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fipsee_block::disk::DiskSpec;
+use fipsee_serve::Which;
 use serde::Serialize;
 
 use crate::admin::Admin;
@@ -11,6 +12,7 @@ use crate::config::{Config, DiskConfig};
 use crate::export::{Export, Opened};
 use crate::live::Live;
 use crate::log::parse_level;
+use crate::notification::Notify;
 use crate::notify;
 use crate::overlay::is_same;
 use crate::transport::vhost_user::Socket;
@@ -77,11 +79,14 @@ impl Admin {
         for (disk, export) in disks.iter().zip(&exports).filter(|(disk, _)| !outcome.added.contains(&disk.spec.name)) {
             let sockets_change = sockets_of(&before, export.name()) != sockets_of(&disks, export.name());
             let limits_change = export.set_limits(disk.limits);
-            if export.set_allow(&disk.allow) | export.set_shared(disk.spec.shared) | limits_change | sockets_change {
+            let notify_change = set_notify(export, disk.notify);
+            let lists_change = export.set_allow(&disk.allow) | export.set_shared(disk.spec.shared);
+            if lists_change | limits_change | notify_change | sockets_change {
                 outcome.changed.push(format!("disk '{}'", disk.spec.name));
             }
         }
         self.live.replace(exports, next.clients);
+        self.policies_changed(Which::All);
         self.vms.remove_retired();
         self.vms.add(sockets);
         self.log.set(level);
@@ -131,6 +136,11 @@ impl Admin {
         ];
         settings.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name.to_owned()).collect()
     }
+}
+
+/// Unless it is the same: then what was set for one client stays.
+fn set_notify(export: &Export, notify: Notify) -> bool {
+    export.notify() != notify && export.set_notify(notify)
 }
 
 fn sockets_of<'a>(disks: &'a [DiskConfig], name: &str) -> &'a [PathBuf] {

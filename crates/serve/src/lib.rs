@@ -8,6 +8,7 @@
 mod assignment;
 mod command;
 mod declaration;
+mod due;
 mod engine;
 mod poll_set;
 mod queue;

@@ -6,6 +6,7 @@ use fipsee_ring::mapped::{Mapping, NextStamp};
 use fipsee_ring::wait::Watch;
 use fipsee_ring::{AtomicU32, Ordering};
 
+use crate::due::{Due, DueQueues};
 use crate::share::{QUANTUM, Schedule, Share, Taken, Turn, Visited};
 use crate::{Change, Engine, Queue, QueueName, Removed, Which};
 
@@ -24,6 +25,7 @@ pub(crate) struct Slot<E: Engine> {
     share: Share,
     active: bool,
     empty_visits: u32,
+    pub(crate) due: Due,
     /// Keeps mapped what an idle queue is polled at.
     polled: Option<Arc<dyn Mapping>>,
     /// What waits until nothing is in flight.
@@ -44,6 +46,7 @@ impl<E: Engine> Slot<E> {
             share,
             active: false,
             empty_visits: 0,
+            due: Due::default(),
             polled: None,
             changes: Vec::new(),
             closing: None,
@@ -73,13 +76,16 @@ impl<E: Engine> Slot<E> {
 
     /// Returns what was taken, and whether the queue stays active.
     #[inline(always)]
-    fn visit(&mut self, engine: &mut E, turn: Turn) -> (Taken, bool) {
+    fn visit(&mut self, id: u32, engine: &mut E, turn: Turn, due: &mut DueQueues) -> (Taken, bool) {
         let taken = if self.takes_requests() { self.queue.visit(engine, turn) } else { Taken::NOTHING };
         if self.closing.is_some() {
             self.left = self.left.saturating_sub(taken.requests);
         }
         if taken.requests > 0 {
             self.empty_visits = 0;
+            if self.due.may_be {
+                due.list(id, self);
+            }
             return (taken, true);
         }
         self.empty_visits += 1;
@@ -117,17 +123,19 @@ unsafe impl Send for Poll {}
 
 /// All queues of a worker, by their number.
 pub(crate) struct PollSet<E: Engine> {
-    slots: Vec<Option<Slot<E>>>,
+    pub(crate) slots: Vec<Option<Slot<E>>>,
     polls: Vec<Poll>,
     active: Schedule,
     idle_cursor: usize,
     /// Cost of the last pass.
     units: u32,
+    pub(crate) due: DueQueues,
 }
 
 impl<E: Engine> Default for PollSet<E> {
     fn default() -> Self {
-        Self { slots: Vec::new(), polls: Vec::new(), active: Schedule::default(), idle_cursor: 0, units: 0 }
+        let (slots, polls, active, due) = (Vec::new(), Vec::new(), Schedule::default(), DueQueues::default());
+        Self { slots, polls, active, idle_cursor: 0, units: 0, due }
     }
 }
 
@@ -144,6 +152,7 @@ impl<E: Engine> PollSet<E> {
         } else {
             self.slots[id] = Some(slot);
         }
+        self.changed(id);
         self.activate(id);
     }
 
@@ -202,7 +211,7 @@ impl<E: Engine> PollSet<E> {
     pub(crate) fn visit_active(&mut self, engine: &mut E) -> u32 {
         let Some(id) = self.active.only() else { return self.visit_several(engine) };
         let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) else { return 0 };
-        let (taken, stays) = slot.visit(engine, Turn::whole(true));
+        let (taken, stays) = slot.visit(id, engine, Turn::whole(true), &mut self.due);
         if !stays {
             self.polls[id as usize] = slot.make_idle();
             self.active.remove(id);
@@ -213,13 +222,13 @@ impl<E: Engine> PollSet<E> {
 
     #[inline(never)]
     fn visit_several(&mut self, engine: &mut E) -> u32 {
-        let Self { slots, polls, active, .. } = self;
+        let Self { slots, polls, active, due, .. } = self;
         let mut all = Taken::NOTHING;
         active.turns(&mut |id| {
             let Some(slot) = slots.get_mut(id as usize).and_then(Option::as_mut) else {
                 return Visited { units: 0, stays: false };
             };
-            let (taken, stays) = slot.visit(engine, Turn::whole(false));
+            let (taken, stays) = slot.visit(id, engine, Turn::whole(false), due);
             if !stays {
                 polls[id as usize] = slot.make_idle();
             }

@@ -187,6 +187,9 @@ impl<E: Engine> Worker<E> {
                 return Pass::Worked;
             }
         }
+        if self.queues.has_due() {
+            self.queues.flush_due();
+        }
         work += self.queues.visit_active(&mut self.engine) + self.queues.sample_idle();
         match work {
             0 if self.stopping && self.queues.is_empty() => Pass::Stopped,
@@ -249,6 +252,9 @@ impl<E: Engine> Worker<E> {
         for id in std::mem::take(&mut self.touched) {
             if let Some(slot) = self.queues.get_mut(id as usize) {
                 slot.queue.flush();
+                if slot.due.may_be {
+                    self.queues.list_due(id as usize);
+                }
             }
             // A request may have waited for this one's place among those in flight.
             self.queues.activate(id as usize);
@@ -261,9 +267,11 @@ impl<E: Engine> Worker<E> {
         for id in std::mem::take(&mut self.unsettled) {
             let Some(slot) = self.queues.get_mut(id as usize) else { continue };
             let idle = !slot.queue.begin_deferred(&mut self.engine) && slot.queue.in_flight() == 0;
-            if idle {
+            if idle && !slot.changes.is_empty() {
                 slot.apply_changes();
+                self.queues.changed(id as usize);
             }
+            let Some(slot) = self.queues.get_mut(id as usize) else { continue };
             if idle && slot.closing.is_some() && (slot.left == 0 || !slot.queue.has_work()) {
                 self.remove(id as usize).into_iter().for_each(Slot::hand_back);
             } else if !idle || slot.closing.is_some() {
@@ -322,7 +330,9 @@ impl<E: Engine> Worker<E> {
 
     fn change(&mut self, which: Which, when: When, mut change: Change<E>) {
         if when == When::Now {
-            return self.queues.meant(which).for_each(|(_, slot)| change(&mut *slot.queue));
+            let meant = self.queues.meant(which);
+            let changed: Vec<usize> = meant.map(|(id, slot)| (id, change(&mut *slot.queue)).0).collect();
+            return changed.into_iter().for_each(|id| self.queues.changed(id));
         }
         let change = Arc::new(Mutex::new(change));
         self.unsettle(which, |slot| slot.changes.push(Arc::clone(&change)));
@@ -371,6 +381,7 @@ impl<E: Engine> Worker<E> {
         }
         self.handle.counters.sleeps.fetch_add(1, Ordering::Relaxed);
         let mut events = Vec::<epoll::Event>::with_capacity(64);
+        let deadline_ticks = [deadline_ticks, self.queues.next_due()].into_iter().flatten().min();
         let until = [self.engine.time_to_look(), deadline_ticks.map(clock::until)].into_iter().flatten().min();
         let timeout = until.and_then(|left| Timespec::try_from(left).ok());
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {

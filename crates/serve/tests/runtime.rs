@@ -17,7 +17,7 @@ use fipsee_ring::wait::WaitMode;
 use fipsee_ring::{Message, clock};
 use fipsee_serve::{Command, IfAbandoned, Queue, QueueName, Quiesced, Share, When, Which, WorkerHandle, WorkerPlacement, spawn};
 
-use crate::echo::{Echo, KEPT};
+use crate::echo::{Echo, KEPT, LATE};
 
 const NAME: QueueName = QueueName { client: 7, index: 0 };
 /// Longer than anything takes here.
@@ -91,6 +91,19 @@ fn messages_come_back_asleep_or_not() {
         send(&mut client, 1);
         assert_eq!(receive(&mut client), 1);
         assert_eq!(wait == WaitMode::Sleep, worker.counters.sleeps.load(Ordering::Relaxed) > 0);
+        stop(&worker, thread, false);
+    }
+}
+
+/// A worker that sleeps, and one that polls, have a time to wake up at.
+#[test]
+fn answer_that_is_held_back_comes_in_time_without_another_message() {
+    for wait in [WaitMode::Sleep, WaitMode::Yield] {
+        let (worker, thread, mut client) = serve(wait);
+        for value in LATE..LATE + 20 {
+            send(&mut client, value);
+            assert_eq!(receive(&mut client), value);
+        }
         stop(&worker, thread, false);
     }
 }

@@ -5,15 +5,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fipsee_block::disk::DiskSpec;
+use fipsee_ring::notify::{Policy, Wanted};
+use fipsee_serve::Which;
 use serde_json::Value;
 
 use super::Admin;
-use super::methods::{AddDisk, SetDisk};
+use super::methods::{AddDisk, SetDisk, SetNotify};
 use super::rpc::RpcError;
 use crate::config::DiskConfig;
 use crate::disk_limits::{DiskLimits, Limit};
 use crate::disk_text;
 use crate::export::{AllowList, Export, Opened};
+use crate::notification::{self, Notify};
 use crate::notify;
 use crate::overlay::Settings;
 use crate::reload::serving;
@@ -121,8 +124,42 @@ impl Admin {
         }
         export.set_limits(limits);
         tracing::info!(disk = name, ?allow, shared = export.shared(), ?limits, "set");
-        self.overlay.set(&name, Settings { allow: sets_list.then_some(allow), shared, limits: sets_limits.then_some(limits) });
+        let (allow, limits) = (sets_list.then_some(allow), sets_limits.then_some(limits));
+        self.overlay.set(&name, Settings { allow, shared, limits, notify: None });
         Ok(self.describe(&export))
+    }
+
+    pub(super) fn set_notify(&mut self, set: &SetNotify) -> Result<Value, RpcError> {
+        let SetNotify { disk: ref name, client, max_rate, min_completions, max_delay_us, auto, off } = *set;
+        let export = self.live.now().find(name)?.clone();
+        let wanted = Wanted { max_rate, min_completions, max_delay_us, auto };
+        let notify = match off {
+            true if wanted == Wanted::default() => Notify(None),
+            true => return Err("off and another parameter contradict each other; leave one out".to_owned().into()),
+            false => Notify(Some(Policy::new(&wanted)?)),
+        };
+        let which = match client {
+            Some(client) if !export.set_notify_of(client, notify) => {
+                return Err(format!("disk '{name}' has no client {client}; `fipsee info {name}` lists them").into());
+            }
+            Some(client) => Which::Client(client),
+            None => {
+                export.set_notify(notify);
+                self.overlay.set(name, Settings { notify: Some(notify), ..Settings::default() });
+                Which::All
+            }
+        };
+        self.policies_changed(which);
+        let policy = notify.0.map_or_else(|| "off".to_owned(), |policy| policy.to_string());
+        tracing::info!(disk = name, client, policy, "notifications set");
+        Ok(self.describe_with_clients(&export))
+    }
+
+    /// Have the queues read their policies of notifications.
+    pub(crate) fn policies_changed(&self, which: Which) {
+        for worker in &self.workers {
+            worker.mailbox.send_all(notification::changed(which));
+        }
     }
 }
 

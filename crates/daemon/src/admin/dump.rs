@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use fipsee_block::disk::DiskSpec;
 
+use fipsee_ring::notify::{Policy, Wanted};
+
 use super::Admin;
 use crate::config::Config;
 use crate::disk_text;
@@ -52,6 +54,9 @@ impl Admin {
         for (key, limit) in export.limits().within(&self.live.now().settings).keys() {
             let _ = writeln!(text, "{key} = {limit}");
         }
+        if let Some(policy) = export.notify().0 {
+            let _ = writeln!(text, "notify = {{ {} }}", notify_keys(&policy));
+        }
         for (index, path) in self.vms.paths_of(export).iter().enumerate() {
             match index {
                 0 => _ = writeln!(text, "vhost_user = {}", quoted_path(path)),
@@ -60,6 +65,17 @@ impl Admin {
         }
         text
     }
+}
+
+fn notify_keys(policy: &Policy) -> String {
+    let Wanted { max_rate, min_completions, max_delay_us, auto } = policy.wanted();
+    let keys = [
+        max_rate.map(|rate| format!("max_rate = {rate}")),
+        min_completions.map(|count| format!("min_completions = {count}")),
+        max_delay_us.map(|delay_us| format!("max_delay = \"{delay_us}us\"")),
+        auto.then(|| "auto = true".to_owned()),
+    ];
+    keys.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// As configured, with the size of now where it has one, and with what was set.

@@ -85,6 +85,25 @@ parameters! {
         force: bool,
     }
 
+    /// A policy takes the place of the one of now; what it leaves out is not limited.
+    struct SetNotify {
+        disk: String,
+        /// Only this client's queues, in place of all queues of the disk, of clients and machines of now and later
+        client: Option<u64>,
+        /// Most notifications per second and queue; it takes precedence over `max_delay_us`
+        max_rate: Option<u64>,
+        /// So many completions are worth a notification; no more are waited for than are in flight
+        min_completions: Option<u64>,
+        /// What fewer completions wait at most
+        max_delay_us: Option<u64>,
+        /// Rate and occupancy of the queue decide how many completions are waited for
+        #[serde(default)]
+        auto: bool,
+        /// Without a policy: each notification is sent at once
+        #[serde(default)]
+        off: bool,
+    }
+
     struct Attach {
         disk: String,
         /// An absolute path
@@ -142,6 +161,8 @@ methods! {
     "disk.attach" Attach(Attach) -> Disk,
     /// Remove such a socket; refused while a machine is connected to it.
     "disk.detach" Detach(Detach) -> Disk,
+    /// When sleeping clients and guests of a disk are notified of completions.
+    "notify.set" Notify(SetNotify) -> Disk,
     /// What queues and workers have done since the start.
     "stat" Stat(Nothing) -> Stat,
     /// Read the configuration file again; an error means that nothing has changed.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::Admin;
 use crate::disk_limits::DiskLimits;
 use crate::export::{AllowList, AttachedClient, Export, Role};
+use crate::notification::Notify;
 use crate::services::block::declared::faults;
 use crate::transport::unix::ClientSettings;
 use crate::worker::cpu_time;
@@ -41,6 +42,7 @@ impl Admin {
             "allow": { "everyone": everyone, "uids": uids, "gids": gids },
             "limits": limits(&settings, &own),
             "own_limits": own,
+            "notify": export.notify(),
             "claimed": export.attached().iter().any(|client| client.role == Role::SoleWriter),
             "capabilities": CAPABILITY_NAMES.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
             "attached": export.attached().len(),
@@ -51,6 +53,12 @@ impl Admin {
         for (name, metric) in faults(&export.disk).into_iter().flatten() {
             description[name] = to_json(metric);
         }
+        description
+    }
+
+    pub(super) fn describe_with_clients(&self, export: &Export) -> Value {
+        let mut description = self.describe(export);
+        description["clients"] = export.attached().iter().map(describe_client).collect();
         description
     }
 
@@ -86,7 +94,7 @@ fn limits(settings: &ClientSettings, own: &DiskLimits) -> Value {
     })
 }
 
-pub(super) fn describe_client(client: &AttachedClient) -> Value {
+fn describe_client(client: &AttachedClient) -> Value {
     let mut description = json!({
         "client": client.client,
         "kind": client.kind.name(),
@@ -96,6 +104,7 @@ pub(super) fn describe_client(client: &AttachedClient) -> Value {
         "worker_cpus": client.worker_cpus,
         "sole_writer": client.role == Role::SoleWriter,
         "leaving": client.leaving,
+        "notify": Notify(client.notify.get()),
     });
     for (name, count) in client.counts().named() {
         description[name] = count.into();

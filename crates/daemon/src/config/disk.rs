@@ -5,16 +5,19 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use fipsee_block::disk::spec::check_name;
-use fipsee_block::disk::wrap::Wrapper;
+use fipsee_block::disk::wrap::{Wrapper, duration};
 use fipsee_block::disk::{DirectMode, DiskSpec, FileOptions, KindSpec, MemoryOptions, NullOptions};
 use toml::de::{DeTable, DeValue};
+
+use fipsee_ring::notify::{Policy, Wanted};
 
 use super::DiskConfig;
 use super::file::{MAX_CLIENTS, SETTINGS};
 use super::names::NameOf;
-use super::table::{Mistake, Table, integer, list, shown, size, text};
+use super::table::{Mistake, Table, boolean, integer, list, shown, size, text};
 use crate::disk_limits::DiskLimits;
 use crate::export::AllowList;
+use crate::notification::Notify;
 
 pub(super) const KEYS: &[&str] = &[
     "name",
@@ -43,6 +46,7 @@ pub(super) const KEYS: &[&str] = &[
     "max_queues",
     "max_depth",
     "vhost_user",
+    "notify",
 ];
 /// The keys that describe a disk of a kind.
 const KINDS: [(&str, &[&str]); 3] = [
@@ -87,7 +91,8 @@ fn describe(table: &Table<'_>, name: &str, find: Find<'_>) -> Result<DiskConfig,
         |problem: String| table.mistake(["shared", "exclusive", "spec"].into_iter().find(|key| table.has(key)), problem);
     spec.check_sharing().map_err(contradicts)?;
     let vhost_user = table.take("vhost_user", path)?.into_iter().collect();
-    Ok(DiskConfig { spec, allow: allow_list(table, find)?, limits: limits(table)?, vhost_user })
+    let notify = table.take("notify", notify)?.unwrap_or_default();
+    Ok(DiskConfig { spec, allow: allow_list(table, find)?, limits: limits(table)?, vhost_user, notify })
 }
 
 /// `spec`, with the path beside it that cannot be part of it because it has a comma.
@@ -250,6 +255,30 @@ fn wrapper(name: &str, value: &DeValue<'_>) -> Result<Wrapper, String> {
         [time, random] => options.extend(time.map(|time| random.map_or(time.clone(), |random| format!("{time}+{random}")))),
     }
     Wrapper::parse(name, &options.join(",")).unwrap_or_else(|| Err(format!("there is no {name}")))
+}
+
+/// `notify = { max_rate = 10000, min_completions = 8, max_delay = "100us" }`
+fn notify(value: &DeValue<'_>) -> Result<Notify, String> {
+    const KEYS: [&str; 4] = ["max_rate", "min_completions", "max_delay", "auto"];
+    let DeValue::Table(entries) = value else {
+        return Err(format!("{} is not possible; write its keys in braces: notify = {{ max_rate = 10000 }}", shown(value)));
+    };
+    let mut wanted = Wanted::default();
+    for (key, value) in entries.iter() {
+        let (key, value) = (key.get_ref().as_ref(), value.get_ref());
+        let about = |text: String| format!("{key}: {text}");
+        match key {
+            "max_rate" => wanted.max_rate = Some(integer(value, 0, u64::MAX).map_err(about)?),
+            "min_completions" => wanted.min_completions = Some(integer(value, 0, u64::MAX).map_err(about)?),
+            "max_delay" => {
+                let delay = text(value).and_then(|text| duration(&text)).map_err(about)?;
+                wanted.max_delay_us = Some(u64::try_from(delay.as_micros()).unwrap_or(u64::MAX));
+            }
+            "auto" => wanted.auto = boolean(value).map_err(about)?,
+            _ => return Err(format!("there is no {key}; the keys are {}", KEYS.join(", "))),
+        }
+    }
+    Policy::new(&wanted).map(|policy| Notify(Some(policy)))
 }
 
 fn option(value: &DeValue<'_>) -> Result<String, String> {

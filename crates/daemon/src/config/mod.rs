@@ -25,6 +25,7 @@ use crate::disk_limits::DiskLimits;
 use crate::export::AllowList;
 use crate::log;
 use crate::metrics::{self, Endpoint};
+use crate::notification::Notify;
 use crate::placement::Placement;
 use crate::transport::unix::ClientSettings;
 
@@ -164,13 +165,15 @@ pub struct DiskConfig {
     pub limits: DiskLimits,
     /// Sockets for virtual machines.
     pub vhost_user: Vec<PathBuf>,
+    /// When its clients are notified.
+    pub notify: Notify,
 }
 
 impl DiskConfig {
-    /// A disk without limits of its own, and without a socket for virtual machines.
+    /// A disk without limits and a policy of notifications of its own, and without a socket for virtual machines.
     pub const fn new(spec: DiskSpec, allow: AllowList) -> Self {
         let limits = DiskLimits { max_clients: None, max_queues: None, max_depth: None };
-        Self { spec, allow, limits, vhost_user: Vec::new() }
+        Self { spec, allow, limits, vhost_user: Vec::new(), notify: Notify(None) }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fipsee_block::stats::{Distribution, QueueCounters};
+use fipsee_ring::notify::SharedPolicy;
 use fipsee_serve::session::Credentials;
 
 use super::{Kind, Role};
@@ -24,18 +25,16 @@ pub struct AttachedClient {
     pub(crate) exclusive: bool,
     /// A device of a virtual machine reads, until its first queue is served.
     pub(crate) role: Role,
+    /// By which its queues are notified.
+    pub(crate) notify: Arc<SharedPolicy>,
+    /// Is that the client's own, and not the disk's?
+    pub(crate) notify_is_own: bool,
     /// Its connection is closed, and its last requests are not finished.
     pub(crate) leaving: bool,
 }
 
 impl AttachedClient {
-    pub(crate) const fn new(
-        kind: Kind,
-        client: u64,
-        &Credentials { pid, uid, .. }: &Credentials,
-        exclusive: bool,
-        role: Role,
-    ) -> Self {
+    pub(crate) fn new(kind: Kind, client: u64, &Credentials { pid, uid, .. }: &Credentials, exclusive: bool, role: Role) -> Self {
         Self {
             kind,
             client,
@@ -46,6 +45,8 @@ impl AttachedClient {
             worker_cpus: Vec::new(),
             exclusive,
             role,
+            notify: Arc::default(),
+            notify_is_own: false,
             leaving: false,
         }
     }

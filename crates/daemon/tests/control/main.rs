@@ -14,6 +14,7 @@ mod fatal;
 mod hostile_control;
 mod metrics;
 mod moves;
+mod notify;
 mod placement;
 mod refused_changes;
 mod reload;

@@ -146,7 +146,7 @@ fn refusal_of_answer(answer: &'static [u8]) -> String {
 
 #[test]
 fn an_old_daemon_of_another_version_is_named_by_the_new_one() {
-    let newer = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"takeover\":8}}\n";
+    let newer = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"takeover\":9}}\n";
     let text = refusal_of_answer(newer);
     assert_says(&text, &["version 9", "takes over by version 8", "stop it and start this one without --takeover"]);
     // So says a daemon of version 9 that is asked for version 8.

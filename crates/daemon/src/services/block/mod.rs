@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::{Entry, not_served};
 use crate::export::{AttachRequest, Denied, Export, Kind, Role};
 use crate::live::Live;
+use crate::notification::Notify;
 use crate::placement;
 use crate::takeover::wire::{QueueStateRecord, count, recount};
 use crate::worker::{Command, DiskEngine, WorkerHandle};
@@ -56,6 +57,8 @@ struct ClientRecord {
     read_only: bool,
     exclusive: bool,
     role: Role,
+    /// Its own policy of notifications.
+    notify: Option<Notify>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -91,12 +94,12 @@ impl BlockAttachment {
         let command = of_queue.map(|((((queue, counters, state), geometry), assignment), index)| {
             let memory = RegionTable::of_pool(region, layout.pool_offset_bytes, layout.pool_bytes);
             let depth = geometry.depth;
-            let disk = Arc::clone(&self.export.disk);
+            let (disk, policy) = (Arc::clone(&self.export.disk), self.export.policy_of(client));
             let make = move |id| {
                 let memory = memory.map_err(|_| "it does not fit the region that was laid out for it".to_owned())?;
                 let mut server = QueueServer::new(queue, id, QueueSetup { depth, info, read_only, memory, counters });
                 state.iter().for_each(|state| server.restore(state));
-                Ok(DiskQueue::new(server, disk))
+                Ok(DiskQueue::new(server, disk).notifying_by(policy))
             };
             let added = move |added| match added {
                 Ok(()) => {}
@@ -122,7 +125,8 @@ impl Attachment<DiskEngine> for BlockAttachment {
 
     fn save(&self, client: u64, quiesced: &Quiesced) -> Result<Vec<Part<BorrowedFd<'_>>>, String> {
         let (exclusive, role) = self.export.terms_of(client);
-        let own = ClientRecord { disk: self.export.name().to_owned(), read_only: self.read_only, exclusive, role };
+        let (disk, notify) = (self.export.name().to_owned(), self.export.own_notify_of(client));
+        let own = ClientRecord { disk, read_only: self.read_only, exclusive, role, notify };
         self.channel.save(&write(&own)?, |index| {
             // A queue that could not be served from the start, as logged.
             let state = quiesced.state(QueueName { client, index }).ok_or_else(|| format!("its queue {index} is not served"))?;
@@ -184,7 +188,7 @@ impl Service<DiskEngine> for Block {
 
     fn adopt(&self, client: &Client<'_>, parts: Vec<Part<OwnedFd>>) -> Result<Adopted<DiskEngine>, String> {
         let AdoptedChannel { own, channel, queues } = Channel::adopt(&PROFILE, parts)?;
-        let ClientRecord { disk, read_only, exclusive, role } = read(&own)?;
+        let ClientRecord { disk, read_only, exclusive, role, notify } = read(&own)?;
         let export = self.live.now().find(&disk).cloned().map_err(|_| "its disk is not there")?;
         let (mut ends, mut states): (Vec<QueueEnd>, _) = (Vec::new(), Vec::new());
         for (queue, own) in queues {
@@ -198,6 +202,7 @@ impl Service<DiskEngine> for Block {
         let assignments: Vec<Assignment> = ends.iter().map(|_| Assignment::choose(&self.workers)).collect();
         let id = client.id;
         export.keep(Kind::Ring, id, client.credentials, (exclusive, role));
+        notify.into_iter().for_each(|notify| _ = export.set_notify_of(id, notify));
         let attachment = BlockAttachment { channel, export, read_only, live: Arc::clone(&self.live) };
         let commands = attachment.serve(client, &assignments, ends, attachment.export.info(read_only));
         let is_same = Box::new(move |quiesced: &Quiesced| quiesced.has_states(id, &states));

@@ -246,14 +246,14 @@ impl FrontendConnection {
     ) -> Order {
         let SharedSocket { workers, export, notices, .. } = &*self.shared;
         let forwarder = UpgradeForwarder { queue, run, notices: Arc::clone(notices) };
-        let (disk, (reply, served)) = (Arc::clone(&export.disk), channel());
+        let (disk, policy, (reply, served)) = (Arc::clone(&export.disk), export.policy_of(self.client), channel());
         let added = move |added: Result<(), NotAdded>| {
             let _ = reply.send(added.map_err(|error| match error {
                 NotAdded::NotMade(reason) => reason,
                 NotAdded::Doorbell(error) => format!("its kick descriptor cannot be watched ({error}); it must be an eventfd"),
             }));
         };
-        let make = move |id| Ok(GuestDiskQueue::new(make(id, Some(Box::new(forwarder)))?, disk));
+        let make = move |id| Ok(GuestDiskQueue::new(make(id, Some(Box::new(forwarder)))?, disk).notifying_by(policy));
         let command = Command::add(QueueName { client: self.client, index: queue }, self.share.clone(), make, added);
         let assignment = Assignment::choose(workers);
         let worker = assignment.worker;

@@ -329,8 +329,11 @@ impl VirtqueueServer {
     /// Publish what is finished on the virtqueue, and interrupt the guest if it wants that.
     #[inline(always)]
     pub(super) fn publish(&mut self) {
+        if self.moderated.is_some() {
+            return self.publish_moderated();
+        }
         if self.queue.flush() {
-            self.counters.doorbells.add(1);
+            self.counters.doorbells.add(self.queue.interrupt().into());
         }
     }
 
