@@ -55,6 +55,15 @@ fn describe(name: &str, info: &BlockInfo) -> Value {
     })
 }
 
+type Describe = fn(&Value) -> String;
+
+/// Parts of a description that need words: key, name, and how they are put.
+const PARTS: [(&str, &str, Describe); 3] = [
+    ("allow", "for users", describe_users),
+    ("limits", "limit of a client", describe_limits),
+    ("notify", "notifications", notify::describe),
+];
+
 fn render(disk: &Value) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
@@ -99,15 +108,13 @@ fn render(disk: &Value) -> String {
             line(name, if set { "yes" } else { "no" }.to_owned());
         }
     }
-    if let Some(allow) = disk.get("allow") {
-        line("for users", describe_users(allow));
+    for (key, name, describe) in PARTS {
+        if let Some(part) = disk.get(key) {
+            line(name, describe(part));
+        }
     }
     if let Some(limits) = disk.get("limits") {
-        line("limit of a client", describe_limits(limits));
         line("limit of clients", describe_most_clients(limits, &disk["own_limits"]));
-    }
-    if disk.get("notify").is_some() {
-        line("notifications", notify::describe(disk));
     }
     let sockets: Vec<&str> = admin::list(disk, "vhost_user").iter().filter_map(Value::as_str).collect();
     if !sockets.is_empty() {

@@ -74,17 +74,17 @@ pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
     output::print(&format!("{whose} has its notifications {}\n{}", in_words(policy.as_ref()), contradiction(policy.as_ref())))
 }
 
-/// A policy as JSON.
-fn policy_of(of: &Value) -> Option<Policy> {
-    let policy = of.get("notify").filter(|policy| !policy.is_null())?;
+/// From JSON.
+fn policy_of(policy: &Value) -> Option<Policy> {
     let number = |key| policy.get(key).and_then(Value::as_u64);
     let auto = policy.get("auto").and_then(Value::as_bool).unwrap_or(false);
     let (max_rate, min_completions, max_delay_us) = (number("max_rate"), number("min_completions"), number("max_delay_us"));
     Policy::new(&Wanted { max_rate, min_completions, max_delay_us, auto }).ok()
 }
 
-pub(crate) fn describe(of: &Value) -> String {
-    in_words(policy_of(of).as_ref())
+/// A policy in JSON, or null.
+pub(crate) fn describe(policy: &Value) -> String {
+    in_words(policy_of(policy).as_ref())
 }
 
 fn in_words(policy: Option<&Policy>) -> String {
@@ -111,8 +111,8 @@ fn show(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
 
 fn render(name: &str, disk: &Value, stat: &Value, client: Option<u64>) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "disk '{name}' has its notifications {}", describe(disk));
-    text.push_str(&contradiction(policy_of(disk).as_ref()));
+    let _ = writeln!(text, "disk '{name}' has its notifications {}", describe(&disk["notify"]));
+    text.push_str(&contradiction(policy_of(&disk["notify"]).as_ref()));
     let mut table = Table::new(0, &["CLIENT", "QUEUE", "NOTIFICATIONS", "SUPPRESSED", "SPURIOUS", "POLICY"]);
     for of_client in admin::list(disk, "clients") {
         let number = admin::number(of_client, "client");
@@ -120,7 +120,7 @@ fn render(name: &str, disk: &Value, stat: &Value, client: Option<u64>) -> String
         for queue in admin::list(stat, "queues").iter().filter(is_its).filter(|_| client.is_none_or(|only| only == number)) {
             let counts = ["client", "queue", "doorbells", "suppressed", "spurious"];
             let counts = counts.map(|key| admin::number(queue, key).to_string());
-            table.push(counts.into_iter().chain([describe(of_client)]).collect());
+            table.push(counts.into_iter().chain([describe(&of_client["notify"])]).collect());
         }
     }
     text + &table.render()

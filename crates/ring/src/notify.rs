@@ -16,7 +16,7 @@ const AUTO_DELAY: Duration = Duration::from_micros(50);
 /// The interval over which the rate is measured, in delays of `auto`.
 const DELAYS_PER_INTERVAL: u64 = 16;
 
-/// The policy of several queues, which any thread may change; each reads it when it is told of a change.
+/// The policy of several queues, which any thread may change; each reads it after a change.
 #[derive(Debug, Default)]
 pub struct SharedPolicy(Mutex<Option<Policy>>);
 
@@ -124,7 +124,7 @@ impl Moderator {
         self.held.map(|held| held.due_ticks)
     }
 
-    /// The reader was notified, whoever decided it.
+    /// The reader was notified, by this decision or another.
     pub const fn notified(&mut self, now_ticks: u64) {
         self.last_ticks = Some(now_ticks);
         self.held = None;

@@ -93,7 +93,8 @@ impl<E: Engine> PollSet<E> {
 mod tests {
     use std::any::Any;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+    use fipsee_ring::{AtomicU32, AtomicU64, Ordering};
 
     use super::*;
     use crate::{Queue, QueueName, Share, Taken, Turn};

@@ -53,7 +53,7 @@ impl Policy {
         };
         let max_delay = max_delay_us.map(Duration::from_micros);
         if let Some(delay) = max_delay.filter(|delay| delay.is_zero() || *delay > MAX_DELAY) {
-            return Err(format!("a maximum delay of {delay:?} is not possible; use 1 us to 1 s"));
+            return Err(format!("a maximum delay of {} is not possible; use 1 us to 1 s", shown(delay)));
         }
         Ok(Self {
             max_rate: within("a maximum rate", max_rate, MAX_RATE)?,
@@ -99,13 +99,22 @@ impl Policy {
     }
 }
 
+/// As the options take it.
+fn shown(delay: Duration) -> String {
+    match delay.as_micros() {
+        us if us > 0 && us.is_multiple_of(1_000_000) => format!("{}s", us / 1_000_000),
+        us if us > 0 && us.is_multiple_of(1_000) => format!("{}ms", us / 1_000),
+        us => format!("{us}us"),
+    }
+}
+
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [
             self.auto.then(|| "auto".to_owned()),
             self.max_rate.map(|rate| format!("at most {rate}/s")),
             self.min_completions.map(|count| format!("at least {count} completions")),
-            self.max_delay.map(|delay| format!("at most {delay:?} late")),
+            self.max_delay.map(|delay| format!("at most {} late", shown(delay))),
         ];
         f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
     }
