@@ -20,6 +20,7 @@ mod ls;
 mod mount;
 mod names;
 mod no_daemon;
+mod notify;
 mod output;
 mod ping;
 mod process;
@@ -27,6 +28,7 @@ mod reload;
 mod resize;
 mod serve;
 mod stat;
+mod top;
 mod topology;
 mod units;
 mod vm_args;
@@ -65,6 +67,8 @@ enum Command {
     Info(info::Arguments),
     /// Show what queues and workers have done
     Stat(stat::Arguments),
+    /// Watch what disks, clients, queues and workers do
+    Top(top::Arguments),
     /// Wait until the daemon answers, and serves a disk
     Wait(wait::Arguments),
     /// Add, remove or change a disk of the running daemon
@@ -73,6 +77,8 @@ enum Command {
     /// Show the configuration of the running daemon
     #[command(subcommand)]
     Config(config::Command),
+    /// Set or show when sleeping clients and guests of a disk are notified of completions
+    Notify(notify::Arguments),
     /// Change the size of a disk
     Resize(resize::Arguments),
     /// Serve a disk to virtual machines at a Unix socket, as a vhost-user-blk device
@@ -155,9 +161,11 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Ls(arguments) => ls::run(&socket, &arguments),
         Command::Info(arguments) => info::run(&socket, &arguments),
         Command::Stat(arguments) => stat::run(&socket, &arguments),
+        Command::Top(arguments) => top::run(&socket, &arguments),
         Command::Wait(arguments) => wait::run(cli.connect.as_deref(), &arguments),
         Command::Disk(command) => disk::run(&socket, &command),
         Command::Config(command) => config::run(&socket, &command),
+        Command::Notify(arguments) => notify::run(&socket, &arguments),
         Command::Resize(arguments) => resize::run(&socket, &arguments),
         Command::Attach(arguments) => attach::attach(&socket, &arguments),
         Command::Detach(arguments) => attach::detach(&socket, &arguments),

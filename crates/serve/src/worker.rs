@@ -1,11 +1,11 @@
-//! A worker: one thread with a list of queues, which it visits round-robin.
+//! A worker: one thread with a list of queues, which it visits by turns.
 //!
-//! Active queues are visited every pass; of the idle ones a few are sampled per pass, by looking at 16 bytes each
+//! Active queues are visited every pass, unless their group has had its share ([`crate::share`]); of the idle ones a few are sampled per pass, by looking at 16 bytes each
 //! (docs/decisions/0004-hot-and-cold-queues.md). A worker that finds nothing for a while arms all doorbells and sleeps.
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use fipsee_topology::pin;
 use rustix::event::{Timespec, epoll};
 
 use crate::poll_set::{PollSet, Slot};
-use crate::{Added, Change, Command, Engine, Make, NotAdded, Queue, QueueName, Quiesce, Removed, When, Which};
+use crate::{Added, Change, Command, Engine, Make, NotAdded, Queue, QueueName, Quiesce, Removed, Share, When, Which};
 
 /// Most completions of asynchronous work that are looked at before the first of them are answered, so that the clients' next requests
 /// are under way: what ends at once may be a queue's worth.
@@ -43,6 +43,8 @@ pub struct WorkerCounters {
     pub sleeps: AtomicU64,
     /// Queues that were assigned to it.
     pub assigned: AtomicU64,
+    /// The kernel's number of its thread, if it has one of its own.
+    pub thread: AtomicI32,
 }
 
 pub struct WorkerHandle<E: Engine> {
@@ -97,6 +99,7 @@ pub fn spawn<E: Engine>(
     let given = handle.clone();
     let thread = std::thread::Builder::new().name(format!("fip-worker-{index}")).spawn(move || {
         let _guard = AbortOnPanic;
+        given.counters.thread.store(rustix::thread::gettid().as_raw_pid(), Ordering::Relaxed);
         if let Some(cpu) = place.cpu
             && let Err(error) = pin::bind(cpu)
         {
@@ -184,6 +187,9 @@ impl<E: Engine> Worker<E> {
                 return Pass::Worked;
             }
         }
+        if self.queues.has_due() {
+            self.queues.flush_due();
+        }
         work += self.queues.visit_active(&mut self.engine) + self.queues.sample_idle();
         match work {
             0 if self.stopping && self.queues.is_empty() => Pass::Stopped,
@@ -246,6 +252,9 @@ impl<E: Engine> Worker<E> {
         for id in std::mem::take(&mut self.touched) {
             if let Some(slot) = self.queues.get_mut(id as usize) {
                 slot.queue.flush();
+                if slot.due.may_be {
+                    self.queues.list_due(id as usize);
+                }
             }
             // A request may have waited for this one's place among those in flight.
             self.queues.activate(id as usize);
@@ -258,9 +267,11 @@ impl<E: Engine> Worker<E> {
         for id in std::mem::take(&mut self.unsettled) {
             let Some(slot) = self.queues.get_mut(id as usize) else { continue };
             let idle = !slot.queue.begin_deferred(&mut self.engine) && slot.queue.in_flight() == 0;
-            if idle {
+            if idle && !slot.changes.is_empty() {
                 slot.apply_changes();
+                self.queues.changed(id as usize);
             }
+            let Some(slot) = self.queues.get_mut(id as usize) else { continue };
             if idle && slot.closing.is_some() && (slot.left == 0 || !slot.queue.has_work()) {
                 self.remove(id as usize).into_iter().for_each(Slot::hand_back);
             } else if !idle || slot.closing.is_some() {
@@ -284,7 +295,7 @@ impl<E: Engine> Worker<E> {
         let mut commands = commands.into_iter();
         while let Some(command) = commands.next() {
             match command {
-                Command::Add { name, make, added } => self.add(name, make, added),
+                Command::Add { name, share, make, added } => self.add(name, share, make, added),
                 Command::Change { which, when, change } => self.change(which, when, change),
                 Command::Remove { which, finish, removed } => self.begin_removal(which, finish, removed),
                 Command::StartEngine(done) => {
@@ -304,14 +315,14 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    fn add(&mut self, name: QueueName, make: Make<E>, added: Added) {
+    fn add(&mut self, name: QueueName, share: Share, make: Make<E>, added: Added) {
         let id = self.queues.next_id();
         let queue = make(u32::try_from(id).unwrap_or(u32::MAX)).map_err(NotAdded::NotMade);
         added(queue.and_then(|queue| {
             let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
             let watch = |doorbell| epoll::add(&self.epoll, doorbell, epoll::EventData::new_u64(id as u64), on);
             queue.doorbell().map_or(Ok(()), watch).map_err(|error| NotAdded::Doorbell(error.into()))?;
-            self.queues.add(Slot::new(queue, name));
+            self.queues.add(Slot::new(queue, name, share));
             self.handle.counters.queues.fetch_add(1, Ordering::Relaxed);
             Ok(())
         }));
@@ -319,7 +330,9 @@ impl<E: Engine> Worker<E> {
 
     fn change(&mut self, which: Which, when: When, mut change: Change<E>) {
         if when == When::Now {
-            return self.queues.meant(which).for_each(|(_, slot)| change(&mut *slot.queue));
+            let meant = self.queues.meant(which);
+            let changed: Vec<usize> = meant.map(|(id, slot)| (id, change(&mut *slot.queue)).0).collect();
+            return changed.into_iter().for_each(|id| self.queues.changed(id));
         }
         let change = Arc::new(Mutex::new(change));
         self.unsettle(which, |slot| slot.changes.push(Arc::clone(&change)));
@@ -368,6 +381,7 @@ impl<E: Engine> Worker<E> {
         }
         self.handle.counters.sleeps.fetch_add(1, Ordering::Relaxed);
         let mut events = Vec::<epoll::Event>::with_capacity(64);
+        let deadline_ticks = [deadline_ticks, self.queues.next_due()].into_iter().flatten().min();
         let until = [self.engine.time_to_look(), deadline_ticks.map(clock::until)].into_iter().flatten().min();
         let timeout = until.and_then(|left| Timespec::try_from(left).ok());
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {

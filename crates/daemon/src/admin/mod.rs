@@ -26,6 +26,7 @@ pub use crate::descriptors::send;
 pub use crate::disk_text::parse as parse_disk;
 use crate::live::Live;
 use crate::log::LogLevel;
+use crate::metrics::MetricsListener;
 use crate::overlay::Overlay;
 use crate::services::Registry;
 use crate::takeover::give::Asked;
@@ -54,6 +55,8 @@ pub(crate) struct Admin {
     pub(crate) log: LogLevel,
     pub(crate) confinement: Confinement,
     pub(crate) listeners: (Arc<Listener>, Arc<Listener>),
+    /// Those of scrapers.
+    pub(crate) metrics: Arc<[MetricsListener]>,
     /// Requests to the main thread to hand over.
     pub(crate) clients: Arc<Mailbox<HandOver>>,
     pub(crate) handing_over: Arc<HandingOver>,
@@ -68,9 +71,7 @@ impl Admin {
             }
             Call::Info(of) => {
                 let export = self.live.now().find(&of.disk)?.clone();
-                let mut description = self.describe(&export);
-                description["clients"] = export.attached().iter().map(view::describe_client).collect();
-                description
+                self.describe_with_clients(&export)
             }
             Call::Stat(_) => self.stat(),
             Call::Add(disk) => self.add(disk, files)?,
@@ -79,6 +80,7 @@ impl Admin {
             Call::Resize(resize) => self.resize(&resize)?,
             Call::Attach(attach) => self.attach(&attach.disk, &attach.vhost_user)?,
             Call::Detach(detach) => self.detach(&detach.vhost_user)?,
+            Call::Notify(set) => self.set_notify(&set)?,
             Call::Reload(_) => json!(self.reload()?),
             Call::Dump(_) => json!({ "toml": self.dump() }),
             Call::Discover(_) => serde_json::from_str(SCHEMA).map_err(|error| format!("the schema of this build: {error}"))?,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::overlay::Overlay;
 
 /// Version of everything below. Daemons of two versions do not take over from each other.
-pub(crate) const VERSION: u32 = 7;
+pub(crate) const VERSION: u32 = 8;
 
 /// The old daemon's packets, in this order: greeting, overlay, listeners, disks, `Prepare`; clients, each followed by its memory and
 /// the records of its service, virtual machines likewise, totals, `End`. `Refused` may come at any point, and ends the takeover: the old
@@ -122,6 +122,10 @@ pub(crate) struct Greeting {
 pub(crate) enum ListenerOf {
     Clients,
     Admin,
+    /// Scrapers, at a socket that the service manager may have passed.
+    Metrics {
+        is_passed: bool,
+    },
     /// Virtual machines that use this disk.
     Machines(String),
 }

@@ -110,6 +110,7 @@ impl Machine {
             disk: export.name().to_owned(),
             exclusive,
             role,
+            notify: export.own_notify_of(client),
             asked_features: device.asked_features,
             acked_features: device.acked_features,
             protocol_features: device.protocol_features,
