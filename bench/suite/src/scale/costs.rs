@@ -21,7 +21,7 @@ use fipsee_ring::memory::RegionTable;
 use fipsee_ring::region::Region;
 use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode};
-use fipsee_serve::{Command, Pass, Queue, QueueName, Worker, WorkerHandle, WorkerPlacement};
+use fipsee_serve::{Command, Pass, Queue, QueueName, Share, Taken, Turn, Worker, WorkerHandle, WorkerPlacement};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde_json::{Value, json};
 
@@ -32,6 +32,8 @@ use crate::place::bind_to;
 pub(super) const QUEUES: [usize; 4] = [1, 10, 100, 1000];
 /// In two measurements so many requests are in flight in each queue: their difference is the cost of one more in a visit.
 const DEPTHS: [u32; 2] = [1, 8];
+/// Nanoseconds: what is less than the cost of a time stamp cannot be timed by one, and no step takes no time.
+const LEAST: f64 = 1.0;
 const LONGEST_STEP: Duration = Duration::from_micros(100);
 /// Passes that find nothing after which a worker yields in each pause: the pauses before are timed.
 const PAUSES: u32 = 256;
@@ -43,8 +45,9 @@ const TIMED_PASSES: u32 = 20_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Costs {
     pub(super) queues: f64,
-    /// Of a pass, without its visits and samples; of the pause after one that found nothing.
-    pub(super) pass: f64,
+    /// Of having a queue visited, without the visit: choosing it, and its part of the pass; of the pause after a pass that found
+    /// nothing.
+    pub(super) turn: f64,
     pub(super) pause: f64,
     /// Of one idle queue.
     pub(super) sample: f64,
@@ -88,9 +91,9 @@ impl Steps {
         self.empty + self.full
     }
 
-    /// Nanoseconds of an empty step and of a full one, and how many requests a full one had.
+    /// Nanoseconds of an empty step and of a full one, without a time stamp, and how many requests a full one had.
     fn means(&self, stamp_ns: f64) -> (f64, f64, f64) {
-        let mean = |ticks: u64, count: u64| (ns(ticks) / count_f64(count.max(1)) - stamp_ns).max(0.0);
+        let mean = |ticks: u64, count: u64| (ns(ticks) / count_f64(count.max(1)) - stamp_ns).max(LEAST);
         let requests = count_f64(self.requests) / count_f64(self.full.max(1));
         (mean(self.empty_ticks, self.empty), mean(self.full_ticks, self.full), requests)
     }
@@ -132,12 +135,12 @@ impl Queue<Engine> for Timed {
         self.0.end_mut()
     }
 
-    fn visit(&mut self, engine: &mut Engine, alone: bool) -> u32 {
+    fn visit(&mut self, engine: &mut Engine, turn: Turn) -> Taken {
         let started = clock::ticks();
-        let taken = self.0.visit(engine, alone);
+        let taken = self.0.visit(engine, turn);
         let mut visits = VISITS.get();
         let ticks = clock::ticks().wrapping_sub(started);
-        visits.steps.add(ticks, taken.into());
+        visits.steps.add(ticks, taken.requests.into());
         visits.ticks += ticks;
         visits.count += 1;
         VISITS.set(visits);
@@ -162,7 +165,7 @@ impl Queue<Engine> for Timed {
 }
 
 /// A channel without a socket: what the worker is to do for it, and the client's end.
-fn channel(disk: &Arc<AnyDisk>, number: u32, shape: Shape) -> Result<(Command<Engine>, AttachedChannel), String> {
+fn channel(disk: &Arc<AnyDisk>, number: u32, shape: Shape, share: &Share) -> Result<(Command<Engine>, AttachedChannel), String> {
     let failed = |what: &'static str| move |error: std::io::Error| format!("cannot make {what}: {error}");
     let layout = RegionLayout::plan(&PROFILE, 1, shape.depth, shape.bytes, number);
     let region = Arc::new(Region::create("fipsee-bench", layout.region_bytes).map_err(failed("memory"))?);
@@ -185,7 +188,7 @@ fn channel(disk: &Arc<AnyDisk>, number: u32, shape: Shape) -> Result<(Command<En
     let name = QueueName { client: number.into(), index: 0 };
     let service_info = info.to_bytes();
     let attached = AttachedChannel { control: Seqpacket::from_fd(control), region, layout, service_info, queues: vec![client] };
-    Ok((Command::add(name, make, |_| {}), attached))
+    Ok((Command::add(name, share.clone(), make, |_| {}), attached))
 }
 
 /// A worker of the calling thread.
@@ -201,8 +204,9 @@ fn join(
     disk: &Arc<AnyDisk>,
     (queues, shape): (usize, Shape),
 ) -> Result<(), String> {
+    let share = Share::own("user");
     for number in (0_u32..).take(queues) {
-        let (command, attached) = channel(disk, number, shape)?;
+        let (command, attached) = channel(disk, number, shape, &share)?;
         handle.mailbox.send(command);
         let options = AttachOptions { depth: shape.depth, pool_bytes: shape.bytes, ..AttachOptions::new("m") };
         let (disk, queues) = Disk::over(attached, &options).map_err(|error| error.to_string())?;
@@ -223,9 +227,9 @@ struct WorkerTimes {
 }
 
 impl WorkerTimes {
-    fn pass_ns(&self, stamp_ns: f64) -> f64 {
-        let stamps = count_f64(self.stamped) / count_f64(self.passes.count().max(1)) + 1.0;
-        self.passes.means(stamps * stamp_ns).0
+    fn turn_ns(&self, stamp_ns: f64) -> f64 {
+        let (passes, visits) = (count_f64(self.passes.count()), count_f64(self.stamped.max(1)));
+        ((self.passes.means(0.0).0 - stamp_ns) * passes / visits - stamp_ns).max(LEAST)
     }
 }
 
@@ -240,8 +244,11 @@ fn serve(worker: &mut Worker<Engine>, counts: &AtomicBool, stops: &AtomicBool) -
         let (before, started) = (VISITS.get(), clock::ticks());
         let pass = worker.pass();
         let (ended, visits) = (clock::ticks(), VISITS.get());
-        times.passes.add(ended.wrapping_sub(started).saturating_sub(visits.ticks - before.ticks), 0);
-        times.stamped += visits.count - before.count;
+        let without_visits = ended.wrapping_sub(started).saturating_sub(visits.ticks - before.ticks);
+        if !is_disturbed(without_visits) {
+            times.passes.add(without_visits, 0);
+            times.stamped += visits.count - before.count;
+        }
         if pass == Pass::Idle {
             worker.rest(None);
             idle += 1;
@@ -308,7 +315,7 @@ fn sample(disk: &Arc<AnyDisk>, queues: usize, shape: Shape) -> Result<f64, Strin
     join(&mut crowd, &handle, disk, (queues, shape))?;
     passes(&mut worker, PASSES_TO_IDLE);
     let per_pass = count_f64(SAMPLES_PER_PASS.min(queues) as u64);
-    Ok(((time(&mut worker) - without) / per_pass).max(0.0))
+    Ok(((time(&mut worker) - without) / per_pass).max(LEAST))
 }
 
 /// Idle queues that a worker looks at in a pass (decision 0004).
@@ -334,7 +341,7 @@ pub(super) fn measure(spec: &str, bytes: u64, queues: &[usize], seconds: f64) ->
         let (look, take, completion) = split(&one_steps, &more_steps, stamp_ns);
         Ok(Costs {
             queues: count_f64(queues as u64),
-            pass: one.pass_ns(stamp_ns),
+            turn: one.turn_ns(stamp_ns),
             pause: one.pauses.means(stamp_ns).0,
             sample: sample(&disk, queues, shape(1))?,
             empty_visit,
@@ -369,7 +376,7 @@ impl Costs {
                 let between = |of: fn(&Self) -> f64| of(low) + (of(high) - of(low)) * share;
                 Self {
                     queues,
-                    pass: between(|costs| costs.pass),
+                    turn: between(|costs| costs.turn),
                     pause: between(|costs| costs.pause),
                     sample: between(|costs| costs.sample),
                     empty_visit: between(|costs| costs.empty_visit),
@@ -385,9 +392,9 @@ impl Costs {
     }
 
     pub(super) fn to_json(self) -> Value {
-        let Self { queues, pass, pause, sample, empty_visit, visit, request, look, take, completion } = self;
+        let Self { queues, turn, pause, sample, empty_visit, visit, request, look, take, completion } = self;
         json!({
-            "queues": queues, "pass_ns": pass, "pause_ns": pause, "sample_ns": sample, "empty_visit_ns": empty_visit,
+            "queues": queues, "turn_ns": turn, "pause_ns": pause, "sample_ns": sample, "empty_visit_ns": empty_visit,
             "visit_ns": visit, "request_ns": request, "look_ns": look, "take_ns": take, "completion_ns": completion,
         })
     }

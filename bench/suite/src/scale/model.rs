@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fipsee::load::count_f64;
 use fipsee_ring::wait::{Backoff, WaitMode};
-use fipsee_serve::{Assignment, Command, Pass, Queue, QueueName, Worker, WorkerHandle, WorkerPlacement};
+use fipsee_serve::{Assignment, Command, Pass, Queue, QueueName, Share, Taken, Turn, Worker, WorkerHandle, WorkerPlacement};
 
 use super::costs::Costs;
 
@@ -31,6 +31,8 @@ pub(super) struct Machine {
     pub(super) shares_cpu: bool,
     pub(super) queues: usize,
     pub(super) depth: u32,
+    /// Of each request, of 512 bytes.
+    pub(super) blocks: u64,
 }
 
 /// What both sides know of a queue: when requests and answers were published that the other side has not taken.
@@ -97,20 +99,36 @@ impl Driver {
     }
 }
 
+impl Driver {
+    /// After a round that found nothing, go on at the next answer that is known: the looks in between find nothing either.
+    fn skip_looks(&mut self, lanes: &[Lane], until: f64) {
+        if self.empty >= self.lanes.len() && self.costs.look > 0.0 {
+            let next = self.lanes.iter().filter_map(|lane| lanes[*lane].answers.front().copied()).fold(until, f64::min);
+            let looks = ((next - self.now) / self.costs.look).floor();
+            if looks > 0.0 {
+                self.now += looks * self.costs.look;
+            }
+            self.empty = 0;
+        }
+    }
+}
+
 impl World {
     fn drive(&mut self, until: f64) {
         for driver in self.drivers.iter_mut().filter(|driver| driver.is_running) {
             while driver.now < until {
                 driver.turn(&mut self.lanes, self.counts_from, &mut self.answered);
+                driver.skip_looks(&self.lanes, until);
             }
         }
     }
 
-    fn visit(&mut self, lane: usize, alone: bool) -> u32 {
+    fn visit(&mut self, lane: usize, turn: Turn) -> u32 {
+        self.now += self.costs.turn;
         self.drive(self.now.min(self.limit));
         let lane = &mut self.lanes[lane];
-        let most = if alone { MOST_ALONE } else { MOST };
-        let limit = lane.budget.clamp(1, most);
+        let most = if turn.alone { MOST_ALONE } else { MOST };
+        let limit = lane.budget.clamp(1, most).min(turn.requests);
         let ready = lane.requests.iter().take_while(|published| **published <= self.now).take(limit as usize).count();
         if ready == 0 {
             self.now += self.costs.empty_visit;
@@ -135,11 +153,12 @@ impl World {
 const MOST: u32 = 14;
 const MOST_ALONE: u32 = 56;
 
-struct SimQueue(usize);
+/// By its number, and what each of its requests moves, in 512 bytes.
+struct SimQueue(usize, u64);
 
 impl Queue<()> for SimQueue {
-    fn visit(&mut self, (): &mut (), alone: bool) -> u32 {
-        world(|world| world.visit(self.0, alone))
+    fn visit(&mut self, (): &mut (), turn: Turn) -> Taken {
+        Taken::new(world(|world| world.visit(self.0, turn)), self.1)
     }
 
     fn has_work(&self) -> bool {
@@ -166,7 +185,8 @@ impl SimWorker {
     fn pass(&mut self, machine: &Machine, limit: f64) {
         world(|world| (world.now, world.costs, world.limit) = (self.now, self.costs, limit));
         let pass = self.worker.pass();
-        self.now = world(|world| world.now) + self.costs.pass;
+        // At least as much as a pass that visits and samples nothing.
+        self.now = world(|world| world.now).max(self.now + self.costs.turn);
         if pass == Pass::Worked {
             self.idle_passes = 0;
             return;
@@ -185,11 +205,11 @@ fn workers(machine: &Machine, measured: &[Costs]) -> Result<Vec<SimWorker>, Stri
     let made = (0..machine.workers).map(make).collect::<Result<Vec<_>, _>>();
     let made = made.map_err(|error| format!("cannot make {} workers: {error}", machine.workers))?;
     let handles: Vec<WorkerHandle<()>> = made.iter().map(|(_, handle)| handle.clone()).collect();
-    let mut assigned = Vec::new();
+    let (mut assigned, blocks, share) = (Vec::new(), machine.blocks, Share::own("user"));
     for lane in 0..machine.queues {
         let assignment = Assignment::choose(&handles);
         let name = QueueName { client: lane as u64, index: 0 };
-        handles[assignment.worker].mailbox.send(Command::add(name, move |_| Ok(SimQueue(lane)), |_| {}));
+        handles[assignment.worker].mailbox.send(Command::add(name, share.clone(), move |_| Ok(SimQueue(lane, blocks)), |_| {}));
         assigned.push(assignment);
     }
     let count = |worker: usize| assigned.iter().filter(|assignment| assignment.worker == worker).count();
@@ -272,7 +292,7 @@ mod tests {
 
     const COSTS: [Costs; 1] = [Costs {
         queues: 1.0,
-        pass: 10.0,
+        turn: 10.0,
         pause: 10.0,
         sample: 2.0,
         empty_visit: 20.0,
@@ -284,7 +304,7 @@ mod tests {
     }];
 
     fn rate(workers: usize, drivers: usize, queues: usize, depth: u32) -> f64 {
-        let machine = Machine { workers, drivers, shares_cpu: false, queues, depth };
+        let machine = Machine { workers, drivers, shares_cpu: false, queues, depth, blocks: 8 };
         simulate(&machine, &COSTS, 0.005).expect("a simulation")
     }
 
@@ -298,7 +318,7 @@ mod tests {
     #[test]
     fn a_worker_that_always_finds_requests_is_the_limit_and_a_second_doubles_it() {
         // Fourteen in a visit.
-        let limit = 1e9 * 14.0 / (100.0 + 14.0 * 100.0 + 10.0 / 64.0);
+        let limit = 1e9 * 14.0 / (10.0 + 100.0 + 14.0 * 100.0);
         let one = rate(1, 1, 64, 64);
         assert!((one / limit - 1.0).abs() < 0.05, "{one} of {limit}");
         let two = rate(2, 4, 64, 64);
@@ -307,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_worker_and_clients_on_one_cpu_take_turns() {
-        let machine = Machine { workers: 1, drivers: 1, shares_cpu: true, queues: 16, depth: 8 };
+        let machine = Machine { workers: 1, drivers: 1, shares_cpu: true, queues: 16, depth: 8, blocks: 8 };
         let shared = simulate(&machine, &COSTS, 0.01).expect("a simulation");
         let apart = rate(1, 1, 16, 8);
         assert!(shared > 0.1 * apart && shared < 0.9 * apart, "{shared} and {apart}");
@@ -315,7 +335,7 @@ mod tests {
 
     #[test]
     fn every_queue_of_many_is_served() {
-        let machine = Machine { workers: 32, drivers: 96, shares_cpu: false, queues: 2000, depth: 1 };
+        let machine = Machine { workers: 32, drivers: 96, shares_cpu: false, queues: 2000, depth: 1, blocks: 8 };
         assert!(simulate(&machine, &COSTS, 0.0005).expect("a simulation") > 32e6);
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fipsee::load::count_f64;
+use fipsee_block::wire::SECTOR_BYTES;
 use fipsee_measure::claim::Claim;
 use fipsee_measure::cpus::Cpus;
 use fipsee_measure::plot::curves::Points;
@@ -123,6 +124,7 @@ impl Workers {
                     shares_cpu: load.workers > 1,
                     queues: clients,
                     depth: load.depth,
+                    blocks: load.bytes / SECTOR_BYTES,
                 };
                 results.add(&candidate(MODEL, load, clients), RATE, simulate(&model, costs, simulated_seconds(settings))?);
             }
@@ -140,7 +142,7 @@ impl Workers {
             tried.dedup();
             for workers in tried {
                 let drivers = (cpus - workers).min(queues);
-                let model = Machine { workers, drivers, shares_cpu: false, queues, depth: 1 };
+                let model = Machine { workers, drivers, shares_cpu: false, queues, depth: 1, blocks: 8 };
                 // Several rounds of each thread over its queues.
                 let seconds = 5e-4 + 4e-6 * count_f64((queues / cpus) as u64);
                 let rate = simulate(&model, costs, seconds)?;
