@@ -18,6 +18,8 @@ pub(crate) struct Slot<E: Engine> {
     pub(crate) name: QueueName,
     active: bool,
     empty_visits: u32,
+    /// What it was served since [`PollSet::take_loads`] last.
+    load: u64,
     /// Keeps mapped what an idle queue is polled at.
     polled: Option<Arc<dyn Mapping>>,
     /// What waits until nothing is in flight.
@@ -32,7 +34,7 @@ pub(crate) struct Slot<E: Engine> {
 
 impl<E: Engine> Slot<E> {
     pub(crate) fn new(queue: Box<dyn Queue<E>>, name: QueueName) -> Self {
-        Self { queue, name, active: false, empty_visits: 0, polled: None, changes: Vec::new(), closing: None, left: u32::MAX }
+        Self { queue, name, active: false, empty_visits: 0, load: 0, polled: None, changes: Vec::new(), closing: None, left: u32::MAX }
     }
 
     /// May requests be taken? Not while a change waits, nor when the client is gone.
@@ -137,6 +139,12 @@ impl<E: Engine> PollSet<E> {
         self.iter_mut().filter(move |(_, slot)| which.is_meant(slot.name))
     }
 
+    /// What each queue that worked was served since this was called last.
+    pub(crate) fn take_loads(&mut self) -> Vec<(QueueName, u64)> {
+        let worked = self.iter_mut().filter(|(_, slot)| slot.load > 0);
+        worked.map(|(_, slot)| (slot.name, std::mem::take(&mut slot.load))).collect()
+    }
+
     /// The one place where work can come, if there is one: watched, it is all that ends a wait early. The other queues must be
     /// so few that each is looked at in every pass.
     pub(crate) fn watch(&self) -> Option<Watch<'_>> {
@@ -166,6 +174,7 @@ impl<E: Engine> PollSet<E> {
             }
             work += taken;
             if taken > 0 {
+                slot.load += u64::from(taken);
                 slot.empty_visits = 0;
             } else {
                 slot.empty_visits += 1;
