@@ -1,7 +1,5 @@
 //! What is served, as the admin socket's answers describe it (docs/admin.md).
 
-use std::sync::atomic::Ordering;
-
 use fipsee_block::wire::{BlockInfo, CAPABILITY_NAMES, CAPABILITY_WRITE};
 use fipsee_serve::Metric;
 use serde_json::{Value, json};
@@ -50,15 +48,8 @@ impl Admin {
     }
 
     pub(super) fn stat(&self) -> Value {
-        let workers = self.workers.iter().enumerate().map(|(index, worker)| {
-            json!({
-                "worker": index,
-                "cpu": worker.place.cpu,
-                "queues": worker.counters.queues.load(Ordering::Relaxed),
-                "sleeps": worker.counters.sleeps.load(Ordering::Relaxed),
-            })
-        });
-        let mut stat = json!({ "uptime_s": self.started.elapsed().as_secs(), "workers": workers.collect::<Vec<_>>() });
+        let workers = self.describe_workers();
+        let mut stat = json!({ "uptime_s": self.started.elapsed().as_secs(), "workers": workers["workers"] });
         for (name, metric) in self.registry.metrics() {
             stat[name] = to_json(metric);
         }

@@ -15,6 +15,7 @@ mod moves;
 mod placement;
 mod refused_changes;
 mod reload;
+mod scaling;
 mod service_manager;
 mod sockets;
 mod start_refusals;

@@ -137,9 +137,14 @@ impl Governor {
         (self.has_room_since, self.is_uneven_since) = (None, None);
     }
 
-    /// Did the queue work lately?
-    pub fn works(&self, queue: QueueName) -> bool {
-        self.loads.contains_key(&queue)
+    /// The worker of a queue that worked lately.
+    pub fn worker_of(&self, queue: QueueName) -> Option<usize> {
+        self.loads.get(&queue).map(|load| load.worker)
+    }
+
+    /// Did no queue of this worker work lately?
+    pub fn is_idle(&self, worker: usize) -> bool {
+        self.loads.values().all(|load| load.worker != worker)
     }
 
     /// May a sample lead to anything when no queue works?

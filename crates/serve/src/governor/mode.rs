@@ -57,6 +57,8 @@ impl fmt::Display for NotAMode {
     }
 }
 
+impl std::error::Error for NotAMode {}
+
 impl FromStr for Mode {
     type Err = NotAMode;
 
