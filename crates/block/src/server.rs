@@ -1,19 +1,22 @@
 //! The daemon's end of one block queue: visits and completions.
 
 mod events;
+mod notify;
 
 use std::any::Any;
 use std::mem::offset_of;
 use std::sync::Arc;
 
 pub use self::events::{EventState, QueueState};
+use self::notify::Moderated;
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::doorbell::{ClientDoorbell, EventDoorbell, SocketDoorbell};
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::memory::{Memory, RegionTable, Span};
+use fipsee_ring::notify::SharedPolicy;
 use fipsee_ring::pace::{MAX_BUDGET, Visits};
 use fipsee_ring::{Message, clock};
-use fipsee_serve::{Queue, probe};
+use fipsee_serve::{Queue, Taken, Turn, probe};
 
 use crate::disk::{AnyDisk, Disk, Engine, Submitted, Ticket};
 use crate::packed::{is_packed, unpack};
@@ -27,8 +30,6 @@ use crate::wire::{
 /// Most requests taken in a visit when there is no other queue to poll and the disk answers at once: four full completion
 /// messages, of which `MAX_BUDGET` is one. At depth 64 that is a tenth more requests per second than with one (decision 0005).
 const MAX_BUDGET_ALONE: u32 = 56;
-/// A visit ends after this much data (1 MiB), so that a client with long requests does not hold up the others.
-pub const MAX_VISIT_SECTORS: u64 = 2048;
 /// One visit in this many is timed when the disk answers at once: two time stamps cost as much as three requests.
 pub const VISITS_PER_SAMPLE: u64 = 64;
 
@@ -85,7 +86,6 @@ pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
     spans: Vec<Span>,
     packer: Packer,
     in_flight: u32,
-    alone: bool,
     visits: u64,
     resize: EventState,
     /// The size that was last announced to the client; 0 if unknown.
@@ -95,6 +95,8 @@ pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
     tally: Tally,
     counters: Arc<QueueCounters>,
     pace: Visits,
+    /// Doorbells that a policy may hold back. None: each is rung at once.
+    moderated: Option<Box<Moderated>>,
 }
 
 impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
@@ -110,7 +112,6 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
             spans: Vec::with_capacity(MAX_INDIRECT_ENTRIES),
             packer: Packer { message: Message::ZERO, count: 0 },
             in_flight: 0,
-            alone: false,
             visits: 0,
             resize: EventState::default(),
             announced_sectors: setup.info.sector_count,
@@ -119,6 +120,7 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
             tally: Tally::default(),
             counters: setup.counters,
             pace: Visits::default(),
+            moderated: None,
         }
     }
 
@@ -164,20 +166,19 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
     /// a microsecond.
     #[inline(always)]
     pub fn hold(&mut self, alone: bool) {
-        self.alone = alone;
         self.pace.hold(alone);
     }
 
-    /// Take up to a budget of requests and complete those that `disk` finishes at once. Returns how many were taken.
+    /// Take up to a budget of requests, within `turn`, and complete those that `disk` finishes at once. Returns what was taken.
     #[inline(always)]
-    pub fn visit<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
-        let most = if self.alone && D::ANSWERS_AT_ONCE { MAX_BUDGET_ALONE } else { MAX_BUDGET };
+    pub fn visit<D: Disk>(&mut self, disk: &D, engine: &mut Engine, turn: Turn) -> Taken {
+        let most = if turn.alone && D::ANSWERS_AT_ONCE { MAX_BUDGET_ALONE } else { MAX_BUDGET };
         // A packed message may bring more than are expected, from a faulty client.
-        let limit = self.pace.limit(most).min(self.depth.saturating_sub(self.in_flight));
+        let limit = self.pace.limit(most).min(turn.requests).min(self.depth.saturating_sub(self.in_flight));
         let mut message = Message::ZERO;
         self.queue.requests.begin_run();
         if limit == 0 || !self.queue.requests.receive(&mut message) {
-            return 0;
+            return Taken::NOTHING;
         }
         self.queue.requests.disarm();
         probe!(take, self.id);
@@ -185,7 +186,10 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         let sampled = !D::ANSWERS_AT_ONCE || self.visits.is_multiple_of(VISITS_PER_SAMPLE);
         let started_ticks = if sampled { clock::ticks() } else { 0 };
         let mut taken = self.serve_message(&message, disk, engine, started_ticks);
-        while taken < limit && self.tally.moved_sectors() < MAX_VISIT_SECTORS && self.queue.requests.receive(&mut message) {
+        while taken < limit
+            && Taken::new(taken, self.tally.moved_sectors()).units < turn.units
+            && self.queue.requests.receive(&mut message)
+        {
             taken += self.serve_message(&message, disk, engine, started_ticks);
         }
         self.flush();
@@ -194,8 +198,9 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         if D::ANSWERS_AT_ONCE && sampled {
             self.counters.latency.record(clock::ticks().wrapping_sub(started_ticks), taken.into());
         }
+        let all = Taken::new(taken, self.tally.moved_sectors());
         std::mem::take(&mut self.tally).write_to(&self.counters);
-        taken
+        all
     }
 
     #[inline(always)]
@@ -284,11 +289,14 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         self.answer(ticket.tag, status);
     }
 
-    /// Publish what is complete and wake the client if it sleeps.
+    /// Publish what is complete and wake the client if it sleeps, at once or as a policy says.
     #[inline(always)]
     pub fn flush(&mut self) {
         if self.packer.count > 0 {
             self.publish_packed();
+        }
+        if self.moderated.is_some() {
+            return self.flush_moderated();
         }
         if self.queue.completions.reader_needs_doorbell() {
             self.ring();
@@ -307,15 +315,28 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
 pub struct DiskQueue {
     pub server: QueueServer,
     disk: Arc<AnyDisk>,
+    policy: Arc<SharedPolicy>,
 }
 
 impl DiskQueue {
     /// Serve `disk`. If its size has changed since it was announced to the client, announce it: earlier announcements went only
     /// to queues that existed.
     pub fn new(server: QueueServer, disk: Arc<AnyDisk>) -> Self {
-        let mut queue = Self { server, disk };
+        let mut queue = Self { server, disk, policy: Arc::default() };
         queue.server.moved(queue.server.id, &queue.disk.info());
         queue
+    }
+
+    /// Ring the client's doorbell as `policy` says, from now on and after each change.
+    #[must_use]
+    pub fn notifying_by(mut self, policy: Arc<SharedPolicy>) -> Self {
+        self.policy = policy;
+        self.policy_changed();
+        self
+    }
+
+    pub fn policy_changed(&mut self) {
+        self.server.set_policy(self.policy.get());
     }
 
     /// The size of `disk` changed; it may be a disk of another queue.
@@ -326,12 +347,12 @@ impl DiskQueue {
     }
 
     #[inline(never)]
-    fn serve(&mut self, engine: &mut Engine) -> u32 {
+    fn serve(&mut self, engine: &mut Engine, turn: Turn) -> Taken {
         match &*self.disk {
-            AnyDisk::Null(disk) => self.server.visit(disk, engine),
-            AnyDisk::Memory(disk) => self.server.visit(disk, engine),
-            AnyDisk::File(disk) => self.server.visit(disk, engine),
-            other => self.server.visit(other, engine),
+            AnyDisk::Null(disk) => self.server.visit(disk, engine, turn),
+            AnyDisk::Memory(disk) => self.server.visit(disk, engine, turn),
+            AnyDisk::File(disk) => self.server.visit(disk, engine, turn),
+            other => self.server.visit(other, engine, turn),
         }
     }
 }
@@ -345,10 +366,10 @@ impl Queue<Engine> for DiskQueue {
         Some(&mut self.server.queue)
     }
 
-    fn visit(&mut self, engine: &mut Engine, alone: bool) -> u32 {
-        self.server.hold(alone);
+    fn visit(&mut self, engine: &mut Engine, turn: Turn) -> Taken {
+        self.server.hold(turn.alone);
         // Most polls find nothing: they must not pay for the registers that serving needs.
-        if self.server.has_work() { self.serve(engine) } else { 0 }
+        if self.server.has_work() { self.serve(engine, turn) } else { Taken::NOTHING }
     }
 
     fn in_flight(&self) -> u32 {
@@ -371,11 +392,27 @@ impl Queue<Engine> for DiskQueue {
         self.server.flush();
     }
 
-    fn moved(&mut self, id: u32) {
-        self.server.moved(id, &self.disk.info());
+    fn due(&self) -> Option<u64> {
+        self.server.due()
     }
 
-    fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
+    fn may_hold_back(&self) -> bool {
+        self.server.has_policy()
+    }
+
+    fn doorbell_rang(&mut self) {
+        self.server.doorbell_rang();
+    }
+
+    fn moved(&mut self, id: u32) {
+        self.server.moved(id, &self.disk.info());
+        self.policy_changed();
+    }
+
+    fn saved_state(&mut self, own: bool) -> Option<Box<dyn Any + Send>> {
+        if own {
+            self.server.ring_what_is_held();
+        }
         Some(Box::new(self.server.state()?))
     }
 }

@@ -150,6 +150,10 @@ pub struct QueueCounters {
     pub visits: Counter,
     /// Times the sleeping client was woken.
     pub doorbells: Counter,
+    /// Times that completions were published and the sleeping client was not woken because of the notification policy.
+    pub suppressed: Counter,
+    /// Times that the client's doorbell rang and there was no request.
+    pub spurious: Counter,
     /// From the request being seen to its completion being published, in ticks: every request of an asynchronous disk,
     /// one visit in 64 of a synchronous one.
     pub latency: Histogram,
@@ -168,8 +172,14 @@ impl QueueCounters {
         counter.add(1);
     }
 
+    /// Requests taken, of every kind.
+    pub fn taken(&self) -> u64 {
+        let Self { reads, writes, flushes, discards, write_zeroes, rest, .. } = self;
+        [reads, writes, flushes, discards, write_zeroes, rest].iter().map(|counter| counter.get()).sum()
+    }
+
     /// The plain counters under their names; the histogram is separate.
-    pub fn plain(&self) -> [(&'static str, &Counter); 11] {
+    pub fn plain(&self) -> [(&'static str, &Counter); 13] {
         [
             ("reads", &self.reads),
             ("writes", &self.writes),
@@ -182,6 +192,8 @@ impl QueueCounters {
             ("written_bytes", &self.written_bytes),
             ("visits", &self.visits),
             ("doorbells", &self.doorbells),
+            ("suppressed", &self.suppressed),
+            ("spurious", &self.spurious),
         ]
     }
 }

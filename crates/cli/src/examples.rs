@@ -66,6 +66,14 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "fipsee-notify",
+        &[
+            ("Wake sleeping clients at most 10,000 times a second", "fipsee notify data --max-rate 10k"),
+            ("Wake them for eight completions, or after 50 us", "fipsee notify data --min-completions 8 --max-delay 50us"),
+            ("See the policies and what they did, then end them", "fipsee notify data\nfipsee notify data --off"),
+        ],
+    ),
+    (
         "fipsee-resize",
         &[
             ("Let a disk grow", "fipsee resize data 20G"),
@@ -85,6 +93,13 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     ("fipsee-reload", &[("Put a changed configuration file into effect", "fipsee reload")]),
+    (
+        "fipsee-workers",
+        &[
+            ("Show how busy each worker is", "fipsee workers"),
+            ("Use one to three of those that were started, as the load needs", "fipsee workers 1..3"),
+        ],
+    ),
     (
         "fipsee-cp",
         &[

@@ -20,6 +20,7 @@ mod ls;
 mod mount;
 mod names;
 mod no_daemon;
+mod notify;
 mod output;
 mod ping;
 mod process;
@@ -32,6 +33,7 @@ mod topology;
 mod units;
 mod vm_args;
 mod wait;
+mod workers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -76,6 +78,8 @@ enum Command {
     /// Show the configuration of the running daemon
     #[command(subcommand)]
     Config(config::Command),
+    /// Set or show when sleeping clients and guests of a disk are notified of completions
+    Notify(notify::Arguments),
     /// Change the size of a disk
     Resize(resize::Arguments),
     /// Serve a disk to virtual machines at a Unix socket, as a vhost-user-blk device
@@ -86,6 +90,8 @@ enum Command {
     VmArgs(vm_args::Arguments),
     /// Have the daemon read its configuration file again: disks, who may use them, limits, log level
     Reload(reload::Arguments),
+    /// Show the workers and how busy they are, or set how many serve
+    Workers(workers::Arguments),
     /// Copy a file to a disk, a disk to a file, or a disk to a disk
     Cp(cp::Arguments),
     /// Serve a disk as a file, through FUSE, to programs that know only files
@@ -162,11 +168,13 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Wait(arguments) => wait::run(cli.connect.as_deref(), &arguments),
         Command::Disk(command) => disk::run(&socket, &command),
         Command::Config(command) => config::run(&socket, &command),
+        Command::Notify(arguments) => notify::run(&socket, &arguments),
         Command::Resize(arguments) => resize::run(&socket, &arguments),
         Command::Attach(arguments) => attach::attach(&socket, &arguments),
         Command::Detach(arguments) => attach::detach(&socket, &arguments),
         Command::VmArgs(arguments) => vm_args::run(&socket, &arguments),
         Command::Reload(arguments) => reload::run(&socket, &arguments),
+        Command::Workers(arguments) => workers::run(&socket, &arguments),
         Command::Cp(arguments) => cp::run(&socket, &arguments),
         Command::Mount(arguments) => mount::run(&socket, &arguments),
         Command::Bench(arguments) => bench::run(&socket, &arguments),

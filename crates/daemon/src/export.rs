@@ -1,19 +1,26 @@
 //! Exports: named disks, the users that may use them, and the clients attached to them.
 
+mod client;
+mod notify;
+
+use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, FileDisk};
-use fipsee_block::stats::{Distribution, QueueCounters};
+use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_WRITE};
 use fipsee_serve::probe;
 use fipsee_serve::session::Credentials;
 use serde::{Deserialize, Serialize};
 
+pub use self::client::AttachedClient;
 use crate::config::DiskConfig;
-use crate::totals::{Counts, Totals};
+use crate::disk_limits::DiskLimits;
+use crate::notification::Notify;
+use crate::totals::Totals;
 
 /// The users that may attach, besides root and the daemon's own user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,74 +86,6 @@ pub struct AttachRequest {
     pub ignores_claims: bool,
 }
 
-/// An attached client, as `fipsee stat` shows it.
-#[derive(Clone, Debug)]
-pub struct AttachedClient {
-    pub(crate) kind: Kind,
-    /// No other client of the daemon ever has the same number.
-    pub(crate) client: u64,
-    pub(crate) pid: i32,
-    pub(crate) uid: u32,
-    pub(crate) queues: Vec<Arc<QueueCounters>>,
-    /// Of all queues that it has had: those of a virtual machine come and go, with the same counters.
-    pub(crate) counted: Vec<Arc<QueueCounters>>,
-    /// The CPU of each queue's worker, if it is bound to one.
-    pub(crate) worker_cpus: Vec<Option<usize>>,
-    pub(crate) exclusive: bool,
-    /// A device of a virtual machine reads, until its first queue is served.
-    pub(crate) role: Role,
-    /// Its connection is closed, and its last requests are not finished.
-    pub(crate) leaving: bool,
-}
-
-impl AttachedClient {
-    pub(crate) const fn new(
-        kind: Kind,
-        client: u64,
-        &Credentials { pid, uid, .. }: &Credentials,
-        exclusive: bool,
-        role: Role,
-    ) -> Self {
-        Self {
-            kind,
-            client,
-            pid,
-            uid,
-            queues: Vec::new(),
-            counted: Vec::new(),
-            worker_cpus: Vec::new(),
-            exclusive,
-            role,
-            leaving: false,
-        }
-    }
-
-    fn count(&mut self, queues: &[Arc<QueueCounters>]) {
-        for queue in queues {
-            if !self.counted.iter().any(|known| Arc::ptr_eq(known, queue)) {
-                self.counted.push(Arc::clone(queue));
-            }
-        }
-    }
-
-    /// What it has done since it attached.
-    pub(crate) fn counts(&self) -> Counts {
-        Counts::of(&self.counted)
-    }
-
-    /// Service times of its requests.
-    pub(crate) fn latency(&self) -> Distribution {
-        Distribution::of(self.counted.iter().map(|queue| &queue.latency))
-    }
-
-    /// For the messages to clients that it excludes.
-    fn shown(&self) -> String {
-        let what = if self.kind == Kind::VhostUser { " (a virtual machine)" } else { "" };
-        let gone = if self.leaving { ", which is gone while its last requests are not finished," } else { "" };
-        format!("process {}{what}{gone}", self.pid)
-    }
-}
-
 pub struct Export {
     /// Its configuration; the size may have changed, and [`shared`](Self::shared).
     pub(crate) spec: DiskSpec,
@@ -159,6 +98,9 @@ pub struct Export {
 
 struct Users {
     allow: AllowList,
+    limits: DiskLimits,
+    /// Of queues without a policy of their client's own.
+    notify: Notify,
     attached: Vec<AttachedClient>,
     /// It is being removed: no client can attach.
     retired: bool,
@@ -173,6 +115,10 @@ pub enum Denied {
     Busy(String),
     /// Likewise, but those clients have hung up, and only their last requests are not finished.
     BusyForNow(String),
+    /// The disk has as many clients as it may.
+    Full(String),
+    /// Likewise, counting clients that have hung up.
+    FullForNow(String),
     Gone,
 }
 
@@ -206,7 +152,9 @@ impl Denied {
     #[must_use]
     pub fn into_text(self) -> String {
         match self {
-            Self::NotAllowed(text) | Self::Busy(text) | Self::BusyForNow(text) => text,
+            Self::NotAllowed(text) | Self::Busy(text) | Self::BusyForNow(text) | Self::Full(text) | Self::FullForNow(text) => {
+                text
+            }
             Self::Gone => "the disk has just been removed".to_owned(),
         }
     }
@@ -215,6 +163,11 @@ impl Denied {
 impl Users {
     fn of(&mut self, client: u64) -> Option<&mut AttachedClient> {
         self.attached.iter_mut().find(|attached| attached.client == client)
+    }
+
+    fn add(&mut self, client: AttachedClient) {
+        client.notify.set(self.notify.0);
+        self.attached.push(client);
     }
 
     /// An attached client of these; one that is leaving only if there is no other.
@@ -226,8 +179,9 @@ impl Users {
 impl Export {
     /// Serve `disk` as `config` says.
     pub fn new(config: &DiskConfig, disk: AnyDisk) -> Self {
-        let (allow, totals) = (config.allow.clone(), Totals::default());
-        let users = Mutex::new(Users { allow, attached: Vec::new(), retired: false, totals });
+        let DiskConfig { allow, limits, notify, .. } = config.clone();
+        let totals = Totals::default();
+        let users = Mutex::new(Users { allow, limits, notify, attached: Vec::new(), retired: false, totals });
         let (spec, shared) = (config.spec.clone(), AtomicBool::new(config.spec.shared));
         Self { spec, shared, disk: Arc::new(disk), users, left: Condvar::new() }
     }
@@ -246,6 +200,9 @@ impl Export {
         let (kind, unit_bytes) = (export.disk.kinds().join(":"), unit_bytes.flatten());
         let path = spec.kind.file().map(|path| path.display().to_string());
         let AllowList { everyone, uids, gids } = &disk.allow;
+        let DiskLimits { max_clients, max_queues, max_depth } = disk.limits;
+        let (max_clients, max_queues, max_depth) =
+            (max_clients.map(u32::from), max_queues.map(u16::from), max_depth.map(u32::from));
         tracing::info!(
             disk = spec.name,
             kind,
@@ -257,6 +214,9 @@ impl Export {
             allow_everyone = everyone,
             allow_uids = ?uids,
             allow_gids = ?gids,
+            max_clients,
+            max_queues,
+            max_depth,
             "opened"
         );
         Ok(Arc::new(export))
@@ -298,6 +258,7 @@ impl Export {
                 format!("disk '{name}' is not for user {uid} (group {gid}); add them to allow_uids or allow_gids of the disk");
             return Err(Denied::NotAllowed(text));
         }
+        self.check_room(&users)?;
         let exclusive = wish.exclusive || self.spec.exclusive;
         if let Some(holder) = users.in_the_way(|other| exclusive || other.exclusive) {
             let how = if holder.exclusive { "exclusively" } else { "and exclusive use was asked for" };
@@ -309,8 +270,24 @@ impl Export {
             self.check_claims(&users, client, role)?;
         }
         probe!(attach, client, credentials.pid, uid, name.as_ptr(), name.len());
-        users.attached.push(AttachedClient::new(wish.kind, client, credentials, exclusive, role));
+        users.add(AttachedClient::new(wish.kind, client, credentials, exclusive, role));
         Ok(())
+    }
+
+    /// Is there a place for one more client?
+    fn check_room(&self, users: &Users) -> Result<(), Denied> {
+        let Some(limit) = users.limits.max_clients.map(NonZeroU32::get) else { return Ok(()) };
+        let limit_clients = usize::try_from(limit).unwrap_or(usize::MAX);
+        if users.attached.len() < limit_clients {
+            return Ok(());
+        }
+        let name = &self.spec.name;
+        let text = format!(
+            "disk '{name}' has its limit of {limit} clients (max_clients of the disk); end one, or raise the limit: fipsee disk set \
+             {name} --max-clients N"
+        );
+        let staying = users.attached.iter().filter(|client| !client.leaving).count();
+        Err(if staying < limit_clients { Denied::FullForNow(text) } else { Denied::Full(text) })
     }
 
     /// May several clients write at a time, whatever they claim?
@@ -377,7 +354,7 @@ impl Export {
 
     /// A client that another daemon admitted stays, on the same terms, whatever the list says now.
     pub fn keep(&self, kind: Kind, client: u64, credentials: &Credentials, (exclusive, role): (bool, Role)) {
-        self.lock().attached.push(AttachedClient::new(kind, client, credentials, exclusive, role));
+        self.lock().add(AttachedClient::new(kind, client, credentials, exclusive, role));
     }
 
     /// Whether an attached client is exclusive, and its role.
@@ -444,6 +421,15 @@ impl Export {
 
     pub(crate) fn allow(&self) -> AllowList {
         self.lock().allow.clone()
+    }
+
+    pub(crate) fn limits(&self) -> DiskLimits {
+        self.lock().limits
+    }
+
+    /// For clients that attach from now on. Returns whether that is a change.
+    pub(crate) fn set_limits(&self, limits: DiskLimits) -> bool {
+        std::mem::replace(&mut self.lock().limits, limits) != limits
     }
 
     /// Change the list of users that may attach. Attached clients stay. Returns whether the list changed.

@@ -5,11 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use fipsee_block::disk::DiskSpec;
+use fipsee_serve::governor::Mode;
 use serde::{Deserialize, Serialize};
 
 use crate::config::DiskConfig;
+use crate::disk_limits::DiskLimits;
 use crate::disk_text;
 use crate::export::AllowList;
+use crate::notification::Notify;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -21,6 +24,9 @@ pub(crate) struct Overlay {
     set: BTreeMap<String, Settings>,
     /// Configured sockets that are not served.
     detached: BTreeSet<PathBuf>,
+    /// How many workers serve, as [`Mode`] is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    workers: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -29,21 +35,29 @@ pub(crate) struct AddedDisk {
     #[serde(with = "spec_as_text")]
     spec: DiskSpec,
     allow: AllowList,
+    #[serde(default)]
+    limits: DiskLimits,
     /// Its file was opened by another process, and its path is only a name.
     was_passed: bool,
+    notify: Notify,
 }
 
 /// `None`: as configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Settings {
-    allow: Option<AllowList>,
-    shared: Option<bool>,
+pub(crate) struct Settings {
+    pub(crate) allow: Option<AllowList>,
+    pub(crate) shared: Option<bool>,
+    #[serde(default)]
+    pub(crate) limits: Option<DiskLimits>,
+    #[serde(default)]
+    pub(crate) notify: Option<Notify>,
 }
 
 impl Overlay {
     pub(crate) fn add(&mut self, disk: &DiskConfig, was_passed: bool) {
-        self.added.push(AddedDisk { spec: disk.spec.clone(), allow: disk.allow.clone(), was_passed });
+        let DiskConfig { spec, allow, limits, notify, .. } = disk.clone();
+        self.added.push(AddedDisk { spec, allow, limits, notify, was_passed });
     }
 
     /// It is no longer served, whether it was added or is configured.
@@ -55,15 +69,19 @@ impl Overlay {
         }
     }
 
-    pub(crate) fn set(&mut self, name: &str, allow: Option<AllowList>, shared: Option<bool>) {
+    pub(crate) fn set(&mut self, name: &str, Settings { allow, shared, limits, notify }: Settings) {
         if let Some(added) = self.added.iter_mut().find(|added| added.spec.name == name) {
             added.allow = allow.unwrap_or_else(|| added.allow.clone());
             added.spec.shared = shared.unwrap_or(added.spec.shared);
+            added.limits = limits.unwrap_or(added.limits);
+            added.notify = notify.unwrap_or(added.notify);
             return;
         }
         let settings = self.set.entry(name.to_owned()).or_default();
         settings.allow = allow.or_else(|| settings.allow.take());
         settings.shared = shared.or(settings.shared);
+        settings.limits = limits.or(settings.limits);
+        settings.notify = notify.or(settings.notify);
     }
 
     /// The disk has another size. A configured one is known by that of the configuration.
@@ -86,18 +104,28 @@ impl Overlay {
         }
     }
 
+    pub(crate) fn set_workers(&mut self, mode: Mode) {
+        self.workers = Some(mode.to_string());
+    }
+
+    pub(crate) fn workers(&self) -> Option<Mode> {
+        self.workers.as_deref()?.parse().ok()
+    }
+
     /// The same in pieces of one change each, which fit a packet.
     pub(crate) fn pieces(&self) -> Vec<Self> {
-        let Self { added, removed, set, detached } = self;
+        let Self { added, removed, set, detached, workers } = self;
         let of = Self::default;
         let added = added.iter().map(|disk| Self { added: vec![disk.clone()], ..of() });
         let removed = removed.iter().map(|name| Self { removed: BTreeSet::from([name.clone()]), ..of() });
         let set = set.iter().map(|(name, to)| Self { set: BTreeMap::from([(name.clone(), to.clone())]), ..of() });
         let detached = detached.iter().map(|path| Self { detached: BTreeSet::from([path.clone()]), ..of() });
-        added.chain(removed).chain(set).chain(detached).collect()
+        let workers = workers.iter().map(|mode| Self { workers: Some(mode.clone()), ..of() });
+        added.chain(removed).chain(set).chain(detached).chain(workers).collect()
     }
 
-    pub(crate) fn extend(&mut self, Self { added, removed, set, detached }: Self) {
+    pub(crate) fn extend(&mut self, Self { added, removed, set, detached, workers }: Self) {
+        self.workers = workers.or_else(|| self.workers.take());
         self.added.extend(added);
         self.removed.extend(removed);
         self.set.extend(set);
@@ -119,17 +147,19 @@ impl Overlay {
     /// The configured disks with these changes.
     pub(crate) fn over(&self, configured: &[DiskConfig]) -> Vec<DiskConfig> {
         let there = configured.iter().filter(|disk| !self.removed.contains(&disk.spec.name)).cloned().map(|mut disk| {
-            if let Some(Settings { allow, shared }) = self.set.get(&disk.spec.name) {
+            if let Some(Settings { allow, shared, limits, notify }) = self.set.get(&disk.spec.name) {
                 disk.allow = allow.clone().unwrap_or(disk.allow);
                 disk.spec.shared = shared.unwrap_or(disk.spec.shared);
+                disk.limits = limits.unwrap_or(disk.limits);
+                disk.notify = notify.unwrap_or(disk.notify);
             }
             disk.vhost_user.retain(|path| !self.detached.contains(path));
             disk
         });
-        let added = self.added.iter().map(|AddedDisk { spec, allow, .. }| DiskConfig {
-            spec: spec.clone(),
-            allow: allow.clone(),
-            vhost_user: Vec::new(),
+        let added = self.added.iter().map(|AddedDisk { spec, allow, limits, notify, .. }| DiskConfig {
+            limits: *limits,
+            notify: *notify,
+            ..DiskConfig::new(spec.clone(), allow.clone())
         });
         there.chain(added).collect()
     }
@@ -199,9 +229,8 @@ mod tests {
 
     fn disks(specs: &[&str]) -> Vec<DiskConfig> {
         let disk = |text: &&str| DiskConfig {
-            spec: DiskSpec::parse(text).expect(text),
-            allow: AllowList::default(),
             vhost_user: vec![PathBuf::from(format!("/run/{}", &text[..1]))],
+            ..DiskConfig::new(DiskSpec::parse(text).expect(text), AllowList::default())
         };
         specs.iter().map(disk).collect()
     }
@@ -216,16 +245,24 @@ mod tests {
         let mut overlay = Overlay::default();
         overlay.add(&disks(&["c=null:3M"])[0], true);
         overlay.remove("a", &configured);
-        overlay.set("b", None, Some(true));
-        overlay.set("c", Some(AllowList { everyone: true, ..AllowList::default() }), None);
+        overlay.set("b", Settings { shared: Some(true), ..Settings::default() });
+        let limits = DiskLimits { max_depth: std::num::NonZeroU32::new(7), ..DiskLimits::default() };
+        for name in ["b", "c"] {
+            overlay.set(name, Settings { limits: Some(limits), ..Settings::default() });
+        }
+        let everyone = AllowList { everyone: true, ..AllowList::default() };
+        overlay.set("c", Settings { allow: Some(everyone), ..Settings::default() });
         overlay.detach(Path::new("/run/b"), &configured);
+        overlay.set_workers(Mode::Fixed(3));
         let over = overlay.over(&configured);
         assert_eq!(names(&over), ["b=null:2097152,shared", "c=null:3145728"]);
+        assert!(over.iter().all(|disk| disk.limits == limits));
         assert!(over[0].vhost_user.is_empty() && over[1].allow.everyone && overlay.was_passed("c"));
         let wire: Vec<String> = overlay.pieces().iter().map(|piece| serde_json::to_string(piece).expect("JSON")).collect();
         let mut overlay = Overlay::default();
         wire.iter().for_each(|piece| overlay.extend(serde_json::from_str(piece).expect("the same")));
-        assert_eq!(names(&overlay.over(&configured)), names(&over));
+        assert_eq!((names(&overlay.over(&configured)), overlay.workers()), (names(&over), Some(Mode::Fixed(3))));
+        assert!(overlay.over(&configured).iter().all(|disk| disk.limits == limits));
         // The configured disk a may change while it is removed; b is gone, and with it what was set.
         let rebased = overlay.rebased(&disks(&["a=null:9M", "d=null:4M"])).expect("no conflict");
         assert_eq!(names(&rebased.over(&disks(&["a=null:9M", "b=null:2M"]))), ["b=null:2097152", "c=null:3145728"]);
@@ -252,7 +289,7 @@ mod tests {
     #[test]
     fn exclusive_and_shared_are_not_joined() {
         let mut overlay = Overlay::default();
-        overlay.set("a", None, Some(true));
+        overlay.set("a", Settings { shared: Some(true), ..Settings::default() });
         assert!(
             overlay.rebased(&disks(&["a=null:1M,exclusive"])).expect_err("refused").contains("disk 'a': exclusive and shared")
         );

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fipsee_block::disk::DiskSpec;
+use fipsee_serve::Which;
+use fipsee_serve::governor::Mode;
 use serde::Serialize;
 
 use crate::admin::Admin;
@@ -11,6 +13,7 @@ use crate::config::{Config, DiskConfig};
 use crate::export::{Export, Opened};
 use crate::live::Live;
 use crate::log::parse_level;
+use crate::notification::Notify;
 use crate::notify;
 use crate::overlay::is_same;
 use crate::transport::vhost_user::Socket;
@@ -22,7 +25,7 @@ pub(crate) struct Outcome {
     pub(crate) added: Vec<String>,
     /// Disks that are no longer served.
     pub(crate) removed: Vec<String>,
-    /// Settings, and disks (`disk 'a'`) whose lists changed.
+    /// Settings, and disks (`disk 'a'`) whose lists or limits changed.
     pub(crate) changed: Vec<String>,
     /// Settings and disks (`disk 'a'`) that stay as they were until the daemon is restarted.
     pub(crate) needs_restart: Vec<String>,
@@ -72,18 +75,24 @@ impl Admin {
         let (added, removed) = (opened.0.iter().map(name).collect(), removed.into_iter().map(name).collect());
         opened.keep();
         let mut outcome = Outcome { added, removed, ..Outcome::default() };
+        self.keep_workers(&mut next, &mut outcome.needs_restart);
         keep_what_cannot_change(&mut next, &self.running, &before, &mut outcome.needs_restart);
         outcome.changed = self.changed_settings(&next);
         for (disk, export) in disks.iter().zip(&exports).filter(|(disk, _)| !outcome.added.contains(&disk.spec.name)) {
             let sockets_change = sockets_of(&before, export.name()) != sockets_of(&disks, export.name());
-            if export.set_allow(&disk.allow) | export.set_shared(disk.spec.shared) | sockets_change {
+            let limits_change = export.set_limits(disk.limits);
+            let notify_change = set_notify(export, disk.notify);
+            let lists_change = export.set_allow(&disk.allow) | export.set_shared(disk.spec.shared);
+            if lists_change | limits_change | notify_change | sockets_change {
                 outcome.changed.push(format!("disk '{}'", disk.spec.name));
             }
         }
         self.live.replace(exports, next.clients);
+        self.policies_changed(Which::All);
         self.vms.remove_retired();
         self.vms.add(sockets);
         self.log.set(level);
+        self.scaling.set_mode(overlay.workers().unwrap_or(next.workers));
         (self.running, self.overlay) = (next, overlay);
         Ok(outcome)
     }
@@ -117,9 +126,20 @@ impl Admin {
         self.vms.prepare(export, path).map_err(|text| self.confinement.explain(text, path, true))
     }
 
+    /// More workers than were started need a restart.
+    fn keep_workers(&self, next: &mut Config, kept: &mut Vec<String>) {
+        let is_auto = |mode: Mode| mode.most().is_none();
+        let too_many = next.workers.most().is_some_and(|most| most > self.workers.len());
+        if next.workers != self.running.workers && (too_many || is_auto(next.workers) && !is_auto(self.running.workers)) {
+            next.workers = self.running.workers;
+            kept.push("workers".to_owned());
+        }
+    }
+
     fn changed_settings(&self, next: &Config) -> Vec<String> {
         let (old, new) = (&self.running.clients, &next.clients);
         let settings = [
+            ("workers", self.running.workers != next.workers),
             ("log_level", self.running.log_level != next.log_level),
             ("max_clients", old.max_clients != new.max_clients),
             ("max_clients_per_user", old.max_clients_per_user != new.max_clients_per_user),
@@ -130,6 +150,11 @@ impl Admin {
         ];
         settings.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name.to_owned()).collect()
     }
+}
+
+/// Unless it is the same: then what was set for one client stays.
+fn set_notify(export: &Export, notify: Notify) -> bool {
+    export.notify() != notify && export.set_notify(notify)
 }
 
 fn sockets_of<'a>(disks: &'a [DiskConfig], name: &str) -> &'a [PathBuf] {
@@ -175,7 +200,6 @@ fn keep_what_cannot_change(next: &mut Config, running: &Config, before: &[DiskCo
         }
     }
     keep("listen", &mut next.listen, &running.listen, kept);
-    keep("workers", &mut next.workers, &running.workers, kept);
     keep("cpus", &mut next.cpus, &running.cpus, kept);
     keep("placement", &mut next.placement, &running.placement, kept);
     keep("wait", &mut next.wait, &running.wait, kept);

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use fipsee_ring::clock;
 use fipsee_serve::unix::listener::Listener;
@@ -24,6 +24,7 @@ use crate::metrics::{self, MetricsHandle, MetricsListener, Sources};
 use crate::overlay::Overlay;
 use crate::placement::{self, WorkerPlacement};
 use crate::reload;
+use crate::scaling::Scaling;
 use crate::services::{self, Registry, Services};
 use crate::takeover::take::{Failure, Old};
 use crate::takeover::wire::Greeting;
@@ -47,6 +48,8 @@ pub fn start_with(arguments: Arguments, services: Services) -> Result<(), String
         return daemonize::start();
     }
     let is_check = arguments.check_config;
+    // First: no file may be opened at the numbers of the inherited sockets.
+    let inherited = if is_check { Ok(Inherited::default()) } else { inherited::take(arguments.ready_fd) };
     let config = arguments.into_config()?;
     if is_check {
         placement::check(&config, &Machine::this())?;
@@ -54,7 +57,7 @@ pub fn start_with(arguments: Arguments, services: Services) -> Result<(), String
         return Ok(());
     }
     let confinement = Confinement::wanted(config.confine, services::needs(&config, services));
-    run_confined(config, confinement, services)
+    run_confined(config, inherited, confinement, services)
 }
 
 /// Serve until SIGTERM or SIGINT, then let clients finish. The process is not confined: `confine` is for one that is only
@@ -63,12 +66,17 @@ pub fn start_with(arguments: Arguments, services: Services) -> Result<(), String
 /// # Errors
 /// In words that say what to do: a disk cannot be opened, a socket cannot be bound, a limit is too low.
 pub fn run(config: Config) -> Result<(), String> {
-    run_confined(config, Confinement::default(), &[])
+    let inherited = inherited::take(config.arguments.ready_fd);
+    run_confined(config, inherited, Confinement::default(), &[])
 }
 
-fn run_confined(config: Config, confinement: Confinement, services: Services) -> Result<(), String> {
-    // First: no file may be opened at the numbers of the inherited sockets.
-    let inherited = inherited::take(config.arguments.ready_fd);
+/// What is wrong with what was inherited is told once there is a log.
+fn run_confined(
+    config: Config,
+    inherited: Result<Inherited, String>,
+    confinement: Confinement,
+    services: Services,
+) -> Result<(), String> {
     if config.arguments.new_session {
         // It cannot fail: the process was just made.
         let _ = rustix::process::setsid();
@@ -81,7 +89,9 @@ fn run_confined(config: Config, confinement: Confinement, services: Services) ->
     let mut inherited = inherited?;
     let ready = Ready::new(inherited.ready.take());
     let places = placement::choose(&config)?;
-    placement::prefer_memory(&places);
+    // Of those that serve at once.
+    let least = config.workers.bounds(places.len()).map_or(1, |(least, _)| least);
+    placement::prefer_memory(&places[..least]);
     let process = Process { stop, hang_up, confinement, services, places, log, ready };
     if config.arguments.takeover {
         match serve(config.clone(), None, &process) {
@@ -203,8 +213,11 @@ impl Daemon {
             workers.push(handle);
             threads.push(thread);
         }
+        let mode = origin.overlay.workers().unwrap_or(config.workers);
+        let scaling = Scaling::new(workers.clone(), mode).map_err(|error| format!("cannot watch the workers: {error}"))?;
+        let scaling = Arc::new(scaling);
         // Afterwards: unbound workers run anywhere.
-        placement::leave_to_workers(places);
+        placement::leave_to_workers(&places[..scaling.count()]);
         if confinement.is_wanted() {
             worker::start_engines(&workers)?;
             worker::make_rings_for_machines(&config);
@@ -216,17 +229,26 @@ impl Daemon {
         let admin = Arc::new(origin.admin.map_or_else(|| bind(&path, SocketType::STREAM, 0o600), Ok)?);
         let registry = Registry::new(&live, &workers, services);
         let (registered, served) = (registry.clone(), Arc::clone(&live));
-        let clients = UnixSocket::new(Arc::clone(&listener), stop, workers.clone(), served, registered);
+        let clients = UnixSocket::new(
+            Arc::clone(&listener),
+            stop,
+            workers.clone(),
+            served,
+            registered,
+            Arc::clone(&scaling),
+            Arc::clone(&vms),
+        );
         let clients = clients.map_err(|error| format!("cannot watch the socket: {error}"))?;
         let hang_up = hang_up.as_ref().map(UnixStream::try_clone).transpose();
         let listeners = (listener, admin);
         let metrics: Arc<[MetricsListener]> = origin.metrics.0.into();
         let handing_over = Arc::new(HandingOver::new().map_err(|error| format!("cannot watch for takeovers: {error}"))?);
-        let sources = Sources { live: Arc::clone(&live), workers: workers.clone(), started: SystemTime::now() };
+        let sources = Sources::new(Arc::clone(&live), workers.clone(), Arc::clone(&scaling));
         let admin = Admin {
             live: Arc::clone(&live),
             vms: Arc::clone(&vms),
             workers: workers.clone(),
+            scaling,
             registry,
             started: Instant::now(),
             running: config,

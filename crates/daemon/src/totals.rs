@@ -19,7 +19,7 @@ const MAX_FINISHED: usize = 32;
 pub(crate) struct Counts([u64; COUNTERS]);
 
 /// Of a queue.
-const COUNTERS: usize = 11;
+const COUNTERS: usize = 13;
 
 impl Counts {
     pub(crate) fn of(queues: &[Arc<QueueCounters>]) -> Self {
@@ -38,7 +38,21 @@ impl Counts {
 
     /// As the answers of the admin socket have them: `others` are all requests that are neither reads nor writes.
     pub(crate) fn named(self) -> impl Iterator<Item = (&'static str, u64)> {
-        let [reads, writes, flushes, discards, write_zeroes, rest, errors, read_bytes, written_bytes, visits, doorbells] = self.0;
+        let [
+            reads,
+            writes,
+            flushes,
+            discards,
+            write_zeroes,
+            rest,
+            errors,
+            read_bytes,
+            written_bytes,
+            visits,
+            doorbells,
+            suppressed,
+            spurious,
+        ] = self.0;
         let others = [flushes, discards, write_zeroes, rest].into_iter().fold(0, u64::saturating_add);
         [
             ("reads", reads),
@@ -52,6 +66,8 @@ impl Counts {
             ("write_zeroes", write_zeroes),
             ("visits", visits),
             ("doorbells", doorbells),
+            ("suppressed", suppressed),
+            ("spurious", spurious),
         ]
         .into_iter()
     }
@@ -79,6 +95,14 @@ impl Counts {
 
     pub(crate) const fn doorbells(self) -> u64 {
         self.0[10]
+    }
+
+    pub(crate) const fn suppressed(self) -> u64 {
+        self.0[11]
+    }
+
+    pub(crate) const fn spurious(self) -> u64 {
+        self.0[12]
     }
 }
 

@@ -33,6 +33,7 @@ pub mod mailbox;
 pub mod mapped;
 pub mod memory;
 pub mod message;
+pub mod notify;
 #[cfg(not(loom))]
 pub mod pace;
 #[cfg(not(loom))]

@@ -111,6 +111,17 @@ impl<M: RingMemory> Writer<M> {
         asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::Relaxed) != 0
     }
 
+    /// For a writer that may put the doorbell off: does the reader sleep? Nothing is lost as long as
+    /// [`reader_needs_doorbell`](Self::reader_needs_doorbell) is asked later: the flag stays as it is.
+    #[must_use = "a sleeping reader wakes only by its doorbell"]
+    #[inline(always)]
+    pub fn reader_sleeps(&mut self) -> bool {
+        if !known_bad("no_sleep_fence") {
+            self.fence(); // S: as in `reader_needs_doorbell`.
+        }
+        self.reader_seems_asleep()
+    }
+
     /// A full fence after what was published, which also makes it leave at once; after a few messages, where [`Ownership`] says.
     #[inline(always)]
     pub fn fence(&mut self) {

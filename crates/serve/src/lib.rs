@@ -8,22 +8,28 @@
 mod assignment;
 mod command;
 mod declaration;
+mod due;
 mod engine;
+pub mod governor;
+mod meter;
 mod poll_set;
 pub mod probes;
 mod queue;
 mod quiesce;
 pub mod session;
+pub mod share;
 pub mod takeover;
 pub mod unix;
 #[cfg(feature = "uring")]
 pub mod uring;
 mod worker;
 
-pub use self::assignment::Assignment;
+pub use self::assignment::{Assignment, Pool};
 pub use self::command::{Added, Change, Command, Make, NotAdded, Removed, When, Which};
 pub use self::declaration::{Argument, FileUse, Metric, Needs};
 pub use self::engine::{Engine, Ticket};
+pub use self::meter::{IdleTime, WakeUp, WakesUp};
 pub use self::queue::{Queue, QueueName};
 pub use self::quiesce::{AskedToQuiesce, IfAbandoned, NotQuiesced, Quiesce, Quiesced};
+pub use self::share::{Group, Groups, Share, Taken, Turn};
 pub use self::worker::{AbortOnPanic, Pass, Worker, WorkerCounters, WorkerHandle, WorkerPlacement, spawn};

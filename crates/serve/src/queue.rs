@@ -7,7 +7,7 @@ use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::mapped::NextStamp;
 use fipsee_ring::wait::Watch;
 
-use crate::Engine;
+use crate::{Engine, Taken, Turn};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueName {
@@ -28,10 +28,8 @@ pub trait Queue<E: Engine>: Any + Send {
         None
     }
 
-    /// Take up to a budget of requests, and answer what can be answered at once. Returns how many were taken.
-    ///
-    /// `alone`: the worker has no other active queue.
-    fn visit(&mut self, engine: &mut E, alone: bool) -> u32;
+    /// Take up to a budget of requests, within `turn`, and answer what can be answered at once. Returns what was taken.
+    fn visit(&mut self, engine: &mut E, turn: Turn) -> Taken;
 
     fn in_flight(&self) -> u32 {
         0
@@ -50,13 +48,24 @@ pub trait Queue<E: Engine>: Any + Send {
     /// A piece of work that [`visit`](Self::visit) began has ended; [`flush`](Self::flush) follows.
     fn finish(&mut self, _ticket: E::Ticket, _status: E::Status) {}
 
-    /// Publish what is complete, and wake the client if it sleeps.
+    /// Publish what is complete, and wake the client if it sleeps, unless that is held back until [`due`](Self::due).
     fn flush(&mut self) {
         if let Some(end) = self.end_mut()
             && end.completions.reader_needs_doorbell()
         {
             end.client_doorbell.ring();
         }
+    }
+
+    /// Ticks at which [`flush`](Self::flush) is to be called although nothing happens. Asked after each visit that took something and
+    /// each flush, of a queue that [`may_hold_back`](Self::may_hold_back).
+    fn due(&self) -> Option<u64> {
+        None
+    }
+
+    /// May [`due`](Self::due) be `Some` before the next change? Asked when the queue is added, and after each change.
+    fn may_hold_back(&self) -> bool {
+        false
     }
 
     /// Ask for the doorbell unless that is done, then look once more: is there work after all?

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
+use fipsee_ring::clock;
 use fipsee_ring::doorbell::await_readable;
 
 use crate::poll_set::Slot;
@@ -151,6 +152,9 @@ impl<E: Engine> Worker<E> {
     fn drain(&mut self, mut order: Quiesce, deadline: Instant) -> Pass {
         // Queues of another daemon must not be touched.
         let own = order.if_abandoned == IfAbandoned::Resume;
+        if own {
+            self.queues.flush_due();
+        }
         let begin = |begun, (_, slot): (_, &mut Slot<E>)| slot.queue.begin_deferred(&mut self.engine) || begun;
         if (own && self.queues.iter_mut().fold(false, begin)) || self.engine.in_flight() > 0 {
             let finished = self.run_engine();
@@ -195,8 +199,10 @@ impl<E: Engine> Worker<E> {
             return;
         }
         if let Some(fd) = self.engine.as_fd() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let until_due = self.queues.next_due().map_or(left, clock::until);
             // Whatever it returns, we look again.
-            let _ = await_readable(fd, Some(deadline.saturating_duration_since(Instant::now())));
+            let _ = await_readable(fd, Some(left.min(until_due)));
         }
         self.quiescing = Some((order, deadline));
     }

@@ -1,6 +1,6 @@
-//! A worker: one thread with a list of queues, which it visits round-robin.
+//! A worker: one thread with a list of queues, which it visits by turns.
 //!
-//! Active queues are visited every pass; of the idle ones a few are sampled per pass, by looking at 16 bytes each
+//! Active queues are visited every pass, unless their group has had its share ([`crate::share`]); of the idle ones a few are sampled per pass, by looking at 16 bytes each
 //! (docs/decisions/0004-hot-and-cold-queues.md). A worker that finds nothing for a while arms all doorbells and sleeps.
 
 use std::io;
@@ -17,8 +17,10 @@ use fipsee_ring::wait::{Backoff, Next, WaitMode};
 use fipsee_topology::pin;
 use rustix::event::{Timespec, epoll};
 
+use crate::assignment::Pool;
+use crate::meter::{IdleTime, Meter, WakesUp};
 use crate::poll_set::{PollSet, Slot};
-use crate::{Added, Change, Command, Engine, Make, NotAdded, Queue, QueueName, Quiesce, Removed, When, Which, probe};
+use crate::{Added, Change, Command, Engine, Make, NotAdded, Queue, QueueName, Quiesce, Removed, Share, When, Which, probe};
 
 /// Most completions of asynchronous work that are looked at before the first of them are answered, so that the clients' next requests
 /// are under way: what ends at once may be a queue's worth.
@@ -51,6 +53,10 @@ pub struct WorkerCounters {
     pub assigned: AtomicU64,
     /// The kernel's number of its thread, if it has one of its own.
     pub thread: AtomicI32,
+    /// Which queues are assigned to it.
+    pub pool: Pool,
+    pub idle: IdleTime,
+    pub wakes_up: WakesUp,
 }
 
 pub struct WorkerHandle<E: Engine> {
@@ -86,6 +92,7 @@ pub struct Worker<E: Engine> {
     epoll: OwnedFd,
     handle: WorkerHandle<E>,
     backoff: Backoff,
+    meter: Meter,
     /// Commands that came together with one that has the worker quiesce.
     pub(crate) deferred: Vec<Command<E>>,
     /// It is to quiesce, or has; the deadline for requests in flight.
@@ -156,6 +163,7 @@ impl<E: Engine> Worker<E> {
             epoll,
             handle,
             backoff,
+            meter: Meter::default(),
             deferred: Vec::new(),
             quiescing: None,
             stopping: false,
@@ -165,7 +173,7 @@ impl<E: Engine> Worker<E> {
     fn run(mut self) {
         loop {
             match self.pass() {
-                Pass::Worked => self.backoff.reset(),
+                Pass::Worked => self.worked(),
                 Pass::Idle => self.rest(None),
                 Pass::Stopped => return,
             }
@@ -193,6 +201,9 @@ impl<E: Engine> Worker<E> {
                 return Pass::Worked;
             }
         }
+        if self.queues.has_due() {
+            self.queues.flush_due();
+        }
         work += self.queues.visit_active(&mut self.engine) + self.queues.sample_idle();
         match work {
             0 if self.stopping && self.queues.is_empty() => Pass::Stopped,
@@ -212,6 +223,7 @@ impl<E: Engine> Worker<E> {
     #[inline(always)]
     pub const fn worked(&mut self) {
         self.backoff.reset();
+        self.meter.worked();
     }
 
     /// After a pass that found nothing: one step of waiting, of which the last is to sleep, until `deadline_ticks` at most. While
@@ -220,6 +232,12 @@ impl<E: Engine> Worker<E> {
     pub fn rest(&mut self, deadline_ticks: Option<u64>) {
         if self.quiescing.is_some() {
             return self.rest_quiesced();
+        }
+        self.meter.idle(&self.handle.counters.idle);
+        if self.queues.is_empty() && self.handle.counters.pool.is_parked() && self.nothing_remains_after_arming() {
+            // However it waits otherwise: nothing can come but a command.
+            let _ = self.sleep(deadline_ticks);
+            return;
         }
         let expected = self.engine.in_flight() > 0;
         let next = self.backoff.step_watching(expected, || if expected { None } else { self.queues.watch() });
@@ -255,6 +273,9 @@ impl<E: Engine> Worker<E> {
         for id in std::mem::take(&mut self.touched) {
             if let Some(slot) = self.queues.get_mut(id as usize) {
                 slot.queue.flush();
+                if slot.due.may_be {
+                    self.queues.list_due(id as usize);
+                }
             }
             // A request may have waited for this one's place among those in flight.
             self.queues.activate(id as usize);
@@ -267,9 +288,11 @@ impl<E: Engine> Worker<E> {
         for id in std::mem::take(&mut self.unsettled) {
             let Some(slot) = self.queues.get_mut(id as usize) else { continue };
             let idle = !slot.queue.begin_deferred(&mut self.engine) && slot.queue.in_flight() == 0;
-            if idle {
+            if idle && !slot.changes.is_empty() {
                 slot.apply_changes();
+                self.queues.changed(id as usize);
             }
+            let Some(slot) = self.queues.get_mut(id as usize) else { continue };
             if idle && slot.closing.is_some() && (slot.left == 0 || !slot.queue.has_work()) {
                 self.remove(id as usize).into_iter().for_each(Slot::hand_back);
             } else if !idle || slot.closing.is_some() {
@@ -293,9 +316,10 @@ impl<E: Engine> Worker<E> {
         let mut commands = commands.into_iter();
         while let Some(command) = commands.next() {
             match command {
-                Command::Add { name, make, added } => self.add(name, make, added),
+                Command::Add { name, share, make, added } => self.add(name, share, make, added),
                 Command::Change { which, when, change } => self.change(which, when, change),
                 Command::Remove { which, finish, removed } => self.begin_removal(which, finish, removed),
+                Command::Loads(report) => report(self.queues.take_loads()),
                 Command::StartEngine(done) => {
                     if let Err(error) = self.engine.start() {
                         tracing::error!(error, "a worker has no asynchronous I/O");
@@ -313,14 +337,14 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    fn add(&mut self, name: QueueName, make: Make<E>, added: Added) {
+    fn add(&mut self, name: QueueName, share: Share, make: Make<E>, added: Added) {
         let id = self.queues.next_id();
         let queue = make(u32::try_from(id).unwrap_or(u32::MAX)).map_err(NotAdded::NotMade);
         added(queue.and_then(|queue| {
             let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
             let watch = |doorbell| epoll::add(&self.epoll, doorbell, epoll::EventData::new_u64(id as u64), on);
             queue.doorbell().map_or(Ok(()), watch).map_err(|error| NotAdded::Doorbell(error.into()))?;
-            self.queues.add(Slot::new(queue, name));
+            self.queues.add(Slot::new(queue, name, share));
             self.handle.counters.queues.fetch_add(1, Ordering::Relaxed);
             Ok(())
         }));
@@ -328,7 +352,9 @@ impl<E: Engine> Worker<E> {
 
     fn change(&mut self, which: Which, when: When, mut change: Change<E>) {
         if when == When::Now {
-            return self.queues.meant(which).for_each(|(_, slot)| change(&mut *slot.queue));
+            let meant = self.queues.meant(which);
+            let changed: Vec<usize> = meant.map(|(id, slot)| (id, change(&mut *slot.queue)).0).collect();
+            return changed.into_iter().for_each(|id| self.queues.changed(id));
         }
         let change = Arc::new(Mutex::new(change));
         self.unsettle(which, |slot| slot.changes.push(Arc::clone(&change)));
@@ -376,8 +402,10 @@ impl<E: Engine> Worker<E> {
             self.watch_engine();
         }
         self.handle.counters.sleeps.fetch_add(1, Ordering::Relaxed);
+        self.meter.falls_asleep(&self.handle.counters.idle);
         probe!(sleep, self.handle.counters.queues.load(Ordering::Relaxed));
         let mut events = Vec::<epoll::Event>::with_capacity(64);
+        let deadline_ticks = [deadline_ticks, self.queues.next_due()].into_iter().flatten().min();
         let until = [self.engine.time_to_look(), deadline_ticks.map(clock::until)].into_iter().flatten().min();
         let timeout = until.and_then(|left| Timespec::try_from(left).ok());
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
@@ -385,6 +413,7 @@ impl<E: Engine> Worker<E> {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => tracing::error!(%error, "epoll failed"),
         }
+        self.meter.wakes(&self.handle.counters.idle, &self.handle.counters.wakes_up);
         let is_woken = !events.is_empty();
         if !is_woken {
             probe!(wake, WAKE_TIME, 0, 0);

@@ -10,6 +10,7 @@ use fipsee_daemon::transport::vhost_user::device::{Acknowledgement, Action, Devi
 use fipsee_daemon::transport::vhost_user::message::{HEADER_BYTES, Header, Message};
 use fipsee_ring::region::Region;
 use fipsee_ring::tuning::Choices;
+use fipsee_serve::Turn;
 use fipsee_virtio::blk::server::VirtqueueServer;
 use rustix::event::EventfdFlags;
 
@@ -165,6 +166,10 @@ impl<'a> Conversation<'a> {
                 Action::Move(number, memory, rings) => {
                     Acknowledgement::Moved(number, self.served(number).set_memory(memory, rings))
                 }
+                Action::Transfer(number, _) => {
+                    let _ = self.served(number);
+                    Acknowledgement::Transferred(number, Ok(Choices::default()))
+                }
                 Action::Change(number, change) => Acknowledgement::Done(change(self.served(number))),
                 // Dropping the sender says that nothing is in flight on the ring.
                 Action::Ring(number, how) => {
@@ -184,7 +189,7 @@ impl<'a> Conversation<'a> {
     fn visit(&mut self) {
         let Fixture { disk, engine, .. } = &mut *self.fixture;
         for queue in self.queues.iter_mut().flatten() {
-            queue.visit(disk, engine);
+            queue.visit(disk, engine, Turn::whole(false));
             queue.flush();
             assert_eq!(queue.in_flight(), 0, "a memory disk answers at once");
         }

@@ -6,6 +6,7 @@ mod disk_memory;
 mod disk_model;
 mod disk_spec;
 mod disk_wrap;
+mod notify;
 mod request_checks;
 mod resize_events;
 mod table_read_once;

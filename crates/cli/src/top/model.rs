@@ -50,7 +50,7 @@ impl View {
             Self::Disks => &headings!["DISK", "CLIENTS", "QUEUES"],
             Self::Clients => &headings!["DISK", "KIND", "CLIENT", "PID", "UID", "QUEUES"],
             Self::Queues => &headings!["DISK", "CLIENT", "PID", "QUEUE"],
-            Self::Workers => &["WORKER", "CPU", "QUEUES", "BUSY", "CPU%", "SLEEPS/s"],
+            Self::Workers => &["WORKER", "CPU", "STATE", "QUEUES", "BUSY%", "CPU%", "SLEEPS/s"],
         }
     }
 
@@ -144,7 +144,7 @@ impl Interval<'_> {
             View::Queues => self.queues(),
             View::Workers => self.workers(),
         };
-        let names = view.headings().iter().position(|heading| *heading == "IOPS" || *heading == "BUSY").unwrap_or(0);
+        let names = view.headings().iter().position(|heading| *heading == "IOPS" || *heading == "BUSY%").unwrap_or(0);
         rows.retain(|row| row.iter().take(names).any(|cell| cell.shown().contains(&choice.filter)));
         rows.sort_by(|one, other| match (one.get(choice.sort), other.get(choice.sort)) {
             (Some(one), Some(other)) if choice.reversed => other.compare(one),
@@ -205,11 +205,14 @@ impl Interval<'_> {
         let row = |worker: &Value| {
             let old = before.get(&number(worker, "worker")).copied().unwrap_or(&Value::Null);
             let cpu = worker.get("cpu").and_then(Value::as_u64).map_or_else(|| Cell::Text("any".to_owned()), Cell::Count);
-            let busy = worker.get("busy_share").and_then(Value::as_f64).map_or(Cell::None, |share| Cell::Percent(share * 100.0));
+            let [busy, measured] = ["busy_ns", "measured_ns"].map(|key| self.rate(old, worker, key));
+            let busy = if measured > 0.0 { Cell::Percent(busy / measured * 100.0) } else { Cell::None };
+            let state = Cell::Text(text(worker, "state").to_owned());
             let has_time = [old, worker].iter().all(|worker| worker.get("cpu_time_ns").is_some_and(Value::is_u64));
             let time = if has_time { Cell::Percent(self.rate(old, worker, "cpu_time_ns") / 1e7) } else { Cell::None };
             let sleeps = Cell::Rate(self.rate(old, worker, "sleeps"));
-            vec![Cell::Count(number(worker, "worker")), cpu, Cell::Count(number(worker, "queues")), busy, time, sleeps]
+            let [index, queues] = ["worker", "queues"].map(|key| Cell::Count(number(worker, key)));
+            vec![index, cpu, state, queues, busy, time, sleeps]
         };
         list(self.now, "workers").iter().map(row).collect()
     }
@@ -296,7 +299,10 @@ mod tests {
         let gone = with(json!({ "client": 3, "state": "gone", "kind": "ring", "pid": 41, "uid": 1000 }));
         let queue = with(json!({ "disk": "a", "client": 7, "pid": 42, "queue": 0, "service_ns_histogram": times }));
         json!({
-            "workers": [{ "worker": 0, "cpu": 1, "queues": 2, "sleeps": 5, "cpu_time_ns": cpu_time_ns }],
+            "workers": [{
+                "worker": 0, "cpu": 1, "state": "in use", "queues": 2, "sleeps": 5,
+                "cpu_time_ns": cpu_time_ns, "busy_ns": cpu_time_ns / 2, "measured_ns": 7 + 2 * cpu_time_ns,
+            }],
             "disks": [{ "disk": "a", "totals": counts, "clients": [client, gone] }, { "disk": "b", "totals": {}, "clients": [] }],
             "queues": [queue],
         })
@@ -324,7 +330,7 @@ mod tests {
         );
         let queues = rows(View::Queues, &usual(View::Queues));
         assert_eq!(queues, [[&["a", "7", "42", "0"][..], &counts].concat()]);
-        assert_eq!(rows(View::Workers, &usual(View::Workers)), [["0", "1", "2", "-", "50.0", "0"]]);
+        assert_eq!(rows(View::Workers, &usual(View::Workers)), [["0", "1", "in use", "2", "25.0", "50.0", "0"]]);
         for view in View::ALL {
             assert!(rows(view, &usual(view)).iter().all(|row| row.len() == view.headings().len()), "{view:?}");
         }
@@ -346,10 +352,12 @@ mod tests {
     }
 
     #[test]
-    fn busy_share_is_shown_where_the_daemon_has_it() {
+    fn what_was_not_measured_is_not_shown() {
         let mut now = stat(0, 0, &json!([]));
-        now["workers"][0]["busy_share"] = json!(0.25);
+        now["workers"][0]["cpu_time_ns"] = Value::Null;
         let interval = Interval { before: &now, now: &now, seconds: 1.0 };
-        assert_eq!(interval.rows(View::Workers, &Choice::default())[0][3], Cell::Percent(25.0));
+        assert_eq!(interval.rows(View::Workers, &Choice::default())[0][4..6], [Cell::None, Cell::None]);
+        let disk = &interval.rows(View::Disks, &Choice::default())[0];
+        assert_eq!(disk[7..9], [Cell::None, Cell::None], "no request has ended");
     }
 }

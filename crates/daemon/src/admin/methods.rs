@@ -1,12 +1,14 @@
 //! The methods of the admin socket, with their parameters. `docs/admin-schema.json` describes them for programs; a test makes it
 //! from these types.
 
+use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::rpc::{RpcError, parameters};
+use crate::disk_limits::Limit;
 
 /// What `rpc.discover` returns: an OpenRPC document.
 pub(super) const SCHEMA: &str = include_str!("../../../../docs/admin-schema.json");
@@ -42,6 +44,12 @@ parameters! {
         allow_gids: Vec<u32>,
         #[serde(default)]
         allow_everyone: bool,
+        /// Clients and virtual machines attached at once
+        max_clients: Option<NonZeroU32>,
+        /// Of one of them, and the next; each at most the daemon's
+        max_queues: Option<NonZeroU16>,
+        /// Requests outstanding per queue
+        max_depth: Option<NonZeroU32>,
         /// Sockets at which virtual machines are served
         #[serde(default)]
         vhost_user: Vec<PathBuf>,
@@ -58,6 +66,12 @@ parameters! {
         allow_everyone: Option<bool>,
         /// May several clients write at a time, whatever they claim? For those that attach from now on
         shared: Option<bool>,
+        /// Clients and virtual machines attached at once; none of those that are there is ended
+        max_clients: Option<Limit<NonZeroU32>>,
+        /// Of one of them, and the next; for those that attach from now on
+        max_queues: Option<Limit<NonZeroU16>>,
+        /// Requests outstanding per queue
+        max_depth: Option<Limit<NonZeroU32>>,
     }
 
     struct Resize {
@@ -71,6 +85,25 @@ parameters! {
         force: bool,
     }
 
+    /// A policy takes the place of the one of now; what it leaves out is not limited.
+    struct SetNotify {
+        disk: String,
+        /// Only this client's queues, in place of all queues of the disk, of clients and machines of now and later
+        client: Option<u64>,
+        /// Most notifications per second and queue; it takes precedence over `max_delay_us`
+        max_rate: Option<u64>,
+        /// So many completions are worth a notification; no more are waited for than are in flight
+        min_completions: Option<u64>,
+        /// What fewer completions wait at most
+        max_delay_us: Option<u64>,
+        /// Rate and occupancy of the queue decide how many completions are waited for
+        #[serde(default)]
+        auto: bool,
+        /// Without a policy: each notification is sent at once
+        #[serde(default)]
+        off: bool,
+    }
+
     struct Attach {
         disk: String,
         /// An absolute path
@@ -79,6 +112,11 @@ parameters! {
 
     struct Detach {
         vhost_user: PathBuf,
+    }
+
+    struct SetWorkers {
+        /// A number; a range, of which as many are used as the load needs: `1..4`; `auto`; or `off`: nothing changes
+        workers: String,
     }
 
     struct Takeover {
@@ -128,8 +166,14 @@ methods! {
     "disk.attach" Attach(Attach) -> Disk,
     /// Remove such a socket; refused while a machine is connected to it.
     "disk.detach" Detach(Detach) -> Disk,
+    /// When sleeping clients and guests of a disk are notified of completions.
+    "notify.set" Notify(SetNotify) -> Disk,
     /// What queues and workers have done since the start.
     "stat" Stat(Nothing) -> Stat,
+    /// The workers: their CPUs, whether they are in use, and how long they were busy.
+    "workers" Workers(Nothing) -> Workers,
+    /// How many of the workers that were started are in use, until the daemon is restarted.
+    "workers.set" SetWorkers(SetWorkers) -> Workers,
     /// Read the configuration file again; an error means that nothing has changed.
     "reload" Reload(Nothing) -> Outcome,
     /// The configuration in force, with the changes since the start, as a configuration file.
@@ -179,6 +223,10 @@ mod schema {
             #[schemars(flatten)]
             more: BTreeMap<String, Value>,
         }
+        Workers {
+            mode: String,
+            workers: Vec<BTreeMap<String, Value>>,
+        }
         Dump {
             toml: String,
         }
@@ -202,7 +250,7 @@ mod tests {
     use super::*;
 
     /// Raised by what a client would notice: the first number by changes that break one.
-    const VERSION: &str = "1.0.0";
+    const VERSION: &str = "1.1.0";
 
     fn document() -> Value {
         let methods = all().into_iter().map(|(name, doc, params, result)| {

@@ -1,18 +1,23 @@
 //! `[[disk]]`: a disk as a specification or as keys, and who may use it. Both ways make the same [`DiskSpec`].
 
+use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::Range;
 use std::path::PathBuf;
 
 use fipsee_block::disk::spec::check_name;
-use fipsee_block::disk::wrap::Wrapper;
+use fipsee_block::disk::wrap::{Wrapper, duration};
 use fipsee_block::disk::{DirectMode, DiskSpec, FileOptions, KindSpec, MemoryOptions, NullOptions};
 use toml::de::{DeTable, DeValue};
 
+use fipsee_ring::notify::{Policy, Wanted};
+
 use super::DiskConfig;
-use super::file::SETTINGS;
+use super::file::{MAX_CLIENTS, SETTINGS};
 use super::names::NameOf;
-use super::table::{Mistake, Table, integer, list, shown, size, text};
+use super::table::{Mistake, Table, boolean, integer, list, shown, size, text};
+use crate::disk_limits::DiskLimits;
 use crate::export::AllowList;
+use crate::notification::Notify;
 
 pub(super) const KEYS: &[&str] = &[
     "name",
@@ -37,7 +42,11 @@ pub(super) const KEYS: &[&str] = &[
     "allow_uids",
     "allow_gids",
     "allow_everyone",
+    "max_clients",
+    "max_queues",
+    "max_depth",
     "vhost_user",
+    "notify",
 ];
 /// The keys that describe a disk of a kind.
 const KINDS: [(&str, &[&str]); 3] = [
@@ -82,7 +91,8 @@ fn describe(table: &Table<'_>, name: &str, find: Find<'_>) -> Result<DiskConfig,
         |problem: String| table.mistake(["shared", "exclusive", "spec"].into_iter().find(|key| table.has(key)), problem);
     spec.check_sharing().map_err(contradicts)?;
     let vhost_user = table.take("vhost_user", path)?.into_iter().collect();
-    Ok(DiskConfig { spec, allow: allow_list(table, find)?, vhost_user })
+    let notify = table.take("notify", notify)?.unwrap_or_default();
+    Ok(DiskConfig { spec, allow: allow_list(table, find)?, limits: limits(table)?, vhost_user, notify })
 }
 
 /// `spec`, with the path beside it that cannot be part of it because it has a comma.
@@ -179,6 +189,15 @@ fn allow_list(table: &Table<'_>, find: Find<'_>) -> Result<AllowList, Mistake> {
     })
 }
 
+fn limits(table: &Table<'_>) -> Result<DiskLimits, Mistake> {
+    let clients = |value: &DeValue<'_>| integer(value, 1, u32::try_from(MAX_CLIENTS).unwrap_or(u32::MAX));
+    Ok(DiskLimits {
+        max_clients: table.take("max_clients", clients)?.and_then(NonZeroU32::new),
+        max_queues: table.take("max_queues", |value| integer(value, 1, u16::MAX))?.and_then(NonZeroU16::new),
+        max_depth: table.take("max_depth", |value| integer(value, 1, u32::MAX))?.and_then(NonZeroU32::new),
+    })
+}
+
 pub(super) fn path(value: &DeValue<'_>) -> Result<PathBuf, String> {
     let path = text(value).map(PathBuf::from)?;
     match path.as_os_str().is_empty() {
@@ -236,6 +255,30 @@ fn wrapper(name: &str, value: &DeValue<'_>) -> Result<Wrapper, String> {
         [time, random] => options.extend(time.map(|time| random.map_or(time.clone(), |random| format!("{time}+{random}")))),
     }
     Wrapper::parse(name, &options.join(",")).unwrap_or_else(|| Err(format!("there is no {name}")))
+}
+
+/// `notify = { max_rate = 10000, min_completions = 8, max_delay = "100us" }`
+fn notify(value: &DeValue<'_>) -> Result<Notify, String> {
+    const KEYS: [&str; 4] = ["max_rate", "min_completions", "max_delay", "auto"];
+    let DeValue::Table(entries) = value else {
+        return Err(format!("{} is not possible; write its keys in braces: notify = {{ max_rate = 10000 }}", shown(value)));
+    };
+    let mut wanted = Wanted::default();
+    for (key, value) in entries.iter() {
+        let (key, value) = (key.get_ref().as_ref(), value.get_ref());
+        let about = |text: String| format!("{key}: {text}");
+        match key {
+            "max_rate" => wanted.max_rate = Some(integer(value, 0, u64::MAX).map_err(about)?),
+            "min_completions" => wanted.min_completions = Some(integer(value, 0, u64::MAX).map_err(about)?),
+            "max_delay" => {
+                let delay = text(value).and_then(|text| duration(&text)).map_err(about)?;
+                wanted.max_delay_us = Some(u64::try_from(delay.as_micros()).unwrap_or(u64::MAX));
+            }
+            "auto" => wanted.auto = boolean(value).map_err(about)?,
+            _ => return Err(format!("there is no {key}; the keys are {}", KEYS.join(", "))),
+        }
+    }
+    Policy::new(&wanted).map(|policy| Notify(Some(policy)))
 }
 
 fn option(value: &DeValue<'_>) -> Result<String, String> {

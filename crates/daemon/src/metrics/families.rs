@@ -5,16 +5,18 @@
 //! [`Totals`](crate::totals::Totals).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use fipsee_block::disk::Disk;
+use fipsee_ring::clock;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
 use crate::export::{AttachedClient, Export};
 use crate::latency::Latency;
 use crate::live::Live;
+use crate::scaling::Scaling;
 use crate::totals::{Counts, Totals};
 use crate::worker::{WorkerHandle, cpu_time};
 
@@ -23,9 +25,12 @@ const MAX_CLIENTS: usize = 128;
 
 /// Where the values are.
 pub(crate) struct Sources {
-    pub(crate) live: Arc<Live>,
-    pub(crate) workers: Vec<WorkerHandle>,
-    pub(crate) started: SystemTime,
+    live: Arc<Live>,
+    workers: Vec<WorkerHandle>,
+    scaling: Arc<Scaling>,
+    started: SystemTime,
+    /// The most that was shown of each worker.
+    busy_ticks: Vec<AtomicU64>,
 }
 
 type Labels = Vec<(&'static str, String)>;
@@ -73,6 +78,11 @@ impl Family {
 }
 
 impl Sources {
+    pub(crate) fn new(live: Arc<Live>, workers: Vec<WorkerHandle>, scaling: Arc<Scaling>) -> Self {
+        let busy_ticks = workers.iter().map(|_| AtomicU64::new(0)).collect();
+        Self { live, workers, scaling, started: SystemTime::now(), busy_ticks }
+    }
+
     pub(super) fn families(&self) -> Vec<Family> {
         let served = self.live.now();
         let disks: Vec<_> = served.exports.iter().map(|export| (&**export, export.totals())).collect();
@@ -93,20 +103,30 @@ impl Sources {
         [build, start]
     }
 
-    fn of_workers(&self) -> [Family; 3] {
+    fn of_workers(&self) -> [Family; 5] {
         let mut queues = Family::gauge("worker_queues", "Queues that a worker serves");
         let mut sleeps = Family::counter("worker_sleeps", "Times that a worker found no work for a while and slept");
         let help = "Processor time of a worker; one that looks for work takes a whole CPU";
         let mut cpu = Family::new("worker_cpu", Some(Unit::Seconds), MetricType::Counter, help);
+        let help = "Time that a worker had work; over fipsee_worker_measured_seconds, its busy share";
+        let mut busy = Family::new("worker_busy", Some(Unit::Seconds), MetricType::Counter, help);
+        let help = "Time over which fipsee_worker_busy_seconds is counted";
+        let mut measured = Family::new("worker_measured", Some(Unit::Seconds), MetricType::Counter, help);
         for (index, worker) in self.workers.iter().enumerate() {
             let labels = [("worker", &*index.to_string())];
             queues.push(&labels, worker.counters.queues.load(Ordering::Relaxed));
             sleeps.push(&labels, worker.counters.sleeps.load(Ordering::Relaxed));
+            let (busy_ticks, measured_ticks) = self.scaling.busy_ticks(index);
+            // What a worker finds out to have been idle is taken off later: a counter must not fall, or it seems to begin anew.
+            let busy_ticks = self.busy_ticks[index].fetch_max(busy_ticks, Ordering::Relaxed).max(busy_ticks);
+            for (family, ticks) in [(&mut busy, busy_ticks), (&mut measured, measured_ticks)] {
+                family.add(&labels, Value::Seconds(Duration::from_nanos(clock::ticks_to_ns(ticks))));
+            }
             if let Some(time) = cpu_time(worker) {
                 cpu.add(&labels, Value::Seconds(time));
             }
         }
-        [queues, sleeps, cpu]
+        [queues, sleeps, cpu, busy, measured]
     }
 }
 
@@ -145,6 +165,10 @@ fn of_disks(disks: &[(&Export, Totals)]) -> Vec<Family> {
     };
     let help = "Time in the daemon, from taking a request to answering it: all of a file disk, a sample of others";
     let mut durations = Family::new("request_duration", Some(Unit::Seconds), MetricType::Histogram, help);
+    let help =
+        "Times that completions were published and the sleeping client was not woken, because of the policy of notifications";
+    let mut suppressed = Family::counter("suppressed_notifications", help);
+    let mut spurious = Family::counter("spurious_doorbells", "Times that a client woke the daemon and there was no request");
     let mut size = Family::new("disk_size", Some(Unit::Bytes), MetricType::Gauge, "Size of a disk");
     let mut attached = Family::gauge("attached_clients", "Clients that are attached to a disk");
     let mut clients = Family::counter("clients", "Clients that have had a queue at a disk, those that are attached included");
@@ -154,6 +178,8 @@ fn of_disks(disks: &[(&Export, Totals)]) -> Vec<Family> {
         let disk = ("disk", export.name());
         counted.push(&[disk], totals.all.counts);
         durations.add(&[disk], Value::Histogram(Box::new(totals.latency.clone())));
+        suppressed.push(&[disk], totals.all.counts.suppressed());
+        spurious.push(&[disk], totals.all.counts.spurious());
         size.push(&[disk], export.info(false).size_bytes());
         attached.push(&[disk], u64::try_from(export.attached().len()).unwrap_or(u64::MAX));
         clients.push(&[disk], totals.all.clients);
@@ -164,7 +190,7 @@ fn of_disks(disks: &[(&Export, Totals)]) -> Vec<Family> {
             stalled.push(&[disk], of_disk.stalled_now());
         }
     }
-    [counted.into_families().into(), vec![durations, size, attached, clients, faults, stalled]].concat()
+    [counted.into_families().into(), vec![durations, size, attached, clients, faults, stalled, suppressed, spurious]].concat()
 }
 
 fn of_users(disks: &[(&Export, Totals)]) -> [Family; 4] {
@@ -212,17 +238,16 @@ fn of_clients(exports: &[Arc<Export>]) -> [Family; 5] {
 
 #[cfg(test)]
 mod tests {
-    use fipsee_block::disk::DiskSpec;
     use fipsee_serve::session::Credentials;
 
     use super::*;
-    use crate::config::DiskConfig;
-    use crate::export::{AllowList, Kind, Role};
+    use crate::config::disks_of;
+    use crate::export::{Kind, Role};
 
     #[test]
     fn clients_beyond_the_limit_have_no_metrics_of_their_own() {
-        let spec = DiskSpec::parse("a=null:1M").expect("a disk");
-        let export = Export::open(&DiskConfig { spec, allow: AllowList::default(), vhost_user: Vec::new() }).expect("open");
+        let disks = disks_of("[[disk]]\nname = \"a\"\nspec = \"null:1M\"\n").expect("a disk");
+        let export = Export::open(&disks[0]).expect("open");
         for client in (0..1000).rev() {
             export.keep(Kind::Ring, client, &Credentials::default(), (false, Role::Reader));
         }

@@ -249,6 +249,34 @@ fn sleeping_reader_is_woken_for_a_batch_with_one_look_at_its_flag() {
     });
 }
 
+/// A writer that puts its doorbell off.
+///
+/// checks: R-2.4-7
+#[test]
+fn sleeping_reader_is_woken_by_a_doorbell_that_was_held_back() {
+    model(|| {
+        let (ring, doorbell) = (CellRing::new(4), Doorbell::new());
+        let (peer, peer_doorbell) = (ring.clone(), doorbell.clone());
+        let writer = thread::spawn(move || {
+            let mut writer = Writer::new(peer, Cursor::at_start(0), &Tuning::default());
+            let mut is_held = false;
+            for number in 1..=2 {
+                writer.publish(&numbered(number));
+                is_held |= writer.reader_sleeps();
+            }
+            // As the timer finds it: nothing is held back from a reader that was awake.
+            if is_held && writer.reader_needs_doorbell() {
+                peer_doorbell.ring();
+            }
+        });
+        let mut reader = Reader::new(ring, Cursor::at_start(0), &Tuning::default());
+        for number in 1..=2 {
+            assert_eq!(receive_sleeping(&mut reader, &doorbell), numbered(number));
+        }
+        writer.join().expect("the writer finishes");
+    });
+}
+
 #[test]
 fn caller_and_server_both_sleep_and_both_wake() {
     model(|| {

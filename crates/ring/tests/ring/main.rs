@@ -15,6 +15,7 @@ mod geometry;
 #[cfg(target_arch = "x86_64")]
 mod machine_code;
 mod memory;
+mod notify;
 mod peer_memory;
 mod port;
 mod sleeping;

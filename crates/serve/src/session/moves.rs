@@ -10,7 +10,7 @@ use fipsee_ring::handshake::refuse;
 
 use super::service::Reporter;
 use super::{Ack, Action, Attachment, Done, Held, Host, Sessions, State};
-use crate::{Assignment, Command, Engine, Queue, QueueName, Which};
+use crate::{Assignment, Command, Engine, Queue, QueueName, Share, Which};
 
 /// What the workers of a client are to be asked for; `None`: nothing.
 pub(super) type Order<E> = Box<dyn Fn(&dyn Attachment<E>, Ack) -> Option<Command<E>> + Send>;
@@ -18,7 +18,7 @@ pub(super) type Order<E> = Box<dyn Fn(&dyn Attachment<E>, Ack) -> Option<Command
 pub(super) struct Move<E: Engine> {
     index: u16,
     to: Assignment,
-    lifted: Receiver<Box<dyn Queue<E>>>,
+    lifted: Receiver<(Box<dyn Queue<E>>, Share)>,
     /// What its client's workers are to be asked for afterwards.
     pub(super) held_back: Vec<(Done, Order<E>)>,
 }
@@ -28,17 +28,26 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         self.moving.is_some()
     }
 
-    /// Move a queue from the worker with the most to the one with the fewest, if the host says so and one may move.
+    /// Move the queue that the host wants elsewhere; else one from the worker with the most to the one with the fewest, if the host says
+    /// so and one may move.
     pub fn balance(&mut self) {
+        while !self.is_moving()
+            && let Some((queue, to)) = self.host.wanted_move()
+        {
+            self.move_queue(queue.client, queue.index, to);
+        }
         let Some((from, to)) = (if self.is_moving() { None } else { self.host.uneven() }) else { return };
-        let on_it = |held: &Held<E>| held.assignments.iter().position(|assignment| assignment.worker == from);
-        let found = self.ids(|_| true).into_iter().find_map(|id| Some((id, on_it(self.sessions.get(&id)?.held()?)?)));
-        if let Some((id, index)) = found.and_then(|(id, index)| Some((id, u16::try_from(index).ok()?))) {
+        let on_it = |id: u64, held: &Held<E>| {
+            let mut on_it = (0_u16..).zip(&held.assignments).filter(|(_, assignment)| assignment.worker == from);
+            on_it.find(|(index, _)| self.host.may_balance(QueueName { client: id, index: *index })).map(|(index, _)| index)
+        };
+        let found = self.ids(|_| true).into_iter().find_map(|id| Some((id, on_it(id, self.sessions.get(&id)?.held()?)?)));
+        if let Some((id, index)) = found {
             self.move_queue(id, index, to);
         }
     }
 
-    /// Move this queue of an attached client, unless another one is on its way.
+    /// Move this queue of an attached client, unless it is there or another one is on its way.
     pub fn move_queue(&mut self, id: u64, index: u16, to: Assignment) {
         let State::Attached(held) = (match self.sessions.get_mut(&id) {
             Some(session) if self.moving.is_none() => &mut session.state,
@@ -46,14 +55,14 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         }) else {
             return;
         };
-        let Some(worker) = held.worker(index) else { return };
+        let Some(worker) = held.worker(index).filter(|worker| *worker != to.worker) else { return };
         let (lift, lifted) = channel();
         held.moving = Some(Move { index, to, lifted, held_back: Vec::new() });
         self.moving = Some(id);
         let ack = Reporter { report: Arc::clone(&self.report), client: id, done: Done::Lifted };
-        let removed = move |queue| {
+        let removed = move |queue, share| {
             let _until_dropped = &ack;
-            let _ = lift.send(queue);
+            let _ = lift.send((queue, share));
         };
         let which = Which::Queue(QueueName { client: id, index });
         let command = Command::Remove { which, finish: false, removed: Box::new(removed) };
@@ -63,7 +72,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
     /// Nothing of the queue is in flight, and no worker has it.
     pub(super) fn lifted(&mut self, id: u64) {
         let Some(Move { index, to, lifted, .. }) = self.held(id).and_then(|held| held.moving.as_ref()) else { return };
-        let Ok(mut queue) = lifted.try_recv() else {
+        let Ok((mut queue, share)) = lifted.try_recv() else {
             // It could not be served from the start, as the log says: there is nothing to move but its share.
             return self.moved(id, true);
         };
@@ -75,7 +84,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
             Ok(queue)
         };
         let added = move |added: Result<(), _>| report(id, if added.is_ok() { Done::Moved } else { Done::NotMoved });
-        let command = Command::Add { name, make: Box::new(make), added: Box::new(added) };
+        let command = Command::Add { name, share, make: Box::new(make), added: Box::new(added) };
         self.actions.push(Action::Command { worker, command });
     }
 

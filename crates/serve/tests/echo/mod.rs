@@ -1,19 +1,24 @@
 //! A service on the runtime: it sends every message back. A new service needs only this much.
 
 use std::any::Any;
+use std::time::Duration;
 
-use fipsee_ring::Message;
 use fipsee_ring::channel::ServerQueue;
-use fipsee_serve::{Added, Command, Queue, QueueName};
+use fipsee_ring::{Message, clock};
+use fipsee_serve::{Added, Command, Queue, QueueName, Share, Taken, Turn};
 
 /// Messages from here on are kept in flight until the service is to answer them.
 pub(crate) const KEPT: u64 = 1 << 32;
+/// Messages from here on are answered late, by a flush at a time.
+pub(crate) const LATE: u64 = 1 << 48;
+const LATE_BY: Duration = Duration::from_millis(2);
 
 pub(crate) struct Echo {
     queue: ServerQueue,
     kept: Vec<Message>,
     /// What is kept is to be answered when the worker asks for what is deferred.
     has_deferred: bool,
+    late: Option<(u64, Message)>,
 }
 
 impl Queue<()> for Echo {
@@ -25,12 +30,14 @@ impl Queue<()> for Echo {
         Some(&mut self.queue)
     }
 
-    fn visit(&mut self, (): &mut (), _alone: bool) -> u32 {
+    fn visit(&mut self, (): &mut (), _turn: Turn) -> Taken {
         let (mut message, mut taken) = (Message::ZERO, 0);
         while taken < 8 && self.queue.requests.receive(&mut message) {
             taken += 1;
             self.queue.requests.disarm();
-            if message.word(0) >= KEPT {
+            if message.word(0) >= LATE {
+                self.late = Some((clock::ticks() + clock::duration_to_ticks(LATE_BY), message));
+            } else if message.word(0) >= KEPT {
                 self.kept.push(message);
             } else {
                 self.queue.completions.publish(&message);
@@ -39,11 +46,28 @@ impl Queue<()> for Echo {
         if taken > 0 {
             self.flush();
         }
-        taken
+        Taken::new(taken, 0)
     }
 
     fn in_flight(&self) -> u32 {
         u32::try_from(self.kept.len()).unwrap_or(u32::MAX)
+    }
+
+    fn flush(&mut self) {
+        if let Some((_, message)) = self.late.take_if(|(due, _)| *due <= clock::ticks()) {
+            self.queue.completions.publish(&message);
+        }
+        if self.queue.completions.reader_needs_doorbell() {
+            self.queue.client_doorbell.ring();
+        }
+    }
+
+    fn due(&self) -> Option<u64> {
+        self.late.map(|(due, _)| due)
+    }
+
+    fn may_hold_back(&self) -> bool {
+        true
     }
 
     fn depth(&self) -> u32 {
@@ -68,8 +92,9 @@ impl Queue<()> for Echo {
 
 impl Echo {
     pub(crate) fn add(name: QueueName, queue: ServerQueue, added: Added) -> Command<()> {
-        let make = Box::new(|_| Ok(Box::new(Self { queue, kept: Vec::new(), has_deferred: false }) as Box<dyn Queue<()>>));
-        Command::Add { name, make, added }
+        let make =
+            Box::new(|_| Ok(Box::new(Self { queue, kept: Vec::new(), has_deferred: false, late: None }) as Box<dyn Queue<()>>));
+        Command::Add { name, share: Share::own("echo"), make, added }
     }
 
     pub(crate) fn keeps_nothing(&self) -> bool {

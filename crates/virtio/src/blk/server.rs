@@ -1,6 +1,7 @@
 //! One virtqueue of a vhost-user-blk device, and the ring beside it while its guest is attached, as a worker serves them: by one
 //! thread, woken by one eventfd (docs/decisions/0014-in-band-upgrade.md). The counterpart of `fipsee_block::server::QueueServer`.
 
+mod notify;
 mod rare;
 mod ring;
 mod serve;
@@ -18,9 +19,11 @@ use fipsee_block::server::QueueState;
 use fipsee_block::stats::{QueueCounters, Tally};
 use fipsee_block::wire::{BlockInfo, CAPABILITY_FLUSH, MAX_INDIRECT_ENTRIES, Status};
 use fipsee_ring::memory::Span;
-use fipsee_serve::Queue;
+use fipsee_ring::notify::SharedPolicy;
+use fipsee_serve::{Queue, Taken, Turn};
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_FLUSH};
 
+use self::notify::Moderated;
 use self::ring::Ring;
 pub use self::ring::UpgradeToken;
 use super::upgrade::rings::GuestView;
@@ -126,6 +129,8 @@ pub struct VirtqueueServer {
     ring_visits: u32,
     tally: Tally,
     counters: Arc<QueueCounters>,
+    /// Interrupts that a policy may hold back. None: each is raised at once.
+    moderated: Option<Box<Moderated>>,
 }
 
 // SAFETY: the pointers lead into guest memory, which `queue` keeps mapped and any thread may access.
@@ -209,6 +214,7 @@ impl VirtqueueServer {
             ring_visits: 0,
             tally: Tally::default(),
             counters: setup.counters,
+            moderated: None,
         })
     }
 
@@ -313,10 +319,19 @@ impl VirtqueueServer {
         self.queue.set_memory(memory, rings)
     }
 
+    /// Another worker serves it from now on, which knows its requests as `id`. Nothing is in flight. It has missed changes of the disk
+    /// announced meanwhile.
+    pub fn moved(&mut self, id: u32, info: &BlockInfo) {
+        self.id = id;
+        self.set_info(info);
+        self.ring.iter_mut().for_each(|ring| ring.server.moved(id | Ticket::PART, info));
+    }
+
     /// The queue is idle and is removed, with its ring: returns the index of the next available entry, for GET_VRING_BASE.
     #[must_use]
     pub fn stop(mut self) -> u16 {
         self.publish();
+        self.interrupt_for_what_is_held();
         let is_idle = self.unanswered == 0 && self.in_flight() == 0;
         self.queue.stop(is_idle)
     }
@@ -340,13 +355,26 @@ impl VirtqueueServer {
 pub struct GuestDiskQueue {
     pub queue: VirtqueueServer,
     disk: Arc<AnyDisk>,
+    policy: Arc<SharedPolicy>,
     fault_is_reported: bool,
 }
 
 impl GuestDiskQueue {
     /// Serve `disk`.
-    pub const fn new(queue: VirtqueueServer, disk: Arc<AnyDisk>) -> Self {
-        Self { queue, disk, fault_is_reported: false }
+    pub fn new(queue: VirtqueueServer, disk: Arc<AnyDisk>) -> Self {
+        Self { queue, disk, policy: Arc::default(), fault_is_reported: false }
+    }
+
+    /// Interrupt the guest as `policy` says, from now on and after each change.
+    #[must_use]
+    pub fn notifying_by(mut self, policy: Arc<SharedPolicy>) -> Self {
+        self.policy = policy;
+        self.policy_changed();
+        self
+    }
+
+    pub fn policy_changed(&mut self) {
+        self.queue.set_policy(self.policy.get());
     }
 
     /// The size of `disk` changed; it may be a disk of another queue.
@@ -358,15 +386,15 @@ impl GuestDiskQueue {
 }
 
 impl Queue<Engine> for GuestDiskQueue {
-    fn visit(&mut self, engine: &mut Engine, alone: bool) -> u32 {
+    fn visit(&mut self, engine: &mut Engine, turn: Turn) -> Taken {
         if let Some(ring) = &mut self.queue.ring {
-            ring.server.hold(alone);
+            ring.server.hold(turn.alone);
         }
         let taken = match &*self.disk {
-            AnyDisk::Null(disk) => self.queue.visit(disk, engine),
-            AnyDisk::Memory(disk) => self.queue.visit(disk, engine),
-            AnyDisk::File(disk) => self.queue.visit(disk, engine),
-            other => self.queue.visit(other, engine),
+            AnyDisk::Null(disk) => self.queue.visit(disk, engine, turn),
+            AnyDisk::Memory(disk) => self.queue.visit(disk, engine, turn),
+            AnyDisk::File(disk) => self.queue.visit(disk, engine, turn),
+            other => self.queue.visit(other, engine, turn),
         };
         if let Some(reason) = self.queue.queue.fault()
             && !self.fault_is_reported
@@ -393,11 +421,20 @@ impl Queue<Engine> for GuestDiskQueue {
         self.queue.flush();
     }
 
+    fn due(&self) -> Option<u64> {
+        self.queue.due()
+    }
+
+    fn may_hold_back(&self) -> bool {
+        self.queue.policy().is_some()
+    }
+
     fn arm_and_work_remains(&mut self) -> bool {
         !self.queue.is_armed() && self.queue.arm_and_work_remains()
     }
 
     fn doorbell_rang(&mut self) {
+        self.queue.counters.spurious.add((!self.queue.has_work()).into());
         self.queue.doorbell_rang();
     }
 
@@ -410,15 +447,14 @@ impl Queue<Engine> for GuestDiskQueue {
     }
 
     fn moved(&mut self, id: u32) {
-        let info = self.disk.info();
-        self.queue.id = id;
-        self.queue.set_info(&info);
-        self.queue.ring.iter_mut().for_each(|ring| ring.server.moved(id | Ticket::PART, &info));
+        self.queue.moved(id, &self.disk.info());
+        self.policy_changed();
     }
 
     fn saved_state(&mut self, own: bool) -> Option<Box<dyn Any + Send>> {
         if own {
             self.flush();
+            self.queue.interrupt_for_what_is_held();
         }
         Some(Box::new(self.queue.state()?))
     }

@@ -238,7 +238,7 @@ impl DeviceQueue {
         self.ring.next_available
     }
 
-    /// Publish used chains, and interrupt the guest if it wants that: true then.
+    /// Publish used chains. Does the guest want an interrupt for them?
     #[inline(always)]
     pub(crate) fn flush(&mut self) -> bool {
         self.ring.has_unpublished() && self.publish()
@@ -261,11 +261,23 @@ impl DeviceQueue {
             self.batch.clear();
         }
         self.log_words();
-        wants_interrupt && self.interrupt()
+        wants_interrupt
     }
 
+    /// Used chains are published up to this position.
+    pub(crate) const fn published(&self) -> u16 {
+        self.ring.published
+    }
+
+    /// As [`Virtqueue::wants_interrupt`].
+    pub(crate) fn wants_interrupt(&self, since: u16) -> bool {
+        self.ring.wants_interrupt(since)
+    }
+
+    /// False: the driver polls.
     #[cold]
-    fn interrupt(&mut self) -> bool {
+    pub(crate) fn interrupt(&mut self) -> bool {
+        self.ring.interrupt_anyway = false;
         self.call.as_mut().map(Interrupt::raise).is_some()
     }
 

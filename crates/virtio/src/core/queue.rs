@@ -92,8 +92,8 @@ pub(crate) struct Virtqueue {
     pub(super) published: u16,
     /// Does the guest kick?
     pub(crate) is_armed: bool,
-    /// Interrupt at the next publishing regardless of the event index: it may date from an earlier server.
-    interrupt_anyway: bool,
+    /// Interrupt after the next publishing regardless of the event index: it may date from an earlier server. Until that was done.
+    pub(super) interrupt_anyway: bool,
 }
 
 // SAFETY: the pointers lead into guest memory, which the server of the queue keeps mapped and any thread may access.
@@ -251,13 +251,20 @@ impl Virtqueue {
         self.used_word(INDEX_OFFSET).store(self.next_used, Ordering::Release); // V2
         // The guest stores its event index and then reads our index; we store our index and then read its event index.
         full_fence();
+        self.wants_interrupt(before)
+    }
+
+    /// Does the guest want an interrupt for what was published since the position `since`? It may be asked again later: a guest that
+    /// looked by itself meanwhile wants none.
+    #[inline(always)]
+    pub(crate) fn wants_interrupt(&self, since: u16) -> bool {
         let wants = if self.event_index {
             let event = self.used_event().load(Ordering::Relaxed);
-            self.next_used.wrapping_sub(event).wrapping_sub(1) < self.next_used.wrapping_sub(before)
+            self.published.wrapping_sub(event).wrapping_sub(1) < self.published.wrapping_sub(since)
         } else {
             u32::from(self.available_word(FLAGS_OFFSET).load(Ordering::Relaxed)) & VRING_AVAIL_F_NO_INTERRUPT == 0
         };
-        wants | std::mem::take(&mut self.interrupt_anyway)
+        wants | self.interrupt_anyway
     }
 
     /// We poll: kicks are not needed.

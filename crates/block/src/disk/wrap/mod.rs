@@ -273,7 +273,7 @@ fn number(key: &str, value: &str) -> Result<u64, String> {
 }
 
 /// A duration: an integer with `us`, `ms` or `s`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (count, unit) = text.split_at(digits);
     let make = match unit {

@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::{Entry, not_served};
 use crate::export::{AttachRequest, Denied, Export, Kind, Role};
 use crate::live::Live;
+use crate::notification::Notify;
 use crate::placement;
 use crate::takeover::wire::{QueueStateRecord, count, recount};
 use crate::worker::{Command, DiskEngine, WorkerHandle};
@@ -56,6 +57,8 @@ struct ClientRecord {
     read_only: bool,
     exclusive: bool,
     role: Role,
+    /// Its own policy of notifications.
+    notify: Option<Notify>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -76,7 +79,14 @@ fn read<'a, T: Deserialize<'a>>(state: &'a str) -> Result<T, String> {
 
 impl BlockAttachment {
     /// Publish the queues for queries; returns the workers' commands to serve them.
-    fn serve(&self, client: u64, assignments: &[Assignment], ends: Vec<QueueEnd>, info: BlockInfo) -> Vec<(usize, Command)> {
+    fn serve(
+        &self,
+        client: &Client<'_>,
+        assignments: &[Assignment],
+        ends: Vec<QueueEnd>,
+        info: BlockInfo,
+    ) -> Vec<(usize, Command)> {
+        let (client, share) = (client.id, client.share);
         let counters = ends.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
         self.export.set_queues(client, counters, assignments.iter().map(|assignment| assignment.place.cpu).collect());
         let (Channel { region, layout, .. }, read_only) = (&self.channel, self.read_only);
@@ -84,12 +94,12 @@ impl BlockAttachment {
         let command = of_queue.map(|((((queue, counters, state), geometry), assignment), index)| {
             let memory = RegionTable::of_pool(region, layout.pool_offset_bytes, layout.pool_bytes);
             let depth = geometry.depth;
-            let disk = Arc::clone(&self.export.disk);
+            let (disk, policy) = (Arc::clone(&self.export.disk), self.export.policy_of(client));
             let make = move |id| {
                 let memory = memory.map_err(|_| "it does not fit the region that was laid out for it".to_owned())?;
                 let mut server = QueueServer::new(queue, id, QueueSetup { depth, info, read_only, memory, counters });
                 state.iter().for_each(|state| server.restore(state));
-                Ok(DiskQueue::new(server, disk))
+                Ok(DiskQueue::new(server, disk).notifying_by(policy))
             };
             let added = move |added| match added {
                 Ok(()) => {}
@@ -98,7 +108,7 @@ impl BlockAttachment {
                     tracing::error!(client, %error, "cannot watch a doorbell; the queue is not served")
                 }
             };
-            (assignment.worker, Command::add(QueueName { client, index }, make, added))
+            (assignment.worker, Command::add(QueueName { client, index }, share.clone(), make, added))
         });
         command.collect()
     }
@@ -115,7 +125,8 @@ impl Attachment<DiskEngine> for BlockAttachment {
 
     fn save(&self, client: u64, quiesced: &Quiesced) -> Result<Vec<Part<BorrowedFd<'_>>>, String> {
         let (exclusive, role) = self.export.terms_of(client);
-        let own = ClientRecord { disk: self.export.name().to_owned(), read_only: self.read_only, exclusive, role };
+        let (disk, notify) = (self.export.name().to_owned(), self.export.own_notify_of(client));
+        let own = ClientRecord { disk, read_only: self.read_only, exclusive, role, notify };
         self.channel.save(&write(&own)?, |index| {
             // A queue that could not be served from the start, as logged.
             let state = quiesced.state(QueueName { client, index }).ok_or_else(|| format!("its queue {index} is not served"))?;
@@ -177,7 +188,7 @@ impl Service<DiskEngine> for Block {
 
     fn adopt(&self, client: &Client<'_>, parts: Vec<Part<OwnedFd>>) -> Result<Adopted<DiskEngine>, String> {
         let AdoptedChannel { own, channel, queues } = Channel::adopt(&PROFILE, parts)?;
-        let ClientRecord { disk, read_only, exclusive, role } = read(&own)?;
+        let ClientRecord { disk, read_only, exclusive, role, notify } = read(&own)?;
         let export = self.live.now().find(&disk).cloned().map_err(|_| "its disk is not there")?;
         let (mut ends, mut states): (Vec<QueueEnd>, _) = (Vec::new(), Vec::new());
         for (queue, own) in queues {
@@ -191,8 +202,9 @@ impl Service<DiskEngine> for Block {
         let assignments: Vec<Assignment> = ends.iter().map(|_| Assignment::choose(&self.workers)).collect();
         let id = client.id;
         export.keep(Kind::Ring, id, client.credentials, (exclusive, role));
+        notify.into_iter().for_each(|notify| _ = export.set_notify_of(id, notify));
         let attachment = BlockAttachment { channel, export, read_only, live: Arc::clone(&self.live) };
-        let commands = attachment.serve(id, &assignments, ends, attachment.export.info(read_only));
+        let commands = attachment.serve(client, &assignments, ends, attachment.export.info(read_only));
         let is_same = Box::new(move |quiesced: &Quiesced| quiesced.has_states(id, &states));
         Ok(Adopted { attachment: Box::new(attachment), assignments, commands, is_same })
     }
@@ -241,6 +253,8 @@ impl Service<DiskEngine> for Block {
             Denied::NotAllowed(reason) => Denial::Concealed { refusal: unknown(), reason },
             Denied::Busy(text) => refuse(RefusalCode::Busy, text).into(),
             Denied::BusyForNow(text) => Denial::Later(refuse(RefusalCode::Busy, text)),
+            Denied::Full(text) => refuse(RefusalCode::Limit, text).into(),
+            Denied::FullForNow(text) => Denial::Later(refuse(RefusalCode::Limit, text)),
             Denied::Gone => unknown().into(),
         })?;
         Ok(self.lay_out(client, wanted, export).inspect_err(|_| export.leave(client.id))?)
@@ -249,7 +263,7 @@ impl Service<DiskEngine> for Block {
 
 impl Block {
     fn lay_out(&self, client: &Client<'_>, wanted: &Wanted, export: &Arc<Export>) -> Result<Granted<DiskEngine>, Refusal> {
-        let (limits, workers) = (&client.limits, &self.workers);
+        let (limits, workers) = (export.limits().of_client(client.limits), &self.workers);
         let queue_count = wanted.queue_count.min(limits.max_queues).min(MAX_QUEUES);
         let depth = wanted.depth.min(limits.max_depth).min(MAX_DEPTH);
         let seed = u32::try_from(client.id & 0xffff_ffff).unwrap_or(0);
@@ -270,7 +284,7 @@ impl Block {
         let attachment = BlockAttachment { export: Arc::clone(export), channel, read_only, live: Arc::clone(&self.live) };
         // Once: the queues need the geometry sent to the client.
         let info = export.info(read_only);
-        let commands = attachment.serve(client.id, &assignments, ends, info);
+        let commands = attachment.serve(client, &assignments, ends, info);
         let reply = grant.attached(info.to_bytes());
         Ok(Granted { attachment: Box::new(attachment), assignments, reply, grant, commands })
     }

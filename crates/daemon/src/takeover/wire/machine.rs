@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::QueueStateRecord;
 use crate::export::Role;
+use crate::notification::Notify;
 
 /// With the connection; then, as far as the record says, the channel for our requests, the inflight area and the log of writes.
 #[derive(Debug, Serialize, Deserialize)]
@@ -21,6 +22,8 @@ pub(crate) struct MachineRecord {
     pub(crate) disk: String,
     pub(crate) exclusive: bool,
     pub(crate) role: Role,
+    /// Its own policy of notifications.
+    pub(crate) notify: Option<Notify>,
     /// The hypervisor's queries and settings.
     pub(crate) asked_features: bool,
     pub(crate) acked_features: u64,

@@ -124,6 +124,7 @@ fn connect(
     let connection = FrontendConnection::new(shared, given.client, stream, device);
     let connection = connection.map_err(|error| format!("its connection: {error}"))?;
     shared.export.keep(Kind::VhostUser, given.client, &connection.credentials, (given.exclusive, given.role));
+    given.notify.into_iter().for_each(|notify| _ = shared.export.set_notify_of(given.client, notify));
     shared.live.number_clients_from(given.client.saturating_add(1));
     Ok(connection)
 }

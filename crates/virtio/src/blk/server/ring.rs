@@ -81,7 +81,7 @@ impl VirtqueueServer {
 
     pub(super) fn attach_at(&mut self, grant: Grant, (request, completion): (Cursor, Cursor)) {
         let Grant { attachment, queue, entry, requests, completions, choices } = grant;
-        let tuning = Tuning::default().with_choices(choices);
+        let (tuning, policy) = (Tuning::default().with_choices(choices), self.policy());
         let server_queue = ServerQueue {
             requests: Reader::new(requests, request, &tuning),
             completions: Writer::new(completions.with_store(tuning.store), completion, &tuning),
@@ -99,7 +99,7 @@ impl VirtqueueServer {
         let waiting = Vec::new();
         let ring =
             Ring { server, attachment, number: queue, entry, pending: None, kept: false, waiting, ending: false, log: None };
-        self.ring = Some(ring);
+        self.ring.insert(ring).server.set_policy(policy);
     }
 
     /// Take nothing more from the ring, publish what is in flight, and release it; then notify `done`. At once if there is no
@@ -154,7 +154,8 @@ impl VirtqueueServer {
         }
         if let Some(token) = pending {
             self.answer_upgrade_request(token, &Reply::of(if is_rung { RUNG } else { NO_ATTACHMENT }));
-            self.publish();
+            // The ring's server has counted it.
+            self.publish_at_once();
         }
         for done in waiting {
             // A closed receiver does not wait.
