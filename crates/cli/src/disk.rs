@@ -90,6 +90,9 @@ pub(crate) struct SetArguments {
     /// May several clients write at a time, whatever they claim?
     #[arg(long, value_name = "BOOL")]
     shared: Option<bool>,
+    /// Is a worker, and its CPU, for this disk alone?
+    #[arg(long, value_name = "BOOL")]
+    dedicated: Option<bool>,
     /// Print JSON: the disk's new description, as info does
     #[arg(long)]
     json: bool,
@@ -159,9 +162,10 @@ impl Opened {
 }
 
 fn set(socket: &Path, arguments: &SetArguments) -> Result<(), Error> {
-    let SetArguments { disk, allow_user, allow_group, allow_everyone, shared, json } = arguments;
-    if allow_user.is_none() && allow_group.is_none() && allow_everyone.is_none() && shared.is_none() {
-        return Err("nothing to change; give --allow-user, --allow-group, --allow-everyone or --shared".into());
+    let SetArguments { disk, allow_user, allow_group, allow_everyone, shared, dedicated, json } = arguments;
+    if allow_user.is_none() && allow_group.is_none() && allow_everyone.is_none() && shared.is_none() && dedicated.is_none()
+    {
+        return Err("nothing to change; give --allow-user, --allow-group, --allow-everyone, --shared or --dedicated".into());
     }
     let params = json!({
         "disk": disk,
@@ -169,6 +173,7 @@ fn set(socket: &Path, arguments: &SetArguments) -> Result<(), Error> {
         "allow_gids": allow_group,
         "allow_everyone": allow_everyone,
         "shared": shared,
+        "dedicated": dedicated,
     });
     let answer = admin::ask(socket, "disk.set", &params)?;
     show(*json, &answer, &format!("disk '{disk}' is changed until the daemon is restarted\n"))

@@ -9,6 +9,7 @@ use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, FileDisk};
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_WRITE};
 use fipsee_serve::session::Credentials;
+use fipsee_serve::{Pool, QueueName};
 use serde::{Deserialize, Serialize};
 
 use crate::config::DiskConfig;
@@ -145,6 +146,8 @@ pub struct Export {
     /// Its configuration; the size may have changed, and [`shared`](Self::shared).
     pub(crate) spec: DiskSpec,
     shared: AtomicBool,
+    /// The workers for its queues.
+    pub(crate) pool: Pool,
     pub(crate) disk: Arc<AnyDisk>,
     users: Mutex<Users>,
     /// A client has left.
@@ -223,7 +226,7 @@ impl Export {
         let (allow, totals) = (config.allow.clone(), Totals::default());
         let users = Mutex::new(Users { allow, attached: Vec::new(), retired: false, totals });
         let (spec, shared) = (config.spec.clone(), AtomicBool::new(config.spec.shared));
-        Self { spec, shared, disk: Arc::new(disk), users, left: Condvar::new() }
+        Self { spec, shared, pool: Pool::default(), disk: Arc::new(disk), users, left: Condvar::new() }
     }
 
     pub(crate) fn open(disk: &DiskConfig) -> Result<Arc<Self>, String> {
@@ -304,6 +307,15 @@ impl Export {
         }
         users.attached.push(AttachedClient::new(wish.kind, client, credentials, exclusive, role));
         Ok(())
+    }
+
+    /// Its queues, by the numbers of their clients.
+    pub(crate) fn queues(&self) -> Vec<QueueName> {
+        let queues = |client: &AttachedClient| {
+            let (client, count) = (client.client, client.queues.len());
+            (0..u16::try_from(count).unwrap_or(u16::MAX)).map(move |index| QueueName { client, index })
+        };
+        self.lock().attached.iter().flat_map(queues).collect()
     }
 
     /// May several clients write at a time, whatever they claim?

@@ -35,6 +35,8 @@ pub(crate) struct AddedDisk {
     allow: AllowList,
     /// Its file was opened by another process, and its path is only a name.
     was_passed: bool,
+    #[serde(default)]
+    dedicated: bool,
 }
 
 /// `None`: as configured.
@@ -43,11 +45,14 @@ pub(crate) struct AddedDisk {
 struct Settings {
     allow: Option<AllowList>,
     shared: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    dedicated: Option<bool>,
 }
 
 impl Overlay {
     pub(crate) fn add(&mut self, disk: &DiskConfig, was_passed: bool) {
-        self.added.push(AddedDisk { spec: disk.spec.clone(), allow: disk.allow.clone(), was_passed });
+        let DiskConfig { spec, allow, dedicated, .. } = disk.clone();
+        self.added.push(AddedDisk { spec, allow, was_passed, dedicated });
     }
 
     /// It is no longer served, whether it was added or is configured.
@@ -59,15 +64,17 @@ impl Overlay {
         }
     }
 
-    pub(crate) fn set(&mut self, name: &str, allow: Option<AllowList>, shared: Option<bool>) {
+    pub(crate) fn set(&mut self, name: &str, allow: Option<AllowList>, shared: Option<bool>, dedicated: Option<bool>) {
         if let Some(added) = self.added.iter_mut().find(|added| added.spec.name == name) {
             added.allow = allow.unwrap_or_else(|| added.allow.clone());
             added.spec.shared = shared.unwrap_or(added.spec.shared);
+            added.dedicated = dedicated.unwrap_or(added.dedicated);
             return;
         }
         let settings = self.set.entry(name.to_owned()).or_default();
         settings.allow = allow.or_else(|| settings.allow.take());
         settings.shared = shared.or(settings.shared);
+        settings.dedicated = dedicated.or(settings.dedicated);
     }
 
     /// The disk has another size. A configured one is known by that of the configuration.
@@ -133,17 +140,19 @@ impl Overlay {
     /// The configured disks with these changes.
     pub(crate) fn over(&self, configured: &[DiskConfig]) -> Vec<DiskConfig> {
         let there = configured.iter().filter(|disk| !self.removed.contains(&disk.spec.name)).cloned().map(|mut disk| {
-            if let Some(Settings { allow, shared }) = self.set.get(&disk.spec.name) {
+            if let Some(Settings { allow, shared, dedicated }) = self.set.get(&disk.spec.name) {
                 disk.allow = allow.clone().unwrap_or(disk.allow);
                 disk.spec.shared = shared.unwrap_or(disk.spec.shared);
+                disk.dedicated = dedicated.unwrap_or(disk.dedicated);
             }
             disk.vhost_user.retain(|path| !self.detached.contains(path));
             disk
         });
-        let added = self.added.iter().map(|AddedDisk { spec, allow, .. }| DiskConfig {
+        let added = self.added.iter().map(|AddedDisk { spec, allow, dedicated, .. }| DiskConfig {
             spec: spec.clone(),
             allow: allow.clone(),
             vhost_user: Vec::new(),
+            dedicated: *dedicated,
         });
         there.chain(added).collect()
     }
@@ -216,6 +225,7 @@ mod tests {
             spec: DiskSpec::parse(text).expect(text),
             allow: AllowList::default(),
             vhost_user: vec![PathBuf::from(format!("/run/{}", &text[..1]))],
+            dedicated: false,
         };
         specs.iter().map(disk).collect()
     }
@@ -230,12 +240,14 @@ mod tests {
         let mut overlay = Overlay::default();
         overlay.add(&disks(&["c=null:3M"])[0], true);
         overlay.remove("a", &configured);
-        overlay.set("b", None, Some(true));
-        overlay.set("c", Some(AllowList { everyone: true, ..AllowList::default() }), None);
+        overlay.set("b", None, Some(true), None);
+        overlay.set("b", None, None, Some(true));
+        overlay.set("c", Some(AllowList { everyone: true, ..AllowList::default() }), None, Some(true));
         overlay.detach(Path::new("/run/b"), &configured);
         overlay.set_workers(Mode::Fixed(3));
         let over = overlay.over(&configured);
         assert_eq!(names(&over), ["b=null:2097152,shared", "c=null:3145728"]);
+        assert!(over.iter().all(|disk| disk.dedicated));
         assert!(over[0].vhost_user.is_empty() && over[1].allow.everyone && overlay.was_passed("c"));
         let wire: Vec<String> = overlay.pieces().iter().map(|piece| serde_json::to_string(piece).expect("JSON")).collect();
         let mut overlay = Overlay::default();
@@ -267,7 +279,7 @@ mod tests {
     #[test]
     fn exclusive_and_shared_are_not_joined() {
         let mut overlay = Overlay::default();
-        overlay.set("a", None, Some(true));
+        overlay.set("a", None, Some(true), None);
         assert!(
             overlay.rebased(&disks(&["a=null:1M,exclusive"])).expect_err("refused").contains("disk 'a': exclusive and shared")
         );

@@ -65,6 +65,8 @@ impl Admin {
         let is_gone = |old: &&Arc<Export>| exports.iter().all(|export| !Arc::ptr_eq(export, old));
         let removed: Vec<_> = served.exports.iter().filter(is_gone).collect();
         let sockets = self.new_sockets(&disks, &exports)?;
+        let dedicated = dedicated(&disks, &exports);
+        self.scaling.check_dedicated(&dedicated)?;
         retire(&removed)?;
         let unwanted = self.vms.retire(|export, path| is_unwanted(&before, &disks, export, path));
         unwanted.inspect_err(|_| removed.iter().for_each(|export| export.reinstate()))?;
@@ -77,11 +79,13 @@ impl Admin {
         keep_what_cannot_change(&mut next, &self.running, &before, &mut outcome.needs_restart);
         outcome.changed = self.changed_settings(&next);
         for (disk, export) in disks.iter().zip(&exports).filter(|(disk, _)| !outcome.added.contains(&disk.spec.name)) {
+            let dedicated_changes = disk.dedicated != self.scaling.is_dedicated(export);
             let sockets_change = sockets_of(&before, export.name()) != sockets_of(&disks, export.name());
-            if export.set_allow(&disk.allow) | export.set_shared(disk.spec.shared) | sockets_change {
+            if export.set_allow(&disk.allow) | export.set_shared(disk.spec.shared) | sockets_change | dedicated_changes {
                 outcome.changed.push(format!("disk '{}'", disk.spec.name));
             }
         }
+        self.scaling.dedicate(&dedicated);
         self.live.replace(exports, next.clients);
         self.vms.remove_retired();
         self.vms.add(sockets);
@@ -144,6 +148,13 @@ impl Admin {
         ];
         settings.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name.to_owned()).collect()
     }
+}
+
+/// Those that have a worker each.
+pub(crate) fn dedicated(disks: &[DiskConfig], exports: &[Arc<Export>]) -> Vec<Arc<Export>> {
+    let is_dedicated =
+        |export: &&Arc<Export>| disks.iter().any(|disk| disk.dedicated && disk.spec.name == export.name());
+    exports.iter().filter(is_dedicated).cloned().collect()
 }
 
 fn sockets_of<'a>(disks: &'a [DiskConfig], name: &str) -> &'a [PathBuf] {

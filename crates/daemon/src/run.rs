@@ -201,6 +201,9 @@ impl Daemon {
         let mode = origin.overlay.workers().unwrap_or(config.workers);
         let scaling = Scaling::new(workers.clone(), mode).map_err(|error| format!("cannot watch the workers: {error}"))?;
         let scaling = Arc::new(scaling);
+        let dedicated = reload::dedicated(&origin.overlay.over(&config.disks), &live.now().exports);
+        scaling.check_dedicated(&dedicated)?;
+        scaling.dedicate(&dedicated);
         // Afterwards: unbound workers run anywhere.
         placement::leave_to_workers(&places[..scaling.count()]);
         if confinement.is_wanted() {

@@ -1,6 +1,7 @@
 //! The workers under their governor: samples of how busy they are, taken by the thread that accepts clients, and what it decides of them.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use fipsee_ring::clock;
 use fipsee_serve::governor::{Action, Governor, Mode, Move, SLOW_TICK, Sample, TICK};
 use fipsee_serve::{Assignment, Command, Pool, QueueName, WakeUp};
 
+use crate::export::Export;
 use crate::worker::WorkerHandle;
 
 /// Below this busy share a worker is hardly busy, and is not asked for its queues.
@@ -34,8 +36,17 @@ struct State {
     sampled_ticks: u64,
     /// When the next sample is to be taken; `None`: when a worker wakes up.
     next: Option<Instant>,
-    /// What the governor wants moved.
+    /// What is to be moved.
     wanted: VecDeque<Move>,
+    dedicated: Vec<Dedicated>,
+}
+
+/// A disk with a worker to itself.
+struct Dedicated {
+    export: Arc<Export>,
+    worker: usize,
+    /// The queues of other disks have left it.
+    is_ready: bool,
 }
 
 impl Scaling {
@@ -52,6 +63,7 @@ impl Scaling {
                 sampled_ticks: now,
                 next: None,
                 wanted: VecDeque::new(),
+                dedicated: Vec::new(),
             }),
             workers,
         };
@@ -60,7 +72,7 @@ impl Scaling {
                 let _ = worker.counters.wakes_up.set(Arc::clone(&scaling.wake_up));
             }
             let mut state = scaling.state();
-            let _ = scaling.park(&state);
+            scaling.park(&state);
             scaling.wait_for_work(&mut state);
         }
         Ok(scaling)
@@ -121,34 +133,42 @@ impl Scaling {
     }
 
     /// Take a sample, if it is time, and do what follows from it; `is_moving`: a queue is on its way. Returns the workers that are not in
-    /// use any more.
+    /// use and have queues.
     pub(crate) fn tick(&self, is_moving: bool) -> Vec<usize> {
-        let (mut state, mut left) = (self.state(), Vec::new());
+        let mut state = self.state();
         if state.next.is_none_or(|next| Instant::now() < next) {
-            return left;
+            return Vec::new();
         }
         let busy = self.busy_shares(&mut state);
         let loads = std::mem::take(&mut *self.reported.lock().unwrap_or_else(PoisonError::into_inner));
         let is_moving = is_moving || !state.wanted.is_empty();
-        let State { governor, usable, .. } = &mut *state;
+        self.dedicate_what_is_free(&mut state);
+        let State { governor, usable, dedicated, .. } = &mut *state;
+        let is_governed = |(queue, worker, _): &(QueueName, usize, u64)| {
+            dedicated.iter().all(|of| of.worker != *worker && !of.export.queues().contains(queue))
+        };
+        let loads: Vec<_> = if dedicated.is_empty() { loads } else { loads.into_iter().filter(is_governed).collect() };
         let now = Duration::from_nanos(clock::ticks_to_ns(clock::ticks()));
         let actions = governor.sample(&Sample { now, busy: &busy, loads: &loads, usable, is_moving });
         for action in actions {
             match action {
                 Action::Use(workers) => {
                     tracing::info!(workers, "another number of workers serves");
-                    left.extend(self.park(&state));
                 }
                 Action::Move(wanted) => state.wanted.push_back(wanted),
             }
         }
+        self.park(&state);
         let busiest = busy.iter().copied().fold(0.0, f64::max);
         state.next = Some(Instant::now() + if busiest > HARDLY_BUSY { TICK } else { SLOW_TICK });
         self.ask_for_loads(&busy);
-        if state.governor.is_at_rest(state.usable.len()) && state.wanted.is_empty() {
+        let is_stray = |worker: &WorkerHandle| worker.counters.pool.is_parked() && assigned_to(worker) > 0;
+        let strays: Vec<_> = (0..self.workers.len()).filter(|worker| is_stray(&self.workers[*worker])).collect();
+        let is_settled = state.wanted.is_empty() && strays.is_empty() && state.dedicated.iter().all(|of| of.is_ready);
+        if is_settled && state.governor.is_at_rest(state.usable.len()) {
             self.wait_for_work(&mut state);
         }
-        left
+        strays
     }
 
     /// Since the last sample.
@@ -188,26 +208,118 @@ impl Scaling {
         }
     }
 
-    /// New queues go to the workers in use alone. Returns the others.
-    fn park(&self, state: &State) -> Vec<usize> {
-        let (in_use, parked) = state.usable.split_at(state.governor.count().min(state.usable.len()));
-        in_use.iter().for_each(|worker| self.workers[*worker].counters.pool.set(Pool::SHARED));
-        parked.iter().for_each(|worker| self.workers[*worker].counters.pool.set(Pool::PARKED));
-        parked.to_vec()
+    /// New queues go to the workers in use alone.
+    fn park(&self, state: &State) {
+        for (place, worker) in state.usable.iter().enumerate() {
+            let pool = if place < state.governor.count() { Pool::SHARED } else { Pool::PARKED };
+            self.workers[*worker].counters.pool.set(pool);
+        }
+    }
+
+    /// Workers without other queues serve the disks that they are for.
+    fn dedicate_what_is_free(&self, state: &mut State) {
+        let State { dedicated, wanted, .. } = state;
+        for Dedicated { export, worker, is_ready } in dedicated.iter_mut().filter(|of| !of.is_ready) {
+            let counters = &self.workers[*worker].counters;
+            if assigned_to(&self.workers[*worker]) == 0 {
+                let number = *worker as u64 + 1;
+                counters.pool.set(number);
+                export.pool.set(number);
+                wanted.extend(export.queues().into_iter().map(|queue| Move { queue, to: *worker }));
+                *is_ready = true;
+                tracing::info!(disk = export.name(), worker, "has a worker to itself");
+            }
+        }
+    }
+
+    /// Can these have a worker each?
+    pub(crate) fn check_dedicated(&self, exports: &[Arc<Export>]) -> Result<(), String> {
+        let started = self.workers.len();
+        if exports.is_empty() || exports.len() < started {
+            return Ok(());
+        }
+        let names: Vec<_> = exports.iter().take(8).map(|export| format!("'{}'", export.name())).collect();
+        Err(format!(
+            "{} with a worker to itself (dedicated: {}), and {started} started, of which one is for all other disks; start {} (--workers, \
+             workers), or dedicate fewer",
+            if exports.len() == 1 { "there is a disk".to_owned() } else { format!("there are {} disks, each", exports.len()) },
+            names.join(", "),
+            exports.len() + 1
+        ))
+    }
+
+    /// These have a worker each from now on, and no others; checked before.
+    pub(crate) fn dedicate(&self, exports: &[Arc<Export>]) {
+        let mut state = self.state();
+        let is_meant = |of: &Dedicated| exports.iter().any(|export| Arc::ptr_eq(export, &of.export));
+        let freed: Vec<_> = state.dedicated.extract_if(.., |of| !is_meant(of)).collect();
+        for Dedicated { export, worker, .. } in freed {
+            export.pool.set(Pool::SHARED);
+            state.usable.push(worker);
+            state.usable.sort_unstable();
+        }
+        for export in exports {
+            if state.dedicated.iter().any(|of| Arc::ptr_eq(&of.export, export)) || state.usable.len() < 2 {
+                continue;
+            }
+            // The last is the first that is not needed otherwise.
+            let Some(worker) = state.usable.pop() else { return };
+            self.workers[worker].counters.pool.set(Pool::PARKED);
+            state.dedicated.push(Dedicated { export: Arc::clone(export), worker, is_ready: false });
+        }
+        self.dedicate_what_is_free(&mut state);
+        self.park(&state);
+        if self.is_needed() {
+            state.next = Some(Instant::now());
+            self.wake_up.doorbell.ring();
+        }
+    }
+
+    /// As [`dedicate`](Self::dedicate), for one disk.
+    pub(crate) fn set_dedicated(&self, export: &Arc<Export>, dedicated: bool) -> Result<(), String> {
+        let mut exports: Vec<_> = self.state().dedicated.iter().map(|of| Arc::clone(&of.export)).collect();
+        exports.retain(|other| !Arc::ptr_eq(other, export));
+        if dedicated {
+            exports.push(Arc::clone(export));
+            self.check_dedicated(&exports)?;
+        }
+        self.dedicate(&exports);
+        Ok(())
+    }
+
+    /// The disk is served no longer.
+    pub(crate) fn remove(&self, export: &Arc<Export>) {
+        if self.is_dedicated(export) {
+            let _ = self.set_dedicated(export, false);
+        }
+    }
+
+    pub(crate) fn is_dedicated(&self, export: &Export) -> bool {
+        self.state().dedicated.iter().any(|of| std::ptr::eq(&raw const *of.export, export))
+    }
+
+    /// The disk that has a worker to itself.
+    pub(crate) fn dedicated_to(&self, worker: usize) -> Option<String> {
+        self.state().dedicated.iter().find(|of| of.worker == worker).map(|of| of.export.name().to_owned())
     }
 
     /// The next move that the governor wants.
     pub(crate) fn wanted_move(&self) -> Option<(QueueName, usize)> {
-        self.state().wanted.pop_front().map(|Move { queue, to }| (queue, to))
+        let mut state = self.state();
+        loop {
+            let Move { queue, to } = state.wanted.pop_front()?;
+            // It may have become the queue of a disk with a worker to itself.
+            let belongs = state.dedicated.iter().find(|of| of.is_ready && of.export.queues().contains(&queue));
+            if belongs.is_none_or(|of| of.worker == to) {
+                return Some((queue, to));
+            }
+        }
     }
 
     /// The worker that is to have a queue less, and where that goes: no queue stays at a worker that is not in use; those that do not work
     /// are shared by their number.
     pub(crate) fn uneven(&self) -> Option<(usize, Assignment)> {
-        let has_strays = |worker: &WorkerHandle| {
-            let counters = &worker.counters;
-            counters.pool.is_parked() && counters.queues.load(std::sync::atomic::Ordering::Relaxed) > 0
-        };
+        let has_strays = |worker: &WorkerHandle| worker.counters.pool.is_parked() && assigned_to(worker) > 0;
         if let Some(from) = self.workers.iter().position(has_strays) {
             return Some((from, Assignment::choose(&self.workers)));
         }
@@ -223,4 +335,8 @@ impl Scaling {
         };
         self.workers[worker].counters.pool.is_parked() || self.workers.iter().enumerate().any(does_nothing)
     }
+}
+
+fn assigned_to(worker: &WorkerHandle) -> u64 {
+    worker.counters.assigned.load(Ordering::Relaxed)
 }

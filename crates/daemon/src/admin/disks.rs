@@ -37,7 +37,7 @@ impl Admin {
             return Err(format!("disk '{name}' has no file; leave out file_passed").into());
         }
         let allow = AllowList { everyone: allow_everyone, uids: allow_uids, gids: allow_gids };
-        let disk = DiskConfig { spec, allow, vhost_user: Vec::new() };
+        let disk = DiskConfig { spec, allow, vhost_user: Vec::new(), dedicated: false };
         let export = match passed {
             Some(file) => Export::open_with(&disk, Some(file))?,
             // The client may be able to open what this process cannot.
@@ -69,6 +69,7 @@ impl Admin {
         let others = served.exports.iter().filter(|other| !Arc::ptr_eq(other, &export)).cloned().collect();
         self.live.replace(others, served.settings);
         self.vms.remove_retired();
+        self.scaling.remove(&export);
         self.overlay.remove(name, &self.running.disks);
         tracing::info!(disk = name, "removed");
         notify::status(&serving(&self.live));
@@ -76,11 +77,11 @@ impl Admin {
     }
 
     pub(super) fn set(&mut self, set: SetDisk) -> Result<Value, RpcError> {
-        let SetDisk { disk: name, allow_uids, allow_gids, allow_everyone, shared } = set;
+        let SetDisk { disk: name, allow_uids, allow_gids, allow_everyone, shared, dedicated } = set;
         let export = self.live.now().find(&name)?.clone();
         let sets_list = allow_uids.is_some() || allow_gids.is_some() || allow_everyone.is_some();
-        if !sets_list && shared.is_none() {
-            return Err("nothing is set: name allow_uids, allow_gids, allow_everyone or shared".to_owned().into());
+        if !sets_list && shared.is_none() && dedicated.is_none() {
+            return Err("nothing is set: name allow_uids, allow_gids, allow_everyone, shared or dedicated".to_owned().into());
         }
         let spec = DiskSpec { shared: shared.unwrap_or_else(|| export.shared()), ..export.spec.clone() };
         spec.check_sharing().map_err(|text| format!("disk '{name}': {text}"))?;
@@ -90,12 +91,15 @@ impl Admin {
             uids: allow_uids.unwrap_or(uids),
             gids: allow_gids.unwrap_or(gids),
         };
+        if let Some(dedicated) = dedicated {
+            self.scaling.set_dedicated(&export, dedicated)?;
+        }
         export.set_allow(&allow);
         if let Some(shared) = shared {
             export.set_shared(shared);
         }
-        tracing::info!(disk = name, ?allow, shared = export.shared(), "set");
-        self.overlay.set(&name, sets_list.then_some(allow), shared);
+        tracing::info!(disk = name, ?allow, shared = export.shared(), ?dedicated, "set");
+        self.overlay.set(&name, sets_list.then_some(allow), shared, dedicated);
         Ok(self.describe(&export))
     }
 }

@@ -58,6 +58,8 @@ parameters! {
         allow_everyone: Option<bool>,
         /// May several clients write at a time, whatever they claim? For those that attach from now on
         shared: Option<bool>,
+        /// Is a worker for this disk alone? Refused if no other is left for the rest
+        dedicated: Option<bool>,
     }
 
     struct Resize {

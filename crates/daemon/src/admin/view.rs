@@ -32,6 +32,7 @@ impl Admin {
             "read_only": !info.can(CAPABILITY_WRITE),
             "exclusive": export.spec.exclusive,
             "shared": export.shared(),
+            "dedicated": self.scaling.is_dedicated(export),
             "allow": { "everyone": everyone, "uids": uids, "gids": gids },
             "limits": limits(&self.live.now().settings),
             "claimed": export.attached().iter().any(|client| client.role == Role::SoleWriter),

@@ -38,6 +38,7 @@ pub(super) const KEYS: &[&str] = &[
     "allow_gids",
     "allow_everyone",
     "vhost_user",
+    "dedicated",
 ];
 /// The keys that describe a disk of a kind.
 const KINDS: [(&str, &[&str]); 3] = [
@@ -82,7 +83,7 @@ fn describe(table: &Table<'_>, name: &str, find: Find<'_>) -> Result<DiskConfig,
         |problem: String| table.mistake(["shared", "exclusive", "spec"].into_iter().find(|key| table.has(key)), problem);
     spec.check_sharing().map_err(contradicts)?;
     let vhost_user = table.take("vhost_user", path)?.into_iter().collect();
-    Ok(DiskConfig { spec, allow: allow_list(table, find)?, vhost_user })
+    Ok(DiskConfig { spec, allow: allow_list(table, find)?, vhost_user, dedicated: table.flag("dedicated")? })
 }
 
 /// `spec`, with the path beside it that cannot be part of it because it has a comma.

@@ -159,6 +159,8 @@ pub struct DiskConfig {
     pub allow: AllowList,
     /// Sockets for virtual machines.
     pub vhost_user: Vec<PathBuf>,
+    /// It has a worker to itself.
+    pub dedicated: bool,
 }
 
 /// The whole configuration.
@@ -216,7 +218,7 @@ impl Arguments {
         log::set_format(own.log_format.or(file.log_format).unwrap_or_default());
         let allow = self.allow_list()?;
         for disk in &self.disks {
-            disks.push(DiskConfig { spec: DiskSpec::parse(disk)?, allow: allow.clone(), vhost_user: Vec::new() });
+            disks.push(DiskConfig { spec: DiskSpec::parse(disk)?, allow: allow.clone(), vhost_user: Vec::new(), dedicated: false });
         }
         if disks.is_empty() {
             return Err("no disk to serve; name one with --disk, for example --disk a=memory:256M".to_owned());

@@ -250,7 +250,7 @@ impl FrontendConnection {
             if index.is_some_and(|index| index != queue) || from.is_some_and(|from| from != worker) {
                 continue;
             }
-            let to = to.unwrap_or_else(|| Assignment::choose(&self.shared.workers).worker);
+            let to = to.unwrap_or_else(|| Assignment::choose_in(&self.shared.workers, self.shared.export.pool.number()).worker);
             if to != worker {
                 self.notify(|device, _| device.transfer(queue, to));
             }
@@ -298,7 +298,7 @@ impl FrontendConnection {
         };
         let make = move |id| Ok(GuestDiskQueue::new(make(id, Some(Box::new(forwarder)))?, disk));
         let command = Command::add(QueueName { client: self.client, index: queue }, make, added);
-        let assignment = Assignment::choose(workers);
+        let assignment = Assignment::choose_in(workers, export.pool.number());
         let worker = assignment.worker;
         self.assignments[usize::from(queue)] = Some(assignment);
         (worker, command, served)
