@@ -163,8 +163,7 @@ impl Opened {
 
 fn set(socket: &Path, arguments: &SetArguments) -> Result<(), Error> {
     let SetArguments { disk, allow_user, allow_group, allow_everyone, shared, dedicated, json } = arguments;
-    if allow_user.is_none() && allow_group.is_none() && allow_everyone.is_none() && shared.is_none() && dedicated.is_none()
-    {
+    if allow_user.is_none() && allow_group.is_none() && allow_everyone.is_none() && shared.is_none() && dedicated.is_none() {
         return Err("nothing to change; give --allow-user, --allow-group, --allow-everyone, --shared or --dedicated".into());
     }
     let params = json!({

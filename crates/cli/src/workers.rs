@@ -55,7 +55,9 @@ fn render_mode(answer: &Value) -> String {
     match mode {
         "off" => "workers and the queues of each stay as they are (off)\n".to_owned(),
         "auto" => format!("1 to {started} workers serve, as the load needs (auto)\n"),
-        range if range.contains("..") => format!("{} workers serve, as the load needs, of {started}\n", range.replace("..", " to ")),
+        range if range.contains("..") => {
+            format!("{} workers serve, as the load needs, of {started}\n", range.replace("..", " to "))
+        }
         count => format!("{count} of {started} workers serve\n"),
     }
 }

@@ -152,8 +152,7 @@ impl Admin {
 
 /// Those that have a worker each.
 pub(crate) fn dedicated(disks: &[DiskConfig], exports: &[Arc<Export>]) -> Vec<Arc<Export>> {
-    let is_dedicated =
-        |export: &&Arc<Export>| disks.iter().any(|disk| disk.dedicated && disk.spec.name == export.name());
+    let is_dedicated = |export: &&Arc<Export>| disks.iter().any(|disk| disk.dedicated && disk.spec.name == export.name());
     exports.iter().filter(is_dedicated).cloned().collect()
 }
 

@@ -80,11 +80,12 @@ fn run_confined(config: Config, confinement: Confinement, services: Services) ->
     let hang_up = config.arguments.config.as_ref().map(|_| readable_signals(&[signal_hook::consts::SIGHUP])).transpose()?;
     let mut inherited = inherited?;
     let ready = Ready::new(inherited.ready.take());
-    let places = placement::choose(&config)?;
+    let chooses = Arc::new(placement::Places::new(&config)?);
+    let places = chooses.choose(chooses.usable());
     // Of those that serve at once.
     let least = config.workers.bounds(places.len()).map_or(1, |(least, _)| least);
     placement::prefer_memory(&places[..least]);
-    let process = Process { stop, hang_up, confinement, services, places, log, ready };
+    let process = Process { stop, hang_up, confinement, services, chooses, places, log, ready };
     if config.arguments.takeover {
         match serve(config.clone(), None, &process) {
             Err(Failure::Refused(reason)) => return Err(reason),
@@ -106,6 +107,7 @@ struct Process {
     hang_up: Option<UnixStream>,
     confinement: Confinement,
     services: Services,
+    chooses: Arc<placement::Places>,
     places: Vec<WorkerPlacement>,
     log: LogLevel,
     ready: Ready,
@@ -185,7 +187,7 @@ fn serve(config: Config, inherited: Option<Inherited>, process: &Process) -> Res
 
 impl Daemon {
     fn build(config: Config, origin: Origin, process: &Process) -> Result<Self, String> {
-        let Process { stop, hang_up, confinement, services, places, log, .. } = process;
+        let Process { stop, hang_up, confinement, services, chooses, places, log, .. } = process;
         let opened = origin.opened;
         let listener = Arc::new(origin.clients);
         let handed_over = origin.machines.iter().map(|(_, listener)| listener.path());
@@ -199,7 +201,8 @@ impl Daemon {
             threads.push(thread);
         }
         let mode = origin.overlay.workers().unwrap_or(config.workers);
-        let scaling = Scaling::new(workers.clone(), mode).map_err(|error| format!("cannot watch the workers: {error}"))?;
+        let scaling = Scaling::new(workers.clone(), mode, Arc::clone(chooses))
+            .map_err(|error| format!("cannot watch the workers: {error}"))?;
         let scaling = Arc::new(scaling);
         let dedicated = reload::dedicated(&origin.overlay.over(&config.disks), &live.now().exports);
         scaling.check_dedicated(&dedicated)?;
@@ -217,8 +220,15 @@ impl Daemon {
         let admin = Arc::new(origin.admin.map_or_else(|| bind(&path, SocketType::STREAM, 0o600), Ok)?);
         let registry = Registry::new(&live, &workers, services);
         let (registered, served) = (registry.clone(), Arc::clone(&live));
-        let clients =
-            UnixSocket::new(Arc::clone(&listener), stop, workers.clone(), served, registered, Arc::clone(&scaling), Arc::clone(&vms));
+        let clients = UnixSocket::new(
+            Arc::clone(&listener),
+            stop,
+            workers.clone(),
+            served,
+            registered,
+            Arc::clone(&scaling),
+            Arc::clone(&vms),
+        );
         let clients = clients.map_err(|error| format!("cannot watch the socket: {error}"))?;
         let hang_up = hang_up.as_ref().map(UnixStream::try_clone).transpose();
         let listeners = (listener, admin);

@@ -8,12 +8,17 @@ use std::time::{Duration, Instant};
 use fipsee_ring::clock;
 use fipsee_serve::governor::{Action, Governor, Mode, Move, SLOW_TICK, Sample, TICK};
 use fipsee_serve::{Assignment, Command, Pool, QueueName, WakeUp};
+use fipsee_topology::cpu_list;
 
 use crate::export::Export;
+use crate::placement::{self, Places};
 use crate::worker::WorkerHandle;
 
 /// Below this busy share a worker is hardly busy, and is not asked for its queues.
 const HARDLY_BUSY: f64 = 0.05;
+
+/// How often the CPUs that may be used are looked at, while workers work.
+const CPU_TICK: Duration = Duration::from_secs(1);
 
 /// What workers reported of their queues since the last sample.
 type Reported = Arc<Mutex<Vec<(QueueName, usize, u64)>>>;
@@ -22,6 +27,7 @@ pub(crate) struct Scaling {
     workers: Vec<WorkerHandle>,
     /// Rings when a worker wakes up while no sample is due.
     pub(crate) wake_up: Arc<WakeUp>,
+    places: Arc<Places>,
     since_ticks: u64,
     reported: Reported,
     state: Mutex<State>,
@@ -39,6 +45,9 @@ struct State {
     /// What is to be moved.
     wanted: VecDeque<Move>,
     dedicated: Vec<Dedicated>,
+    /// The CPUs that may be used, and when they are to be looked at.
+    cpus: Vec<usize>,
+    next_cpus: Instant,
 }
 
 /// A disk with a worker to itself.
@@ -50,7 +59,7 @@ struct Dedicated {
 }
 
 impl Scaling {
-    pub(crate) fn new(workers: Vec<WorkerHandle>, mode: Mode) -> std::io::Result<Self> {
+    pub(crate) fn new(workers: Vec<WorkerHandle>, mode: Mode, places: Arc<Places>) -> std::io::Result<Self> {
         let now = clock::ticks();
         let scaling = Self {
             wake_up: Arc::new(WakeUp::new()?),
@@ -64,23 +73,20 @@ impl Scaling {
                 next: None,
                 wanted: VecDeque::new(),
                 dedicated: Vec::new(),
+                cpus: places.usable().to_vec(),
+                next_cpus: Instant::now(),
             }),
+            places,
             workers,
         };
-        if scaling.is_needed() {
-            for worker in &scaling.workers {
-                let _ = worker.counters.wakes_up.set(Arc::clone(&scaling.wake_up));
-            }
-            let mut state = scaling.state();
-            scaling.park(&state);
-            scaling.wait_for_work(&mut state);
+        for worker in &scaling.workers {
+            let _ = worker.counters.wakes_up.set(Arc::clone(&scaling.wake_up));
         }
+        let mut state = scaling.state();
+        scaling.park(&mut state);
+        scaling.wait_for_work(&mut state);
+        drop(state);
         Ok(scaling)
-    }
-
-    /// Is there anything to decide?
-    fn is_needed(&self) -> bool {
-        self.workers.len() > 1
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -98,7 +104,7 @@ impl Scaling {
 
     pub(crate) fn set_mode(&self, mode: Mode) {
         let mut state = self.state();
-        if state.governor.mode() != mode && self.is_needed() {
+        if state.governor.mode() != mode {
             state.next = Some(Instant::now());
             self.wake_up.doorbell.ring();
         }
@@ -139,6 +145,7 @@ impl Scaling {
         if state.next.is_none_or(|next| Instant::now() < next) {
             return Vec::new();
         }
+        self.follow_cpus(&mut state);
         let busy = self.busy_shares(&mut state);
         let loads = std::mem::take(&mut *self.reported.lock().unwrap_or_else(PoisonError::into_inner));
         let is_moving = is_moving || !state.wanted.is_empty();
@@ -158,10 +165,14 @@ impl Scaling {
                 Action::Move(wanted) => state.wanted.push_back(wanted),
             }
         }
-        self.park(&state);
+        self.park(&mut state);
         let busiest = busy.iter().copied().fold(0.0, f64::max);
-        state.next = Some(Instant::now() + if busiest > HARDLY_BUSY { TICK } else { SLOW_TICK });
-        self.ask_for_loads(&busy);
+        let has_choice = self.workers.len() > 1;
+        let tick = if busiest > HARDLY_BUSY { TICK } else { SLOW_TICK };
+        state.next = Some(Instant::now() + if has_choice { tick } else { CPU_TICK });
+        if has_choice {
+            self.ask_for_loads(&busy);
+        }
         let is_stray = |worker: &WorkerHandle| worker.counters.pool.is_parked() && assigned_to(worker) > 0;
         let strays: Vec<_> = (0..self.workers.len()).filter(|worker| is_stray(&self.workers[*worker])).collect();
         let is_settled = state.wanted.is_empty() && strays.is_empty() && state.dedicated.iter().all(|of| of.is_ready);
@@ -204,15 +215,45 @@ impl Scaling {
         state.next = None;
         self.wake_up.want();
         if self.workers.iter().any(|worker| !worker.counters.idle.is_asleep()) {
-            state.next = Some(Instant::now() + SLOW_TICK);
+            state.next = Some(Instant::now() + if self.workers.len() > 1 { SLOW_TICK } else { CPU_TICK });
         }
     }
 
+    /// The CPUs that may be used have changed: place all workers anew, and use no more than there are CPUs beside that of clients, if some
+    /// have gone.
+    fn follow_cpus(&self, state: &mut State) {
+        let now = Instant::now();
+        if now < state.next_cpus {
+            return;
+        }
+        state.next_cpus = now + CPU_TICK;
+        let Some(cpus) = self.places.usable_now().filter(|cpus| *cpus != state.cpus) else { return };
+        let (list, before) = (cpu_list::format(&cpus), cpu_list::format(&state.cpus));
+        tracing::warn!(cpus = list, before, "the CPUs that this daemon may use have changed; its workers are placed anew");
+        let places = self.places.choose(&cpus);
+        for (worker, place) in self.workers.iter().zip(&places) {
+            worker.set_place(*place, &cpus);
+        }
+        state.cpus = cpus;
+        self.park(state);
+        placement::leave_to_workers(&places[..state.governor.count().min(places.len())]);
+    }
+
     /// New queues go to the workers in use alone.
-    fn park(&self, state: &State) {
-        for (place, worker) in state.usable.iter().enumerate() {
-            let pool = if place < state.governor.count() { Pool::SHARED } else { Pool::PARKED };
-            self.workers[*worker].counters.pool.set(pool);
+    fn park(&self, state: &mut State) {
+        let State { usable, dedicated, governor, cpus, .. } = state;
+        let most = if cpus.len() < self.places.usable().len() { cpus.len().saturating_sub(1) } else { usize::MAX };
+        let is_free = |worker: &usize| dedicated.iter().all(|of| of.worker != *worker);
+        *usable = (0..self.workers.len()).filter(is_free).take(most.saturating_sub(dedicated.len()).max(1)).collect();
+        for (index, worker) in self.workers.iter().enumerate() {
+            let place = usable.iter().position(|usable| *usable == index);
+            let is_used = place.is_some_and(|place| place < governor.count());
+            let own = dedicated.iter().any(|of| of.worker == index && of.is_ready);
+            worker.counters.pool.set(match (own, is_used) {
+                (true, _) => number_of(index),
+                (false, true) => Pool::SHARED,
+                (false, false) => Pool::PARKED,
+            });
         }
     }
 
@@ -222,9 +263,8 @@ impl Scaling {
         for Dedicated { export, worker, is_ready } in dedicated.iter_mut().filter(|of| !of.is_ready) {
             let counters = &self.workers[*worker].counters;
             if assigned_to(&self.workers[*worker]) == 0 {
-                let number = *worker as u64 + 1;
-                counters.pool.set(number);
-                export.pool.set(number);
+                counters.pool.set(number_of(*worker));
+                export.pool.set(number_of(*worker));
                 wanted.extend(export.queues().into_iter().map(|queue| Move { queue, to: *worker }));
                 *is_ready = true;
                 tracing::info!(disk = export.name(), worker, "has a worker to itself");
@@ -253,26 +293,23 @@ impl Scaling {
         let mut state = self.state();
         let is_meant = |of: &Dedicated| exports.iter().any(|export| Arc::ptr_eq(export, &of.export));
         let freed: Vec<_> = state.dedicated.extract_if(.., |of| !is_meant(of)).collect();
-        for Dedicated { export, worker, .. } in freed {
+        for Dedicated { export, .. } in freed {
             export.pool.set(Pool::SHARED);
-            state.usable.push(worker);
-            state.usable.sort_unstable();
         }
+        self.park(&mut state);
         for export in exports {
-            if state.dedicated.iter().any(|of| Arc::ptr_eq(&of.export, export)) || state.usable.len() < 2 {
+            if state.dedicated.iter().any(|of| Arc::ptr_eq(&of.export, export)) {
                 continue;
             }
             // The last is the first that is not needed otherwise.
-            let Some(worker) = state.usable.pop() else { return };
-            self.workers[worker].counters.pool.set(Pool::PARKED);
+            let is_free = |worker: &usize| state.dedicated.iter().all(|of| of.worker != *worker);
+            let Some(worker) = (1..self.workers.len()).rev().find(is_free) else { return };
             state.dedicated.push(Dedicated { export: Arc::clone(export), worker, is_ready: false });
+            self.park(&mut state);
         }
         self.dedicate_what_is_free(&mut state);
-        self.park(&state);
-        if self.is_needed() {
-            state.next = Some(Instant::now());
-            self.wake_up.doorbell.ring();
-        }
+        state.next = Some(Instant::now());
+        self.wake_up.doorbell.ring();
     }
 
     /// As [`dedicate`](Self::dedicate), for one disk.
@@ -335,6 +372,11 @@ impl Scaling {
         };
         self.workers[worker].counters.pool.is_parked() || self.workers.iter().enumerate().any(does_nothing)
     }
+}
+
+/// The pool of a disk that has this worker to itself.
+const fn number_of(worker: usize) -> u64 {
+    worker as u64 + 1
 }
 
 fn assigned_to(worker: &WorkerHandle) -> u64 {

@@ -34,7 +34,17 @@ pub(crate) struct Slot<E: Engine> {
 
 impl<E: Engine> Slot<E> {
     pub(crate) fn new(queue: Box<dyn Queue<E>>, name: QueueName) -> Self {
-        Self { queue, name, active: false, empty_visits: 0, load: 0, polled: None, changes: Vec::new(), closing: None, left: u32::MAX }
+        Self {
+            queue,
+            name,
+            active: false,
+            empty_visits: 0,
+            load: 0,
+            polled: None,
+            changes: Vec::new(),
+            closing: None,
+            left: u32::MAX,
+        }
     }
 
     /// May requests be taken? Not while a change waits, nor when the client is gone.

@@ -12,7 +12,8 @@ use crate::worker::WorkerHandle;
 
 impl Admin {
     pub(super) fn describe_workers(&self) -> Value {
-        let workers: Vec<_> = self.workers.iter().enumerate().map(|(index, worker)| self.describe_worker(index, worker)).collect();
+        let workers: Vec<_> =
+            self.workers.iter().enumerate().map(|(index, worker)| self.describe_worker(index, worker)).collect();
         json!({ "mode": self.scaling.mode().to_string(), "workers": workers })
     }
 
@@ -22,7 +23,7 @@ impl Admin {
         let (busy_ticks, measured_ticks) = self.scaling.busy_ticks(index);
         json!({
             "worker": index,
-            "cpu": worker.place.cpu,
+            "cpu": worker.place().cpu,
             "state": match counters.pool.number() {
                 _ if disk.is_some() => "dedicated",
                 Pool::SHARED => "in use",

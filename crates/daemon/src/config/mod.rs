@@ -218,7 +218,12 @@ impl Arguments {
         log::set_format(own.log_format.or(file.log_format).unwrap_or_default());
         let allow = self.allow_list()?;
         for disk in &self.disks {
-            disks.push(DiskConfig { spec: DiskSpec::parse(disk)?, allow: allow.clone(), vhost_user: Vec::new(), dedicated: false });
+            disks.push(DiskConfig {
+                spec: DiskSpec::parse(disk)?,
+                allow: allow.clone(),
+                vhost_user: Vec::new(),
+                dedicated: false,
+            });
         }
         if disks.is_empty() {
             return Err("no disk to serve; name one with --disk, for example --disk a=memory:256M".to_owned());

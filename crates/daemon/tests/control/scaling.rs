@@ -95,7 +95,8 @@ fn a_dedicated_disk_has_a_worker_to_itself() {
     expect(&daemon, &[("in use", Value::Null, 2), ("dedicated", json!("b"), 1)]);
     a.iter().chain([&b]).for_each(Load::await_progress);
     let refused = set(&daemon, "a", true);
-    let pieces = ["there are 2 disks, each with a worker to itself (dedicated: 'b', 'a'), and 2 started", "start 3 (--workers, workers)"];
+    let pieces =
+        ["there are 2 disks, each with a worker to itself (dedicated: 'b', 'a'), and 2 started", "start 3 (--workers, workers)"];
     assert_says(refused["error"].as_str().expect("refused"), &pieces);
     assert!(daemon.admin(&json!({ "method": "config.dump" }))["toml"].as_str().expect("text").contains("dedicated = true"));
     daemon.take_over();
@@ -115,7 +116,10 @@ fn more_dedicated_disks_than_workers_are_refused_at_the_start() {
     let dir = Scratch::new();
     std::fs::write(dir.path("f.toml"), file).expect("written");
     let text = refused_in(&dir, &[], &["--config", "{dir}/f.toml"]);
-    assert_says(&text, &["there is a disk with a worker to itself (dedicated: 'x'), and 1 started", "start 2 (--workers, workers)"]);
+    assert_says(
+        &text,
+        &["there is a disk with a worker to itself (dedicated: 'x'), and 1 started", "start 2 (--workers, workers)"],
+    );
 }
 
 #[test]
@@ -124,7 +128,9 @@ fn parked_workers_sleep_whatever_the_way_to_wait() {
     let busy_ns = |worker: &Value| worker["busy_ns"].as_u64().expect("a number");
     let workers = || daemon.admin(&json!({ "method": "workers" }))["workers"].as_array().expect("a list").clone();
     let first = workers();
-    eventually("the first one polls for a while", || workers()[0]["measured_ns"].as_u64() > first[0]["measured_ns"].as_u64().map(|ns| ns + 100_000_000));
+    eventually("the first one polls for a while", || {
+        workers()[0]["measured_ns"].as_u64() > first[0]["measured_ns"].as_u64().map(|ns| ns + 100_000_000)
+    });
     for worker in &workers()[1..] {
         assert!(worker["sleeps"].as_u64() <= Some(3) && busy_ns(worker) < 100_000_000, "{worker}");
     }

@@ -48,7 +48,19 @@ impl Machine {
         let governor = Governor::new(mode, workers);
         let (queues, pending) = (BTreeMap::new(), VecDeque::new());
         let now = Duration::ZERO;
-        Self { governor, workers, usable: workers, now, queues, pending, noise: 0.0, rng: Rng(seed), moves: 0, decisions: Vec::new(), changes: 0 }
+        Self {
+            governor,
+            workers,
+            usable: workers,
+            now,
+            queues,
+            pending,
+            noise: 0.0,
+            rng: Rng(seed),
+            moves: 0,
+            decisions: Vec::new(),
+            changes: 0,
+        }
     }
 
     fn name(client: u64) -> QueueName {
@@ -195,11 +207,19 @@ fn constant_loads_of_any_kind_settle_and_are_served() {
         }
         machine.run(S(20));
         let before = format!("{} workers, {:?}", machine.governor.count(), machine.queues);
-        assert!(machine.is_settled(), "seed {seed}: {before}, then {:?}", machine.decisions.split_off(machine.decisions.len() - 4));
+        assert!(
+            machine.is_settled(),
+            "seed {seed}: {before}, then {:?}",
+            machine.decisions.split_off(machine.decisions.len() - 4)
+        );
         // What could be served by one more worker would have got it.
         let (count, wanted) = (machine.governor.count(), machine.queues.values().map(|(_, demand)| demand).sum::<f64>());
         let served: f64 = (0..7).flat_map(|worker| machine.served(worker)).map(|(_, share)| share).sum();
-        assert!(count == 7 || served >= wanted * 0.9, "seed {seed}: {count} workers serve {served} of {wanted}, {:?}", machine.queues);
+        assert!(
+            count == 7 || served >= wanted * 0.9,
+            "seed {seed}: {count} workers serve {served} of {wanted}, {:?}",
+            machine.queues
+        );
     }
 }
 
@@ -268,12 +288,9 @@ fn workers_that_can_no_longer_be_used_are_left_and_come_back() {
 
 #[test]
 fn modes_are_read_as_they_are_written() {
-    for (text, mode) in [
-        ("2", Mode::Fixed(2)),
-        ("1..4", Mode::Auto { least: 1, most: 4 }),
-        ("auto", Mode::AUTO),
-        ("off", Mode::Off),
-    ] {
+    for (text, mode) in
+        [("2", Mode::Fixed(2)), ("1..4", Mode::Auto { least: 1, most: 4 }), ("auto", Mode::AUTO), ("off", Mode::Off)]
+    {
         assert_eq!((text.parse(), mode.to_string()), (Ok(mode), text.to_owned()));
     }
     for text in ["", "two", "4..1", "1..", "..", "-1", "1..x", "1...4"] {

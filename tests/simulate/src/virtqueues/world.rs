@@ -87,8 +87,15 @@ pub(super) fn play(script: &Script<Machine>, variant: Option<Variant>, keeps: bo
     let &Machine { queues, size, features } = &script.layout;
     let ram = Region::create("fipsee-simulated-guest", u64::from(queues) * QUEUE_BYTES).expect("memory");
     let ram = Arc::new(ram);
-    let served =
-        || Served { server: None, lifted: None, id: 0, awake: Awake::Looks, orders: VecDeque::new(), hidden: Vec::new(), old: Vec::new() };
+    let served = || Served {
+        server: None,
+        lifted: None,
+        id: 0,
+        awake: Awake::Looks,
+        orders: VecDeque::new(),
+        hidden: Vec::new(),
+        old: Vec::new(),
+    };
     let mut world = World {
         course: Course::new(script, keeps),
         script,

@@ -26,7 +26,13 @@ pub(super) struct DaemonHost {
 }
 
 impl DaemonHost {
-    pub(super) fn new(workers: Vec<WorkerHandle>, live: Arc<Live>, registry: Registry, scaling: Arc<Scaling>, machines: Arc<VhostUserSockets>) -> Self {
+    pub(super) fn new(
+        workers: Vec<WorkerHandle>,
+        live: Arc<Live>,
+        registry: Registry,
+        scaling: Arc<Scaling>,
+        machines: Arc<VhostUserSockets>,
+    ) -> Self {
         let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64);
         Self { live, workers, registry, scaling, machines, descriptors, quota: LogQuota::default() }
     }

@@ -137,7 +137,9 @@ impl FrontendConnection {
                 let acknowledgement = wait();
                 match &acknowledgement {
                     Acknowledgement::Served(_, Ok(_)) | Acknowledgement::Transferred(_, Ok(_)) => self.publish_queues(&device),
-                    Acknowledgement::Served(queue, Err(_)) | Acknowledgement::Transferred(queue, Err(_)) => self.assignments[usize::from(*queue)] = None,
+                    Acknowledgement::Served(queue, Err(_)) | Acknowledgement::Transferred(queue, Err(_)) => {
+                        self.assignments[usize::from(*queue)] = None
+                    }
                     _ => {}
                 }
                 result = result.and(device.acknowledged(acknowledgement));
@@ -173,7 +175,7 @@ impl FrontendConnection {
                 let (worker, command, served) =
                     self.order(queue, run, move |id, device| VirtqueueServer::new(id, *setup, device));
                 let handle = &self.shared.workers[worker];
-                let choices = handle.place.choices;
+                let choices = handle.place().choices;
                 handle.mailbox.send(command);
                 let served = move || served.recv().unwrap_or_else(|_| Err(gone.to_owned())).map(|()| choices);
                 Box::new(move || Acknowledgement::Served(queue, served()))
