@@ -39,6 +39,8 @@ pub enum Command<E: Engine> {
     },
     /// Report what each queue that worked was served since this was asked last: its cost.
     Loads(Box<dyn FnOnce(Vec<(QueueName, u64)>) + Send>),
+    /// Run on these CPUs from now on.
+    Bind(Vec<usize>),
     /// Call [`Engine::start`]: dropping the sender says that it is done.
     StartEngine(Sender<()>),
     Quiesce(Quiesce),

@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -56,12 +56,24 @@ pub struct WorkerCounters {
 pub struct WorkerHandle<E: Engine> {
     pub mailbox: Arc<Mailbox<Command<E>>>,
     pub counters: Arc<WorkerCounters>,
-    pub place: WorkerPlacement,
+    place: Arc<Mutex<WorkerPlacement>>,
 }
 
 impl<E: Engine> Clone for WorkerHandle<E> {
     fn clone(&self) -> Self {
-        Self { mailbox: Arc::clone(&self.mailbox), counters: Arc::clone(&self.counters), place: self.place }
+        Self { mailbox: Arc::clone(&self.mailbox), counters: Arc::clone(&self.counters), place: Arc::clone(&self.place) }
+    }
+}
+
+impl<E: Engine> WorkerHandle<E> {
+    pub fn place(&self) -> WorkerPlacement {
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is there from now on. Without a CPU of its own, it runs on any of these.
+    pub fn set_place(&self, place: WorkerPlacement, any: &[usize]) {
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = place;
+        self.mailbox.send(Command::Bind(place.cpu.map_or_else(|| any.to_vec(), |cpu| vec![cpu])));
     }
 }
 
@@ -121,7 +133,8 @@ pub fn spawn<E: Engine>(
 }
 
 fn prepare<E: Engine>(place: WorkerPlacement) -> io::Result<(WorkerHandle<E>, OwnedFd)> {
-    let handle = WorkerHandle { mailbox: Arc::new(Mailbox::new()?), counters: Arc::default(), place };
+    let handle =
+        WorkerHandle { mailbox: Arc::new(Mailbox::new()?), counters: Arc::default(), place: Arc::new(Mutex::new(place)) };
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
     epoll::add(&epoll, &*handle.mailbox, epoll::EventData::new_u64(TOKEN_MAILBOX), on)?;
@@ -314,6 +327,11 @@ impl<E: Engine> Worker<E> {
                 Command::Change { which, when, change } => self.change(which, when, change),
                 Command::Remove { which, finish, removed } => self.begin_removal(which, finish, removed),
                 Command::Loads(report) => report(self.queues.take_loads()),
+                Command::Bind(cpus) => {
+                    if let Err(error) = pin::bind_to_any(&cpus) {
+                        tracing::warn!(?cpus, %error, "cannot bind a worker; it runs wherever the scheduler puts it");
+                    }
+                }
                 Command::StartEngine(done) => {
                     if let Err(error) = self.engine.start() {
                         tracing::error!(error, "a worker has no asynchronous I/O");
