@@ -49,6 +49,7 @@ usage: cargo xtask COMMAND
   bench hostile   what each fault of a client or guest costs a correct client, on a quiet machine; `bench --help` says more
   bench notice    how soon each side notices the other's end, and the pause of a takeover, on a quiet machine; `bench --help` says more
   bench pairs OLD NEW   is the new daemon slower than the old one? programs or git revisions; `bench pairs --help`
+  bench scale     10 to 1000 clients beside the server of a report, fair shares, larger machines, on a quiet machine
   bench small-writes    512 B writes beside fio's, and what they cost where the device takes only 4 KiB, on a quiet machine
   bench vm    disks as a guest's kernel sees them, on a quiet machine; `bench vm --help` says more";
 

@@ -17,6 +17,7 @@ mod notice;
 mod pairs;
 mod picture;
 mod place;
+mod scale;
 mod server;
 mod service;
 mod small_writes;
@@ -37,7 +38,7 @@ struct Arguments {
     #[command(subcommand)]
     comparison: Option<Comparison>,
     /// Which one.
-    #[arg(value_parser = ["block", "hostile", "notice", "small-writes"], default_value = "block")]
+    #[arg(value_parser = ["block", "hostile", "notice", "scale", "small-writes"], default_value = "block")]
     suite: String,
     #[command(flatten)]
     settings: Settings,
@@ -139,6 +140,7 @@ fn run(arguments: Arguments) -> Result<(), String> {
     match arguments.suite.as_str() {
         "hostile" => hostile::run(settings),
         "notice" => notice::run(&settings),
+        "scale" => scale::run(&settings),
         "small-writes" => small_writes::run(settings),
         _ => block::run(settings),
     }

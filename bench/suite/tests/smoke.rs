@@ -106,6 +106,41 @@ fn the_end_of_either_side_and_the_pause_of_a_takeover_are_timed() {
     assert!(run["machine"]["others_percent"].is_number(), "{run}");
 }
 
+#[test]
+fn the_report_s_server_and_ours_have_the_same_clients_and_a_greedy_user_is_measured_beside_others() {
+    let directory = Scratch::new();
+    let Some(mut command) = bench("benchmark of scale", &directory.0) else { return };
+    command.args(["scale", "--quick"]).arg("--memory-directory").arg(&directory.0);
+    let (status, text) = run(&mut command);
+    assert!(status.success(), "{text}");
+    let lines = std::fs::read_to_string(directory.0.join("scale-part.jsonl")).expect("results");
+    let run: Value = serde_json::from_str(lines.trim()).expect("one line of JSON");
+    let series = run["series"].as_array().expect("series");
+    let has_compiler = find_program("cc").is_some();
+    let servers =
+        ["fipseed, one queue", "fipseed, a connection each", "fipseed, a connection and a thread each", "the report's server"];
+    for server in &servers[..if has_compiler { 4 } else { 3 }] {
+        let candidate = format!("{server}: 10 slots, 100 clients, 1000 requests, 1 MiB");
+        let [max, mean, min] = ["max", "mean", "min"].map(|figure| number(series, &candidate, &format!("latency_us_{figure}")));
+        assert!(max >= mean && mean >= min && min > 0.0, "{candidate}\n{text}");
+        assert!(number(series, &candidate, "requests_per_s") > 0.0, "{candidate}\n{text}");
+        let fairness = number(series, &candidate, "fairness_index");
+        assert!((0.01..=1.000_001).contains(&fairness), "{candidate}: {fairness}");
+    }
+    for beside in ["1 user with 1 full queue", "1 user with 16 full queues", "2 users with 16 full queues"] {
+        let candidate = format!("depth 1 beside {beside}");
+        assert!(number(series, &candidate, "latency_ns_max") >= number(series, &candidate, "latency_ns_p50"), "{text}");
+    }
+    assert!(number(series, "others beside an abuser with 16 full queues", "requests_per_s") > 0.0, "{text}");
+    for picture in ["scale-tables-part.svg", "scale-fairness-part.svg"] {
+        let svg = std::fs::read_to_string(directory.0.join(picture)).expect(picture);
+        assert!(svg.trim_end().ends_with("</svg>"), "{picture}");
+    }
+    let left = std::fs::read_dir(&directory.0).expect("the directory").flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name()).filter(|name| !name.to_string_lossy().starts_with("scale-")).collect();
+    assert!(left.is_empty(), "left behind: {left:?}");
+}
+
 /// Longer than a quick disk's requests take on a loaded machine.
 const SLOW_US: u32 = 100_000;
 

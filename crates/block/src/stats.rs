@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::wire::SECTOR_SHIFT;
+use crate::wire::{Operation, SECTOR_SHIFT};
 
 /// Sub-buckets per power of two as a shift: a value is off by at most 1/32.
 const SUB_BITS: u32 = 5;
@@ -73,20 +73,56 @@ impl Histogram {
         self.buckets.iter().map(Counter::get).sum()
     }
 
+    /// As [`Distribution::quantile`], of this one alone.
+    pub fn quantile(&self, numerator: u64, denominator: u64) -> u64 {
+        Distribution::of([self]).quantile(numerator, denominator)
+    }
+}
+
+/// What several histograms have recorded together, at one time.
+#[derive(Clone, Debug)]
+pub struct Distribution {
+    counts: Vec<u64>,
+}
+
+impl Distribution {
+    pub fn of<'a>(histograms: impl IntoIterator<Item = &'a Histogram>) -> Self {
+        let mut counts = vec![0_u64; BUCKETS];
+        for histogram in histograms {
+            for (sum, bucket) in counts.iter_mut().zip(&histogram.buckets) {
+                *sum = sum.saturating_add(bucket.get());
+            }
+        }
+        Self { counts }
+    }
+
+    /// The number of recorded values.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The buckets that are not empty: the value in their middle in ticks, and count.
+    pub fn middles(&self) -> impl Iterator<Item = (u64, u64)> {
+        let counts = self.counts.iter().copied().enumerate();
+        counts.filter(|(_, count)| *count > 0).map(|(bucket, count)| (middle(bucket), count))
+    }
+
     /// The value that `numerator / denominator` of the recorded values do not exceed, in ticks; 0 when nothing was recorded.
     pub fn quantile(&self, numerator: u64, denominator: u64) -> u64 {
-        let counts: Vec<u64> = self.buckets.iter().map(Counter::get).collect();
-        let total: u64 = counts.iter().sum();
-        let rank = (total * numerator).div_ceil(denominator).max(1);
+        let rank = (self.count() * numerator).div_ceil(denominator).max(1);
         let mut seen = 0;
-        for (bucket, count) in counts.iter().enumerate() {
+        for (bucket, count) in self.counts.iter().enumerate() {
             seen += count;
             if seen >= rank {
-                return u64::midpoint(lower_bound(bucket), lower_bound(bucket + 1).saturating_sub(1));
+                return middle(bucket);
             }
         }
         0
     }
+}
+
+fn middle(bucket: usize) -> u64 {
+    u64::midpoint(lower_bound(bucket), lower_bound(bucket + 1).saturating_sub(1))
 }
 
 /// The counters of one queue. Written by the worker that serves it.
@@ -96,8 +132,14 @@ pub struct QueueCounters {
     pub reads: Counter,
     /// Writes answered.
     pub writes: Counter,
-    /// Flushes, discards, write-zeroes and everything else answered.
-    pub others: Counter,
+    /// Flushes begun.
+    pub flushes: Counter,
+    /// Discards begun.
+    pub discards: Counter,
+    /// Writes of zeroes begun.
+    pub write_zeroes: Counter,
+    /// Everything else: what the protocol itself needs, and requests that were refused before they were begun.
+    pub rest: Counter,
     /// Requests answered with an error.
     pub errors: Counter,
     /// Bytes of reads begun.
@@ -118,12 +160,33 @@ pub struct QueueCounters {
 }
 
 impl QueueCounters {
+    /// Count a request that is neither read nor write.
+    #[inline]
+    pub fn count_other(&self, operation: Operation) {
+        let counter = match operation {
+            Operation::Flush => &self.flushes,
+            Operation::Discard => &self.discards,
+            Operation::WriteZeroes => &self.write_zeroes,
+            _ => &self.rest,
+        };
+        counter.add(1);
+    }
+
+    /// Requests taken, of every kind.
+    pub fn taken(&self) -> u64 {
+        let Self { reads, writes, flushes, discards, write_zeroes, rest, .. } = self;
+        [reads, writes, flushes, discards, write_zeroes, rest].iter().map(|counter| counter.get()).sum()
+    }
+
     /// The plain counters under their names; the histogram is separate.
-    pub fn plain(&self) -> [(&'static str, &Counter); 10] {
+    pub fn plain(&self) -> [(&'static str, &Counter); 13] {
         [
             ("reads", &self.reads),
             ("writes", &self.writes),
-            ("others", &self.others),
+            ("flushes", &self.flushes),
+            ("discards", &self.discards),
+            ("write_zeroes", &self.write_zeroes),
+            ("rest", &self.rest),
             ("errors", &self.errors),
             ("read_bytes", &self.read_bytes),
             ("written_bytes", &self.written_bytes),
@@ -135,15 +198,13 @@ impl QueueCounters {
     }
 }
 
-/// Counts of one visit to a queue, written out once at its end.
+/// Counts of one visit to a queue, written out once at its end. What is rare is counted at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Reads begun.
     pub reads: u64,
     /// Writes begun.
     pub writes: u64,
-    /// Everything else.
-    pub others: u64,
     /// Requests answered with an error.
     pub errors: u64,
     /// Sectors of the reads.
@@ -166,7 +227,6 @@ impl Tally {
         for (counter, value) in [
             (&counters.reads, self.reads),
             (&counters.writes, self.writes),
-            (&counters.others, self.others),
             (&counters.errors, self.errors),
             (&counters.read_bytes, self.read_sectors << SECTOR_SHIFT),
             (&counters.written_bytes, self.written_sectors << SECTOR_SHIFT),
@@ -203,5 +263,28 @@ mod tests {
         assert!(histogram.quantile(99, 100).abs_diff(1000) < 32);
         assert_eq!(histogram.count(), 100);
         assert_eq!(histogram.buckets().map(|(_, count)| count).collect::<Vec<_>>(), [98, 2]);
+    }
+
+    #[test]
+    fn distribution_is_that_of_all_histograms_together() {
+        let [one, other] = [Histogram::default(), Histogram::default()];
+        one.record(10, 1);
+        other.record(10, 2);
+        other.record(1000, 97);
+        let both = Distribution::of([&one, &other]);
+        assert_eq!((both.count(), both.quantile(3, 100)), (100, 10));
+        assert_eq!(both.quantile(4, 100), other.quantile(1, 2));
+        assert_eq!(both.middles().map(|(_, count)| count).collect::<Vec<_>>(), [3, 97]);
+    }
+
+    #[test]
+    fn each_operation_has_its_counter() {
+        let counters = QueueCounters::default();
+        for operation in [Operation::Flush, Operation::Discard, Operation::WriteZeroes, Operation::GetInfo] {
+            counters.count_other(operation);
+        }
+        counters.count_other(Operation::Flush);
+        let counts = counters.plain().map(|(_, counter)| counter.get());
+        assert_eq!(counts[..6], [0, 0, 2, 1, 1, 1]);
     }
 }

@@ -37,13 +37,9 @@ impl CpuChoice {
     /// # Errors
     /// The CPU that it may not run on, and those that it may.
     pub fn check(&self) -> Result<(), String> {
-        let Self::List(list) = self else { return Ok(()) };
-        let usable = Machine::this().usable;
-        match list.iter().find(|cpu| !usable.contains(cpu)) {
-            Some(cpu) => {
-                Err(format!("CPU {cpu} is not one that this process may use; choose from {}", cpu_list::format(&usable)))
-            }
-            None => Ok(()),
+        match self {
+            Self::Auto => Ok(()),
+            Self::List(list) => Machine::this().check_usable(list),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use fipsee_block::disk::{AnyDisk, DiskSpec, FileDisk};
 use fipsee_daemon::admin::parse_disk;
@@ -19,7 +20,7 @@ pub(crate) enum Command {
     Add(AddArguments),
     /// Serve a disk no longer; refused while a client is attached
     Remove(RemoveArguments),
-    /// Change who may use a disk, until the daemon is restarted; clients that are attached stay
+    /// Change who may use a disk, and its limits, until the daemon is restarted; clients that are attached stay
     Set(SetArguments),
 }
 
@@ -40,6 +41,15 @@ pub(crate) struct AddArguments {
     /// Let every user attach
     #[arg(long)]
     allow_everyone: bool,
+    /// Clients and virtual machines attached at once
+    #[arg(long, value_name = "N", value_parser = at_least_1::<u32>)]
+    max_clients: Option<u32>,
+    /// Queues of one of them; at most the daemon's max_queues
+    #[arg(long, value_name = "N", value_parser = at_least_1::<u16>)]
+    max_queues: Option<u16>,
+    /// Requests outstanding per queue; at most the daemon's max_depth
+    #[arg(long, value_name = "N", value_parser = at_least_1::<u32>)]
+    max_depth: Option<u32>,
     /// Serve it to virtual machines at this Unix socket; may be repeated
     #[arg(long, value_name = "PATH")]
     vhost_user: Vec<PathBuf>,
@@ -90,6 +100,15 @@ pub(crate) struct SetArguments {
     /// May several clients write at a time, whatever they claim?
     #[arg(long, value_name = "BOOL")]
     shared: Option<bool>,
+    /// Clients and virtual machines attached at once, or off; a lower limit ends none
+    #[arg(long, value_name = "N", value_parser = limit::<u32>)]
+    max_clients: Option<Value>,
+    /// Queues of one that attaches from now on, or off: the daemon's max_queues
+    #[arg(long, value_name = "N", value_parser = limit::<u16>)]
+    max_queues: Option<Value>,
+    /// Requests outstanding per queue of one that attaches from now on, or off: the daemon's max_depth
+    #[arg(long, value_name = "N", value_parser = limit::<u32>)]
+    max_depth: Option<Value>,
     /// Print JSON: the disk's new description, as info does
     #[arg(long)]
     json: bool,
@@ -108,7 +127,7 @@ pub(crate) fn run(socket: &Path, command: &Command) -> Result<(), Error> {
 }
 
 fn add(socket: &Path, arguments: &AddArguments) -> Result<(), Error> {
-    let AddArguments { disk, path, allow_user, allow_group, allow_everyone, vhost_user, json } = arguments;
+    let AddArguments { disk, path, allow_user, allow_group, allow_everyone, vhost_user, json, .. } = arguments;
     let mut spec = parse_disk(disk, path.as_deref())?;
     let path = spec.kind.file().map(admin::absolute).transpose()?;
     if let (Some(options), Some(path)) = (spec.kind.file_mut(), &path) {
@@ -121,6 +140,9 @@ fn add(socket: &Path, arguments: &AddArguments) -> Result<(), Error> {
         "allow_uids": allow_user,
         "allow_gids": allow_group,
         "allow_everyone": allow_everyone,
+        "max_clients": arguments.max_clients,
+        "max_queues": arguments.max_queues,
+        "max_depth": arguments.max_depth,
         "vhost_user": sockets,
     });
     let answer = match admin::exchange(socket, "disk.add", &params, None)? {
@@ -159,19 +181,40 @@ impl Opened {
 }
 
 fn set(socket: &Path, arguments: &SetArguments) -> Result<(), Error> {
-    let SetArguments { disk, allow_user, allow_group, allow_everyone, shared, json } = arguments;
-    if allow_user.is_none() && allow_group.is_none() && allow_everyone.is_none() && shared.is_none() {
-        return Err("nothing to change; give --allow-user, --allow-group, --allow-everyone or --shared".into());
-    }
+    let SetArguments { disk, allow_user, allow_group, allow_everyone, shared, max_clients, max_queues, max_depth, json } =
+        arguments;
     let params = json!({
         "disk": disk,
         "allow_uids": allow_user,
         "allow_gids": allow_group,
         "allow_everyone": allow_everyone,
         "shared": shared,
+        "max_clients": max_clients,
+        "max_queues": max_queues,
+        "max_depth": max_depth,
     });
+    if params.as_object().is_some_and(|params| params.values().filter(|value| !value.is_null()).count() == 1) {
+        let options = "--allow-user, --allow-group, --allow-everyone, --shared, --max-clients, --max-queues or --max-depth";
+        return Err(format!("nothing to change; give {options}").into());
+    }
     let answer = admin::ask(socket, "disk.set", &params)?;
     show(*json, &answer, &format!("disk '{disk}' is changed until the daemon is restarted\n"))
+}
+
+fn at_least_1<T: FromStr + Default + PartialEq>(text: &str) -> Result<T, String> {
+    let number = text.parse().ok().filter(|number| *number != T::default());
+    number.ok_or_else(|| "write an integer from 1, for example 4".to_owned())
+}
+
+/// A number, or that there is no limit.
+fn limit<T: FromStr + Default + PartialEq>(text: &str) -> Result<Value, String>
+where
+    Value: From<T>,
+{
+    if text == "off" {
+        return Ok(text.into());
+    }
+    at_least_1::<T>(text).map(Value::from).map_err(|problem| format!("{problem}, or off"))
 }
 
 fn show(json: bool, answer: &Value, text: &str) -> Result<(), Error> {

@@ -58,10 +58,9 @@ fn describe(name: &str, info: &BlockInfo) -> Value {
 type Describe = fn(&Value) -> String;
 
 /// Parts of a description that need words: key, name, and how they are put.
-const PARTS: [(&str, &str, Describe); 4] = [
+const PARTS: [(&str, &str, Describe); 3] = [
     ("allow", "for users", describe_users),
     ("limits", "limit of a client", describe_limits),
-    ("limits", "limit of clients", describe_most_clients),
     ("notify", "notifications", notify::describe),
 ];
 
@@ -108,6 +107,9 @@ fn render(disk: &Value) -> String {
         if let Some(set) = disk.get(key).and_then(Value::as_bool) {
             line(name, if set { "yes" } else { "no" }.to_owned());
         }
+    }
+    if let Some(limits) = disk.get("limits") {
+        line("limit of clients", describe_most_clients(limits, &disk["own_limits"]));
     }
     for (key, name, describe) in PARTS {
         if let Some(part) = disk.get(key) {
@@ -161,11 +163,12 @@ fn describe_limits(limits: &Value) -> String {
     format!("{queues} queues of depth {depth}, {pool} of pool, {memory} of its own memory")
 }
 
-fn describe_most_clients(limits: &Value) -> String {
+fn describe_most_clients(limits: &Value, own: &Value) -> String {
+    let own = own.get("max_clients").and_then(Value::as_u64).map_or_else(String::new, |count| format!("{count} on this disk, "));
     let all = admin::number(limits, "max_clients");
     let of_user = limits.get("max_clients_per_user").and_then(Value::as_u64);
     let of_user = of_user.map_or_else(|| "three quarters".to_owned(), |count| count.to_string());
-    format!("{all} on all disks, {of_user} of one user")
+    format!("{own}{all} on all disks, {of_user} of one user")
 }
 
 /// Errors of the disk itself, since the daemon opened it.
@@ -185,6 +188,7 @@ mod tests {
         let text = render(&json!({
             "disk": "a", "kinds": ["delay", "file"], "path": "/srv/a.img",
             "allow": { "everyone": false, "uids": [0, 4_000_000_000_u32], "gids": [] },
+            "own_limits": { "max_clients": 3, "max_queues": null, "max_depth": null },
             "limits": { "max_queues": 16, "max_depth": 256, "max_pool_bytes": 1 << 20, "max_memory_bytes": 1 << 30, "max_clients": 9 },
         }));
         for part in [
@@ -192,7 +196,7 @@ mod tests {
             "path:               /srv/a.img\n",
             "for users:          root and the daemon's own; users root (0), 4000000000\n",
             "limit of a client:  16 queues of depth 256, 1 MiB of pool, 1 GiB of its own memory\n",
-            "limit of clients:   9 on all disks, three quarters of one user\n",
+            "limit of clients:   3 on this disk, 9 on all disks, three quarters of one user\n",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }

@@ -28,6 +28,7 @@ mod reload;
 mod resize;
 mod serve;
 mod stat;
+mod top;
 mod topology;
 mod units;
 mod vm_args;
@@ -66,6 +67,8 @@ enum Command {
     Info(info::Arguments),
     /// Show what queues and workers have done
     Stat(stat::Arguments),
+    /// Watch what disks, clients, queues and workers do
+    Top(top::Arguments),
     /// Wait until the daemon answers, and serves a disk
     Wait(wait::Arguments),
     /// Add, remove or change a disk of the running daemon
@@ -158,6 +161,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Ls(arguments) => ls::run(&socket, &arguments),
         Command::Info(arguments) => info::run(&socket, &arguments),
         Command::Stat(arguments) => stat::run(&socket, &arguments),
+        Command::Top(arguments) => top::run(&socket, &arguments),
         Command::Wait(arguments) => wait::run(cli.connect.as_deref(), &arguments),
         Command::Disk(command) => disk::run(&socket, &command),
         Command::Config(command) => config::run(&socket, &command),

@@ -1,42 +1,23 @@
-//! Names of users and groups, of those that /etc/passwd and /etc/group have.
+//! Users and groups by name, where they have one.
 
-use std::fmt::Write as _;
-
+use fipsee_daemon::config::{group_name, user_name};
 use serde_json::Value;
 
 /// Ids from JSON, with their names if they are known.
 pub(crate) fn users(ids: &[Value]) -> String {
-    render(ids, &read("/etc/passwd"))
+    render(ids, user_name)
 }
 
 pub(crate) fn groups(ids: &[Value]) -> String {
-    render(ids, &read("/etc/group"))
+    render(ids, group_name)
 }
 
-/// Without the file, no name is known.
-fn read(path: &str) -> String {
-    std::fs::read_to_string(path).unwrap_or_default()
-}
-
-fn render(ids: &[Value], table: &str) -> String {
-    let mut text = String::new();
-    for id in ids.iter().filter_map(Value::as_u64) {
-        let before = if text.is_empty() { "" } else { ", " };
-        let _ = match name_of(id, table) {
-            Some(name) => write!(text, "{before}{name} ({id})"),
-            None => write!(text, "{before}{id}"),
-        };
-    }
-    text
-}
-
-/// Lines of both files begin with name, password and id.
-fn name_of(id: u64, table: &str) -> Option<&str> {
-    table.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (fields.nth(1)?.parse::<u64>().ok()? == id).then_some(name)
-    })
+fn render(ids: &[Value], name_of: fn(u32) -> Option<String>) -> String {
+    let shown = |id: u64| match u32::try_from(id).ok().and_then(name_of) {
+        Some(name) => format!("{name} ({id})"),
+        None => id.to_string(),
+    };
+    ids.iter().filter_map(Value::as_u64).map(shown).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -46,10 +27,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_have_names_if_the_file_has_them() {
-        let table = "root:x:0:0:root:/root:/bin/sh\n\nbroken\nalice:x:1000:1000::/srv/alice:/bin/sh\n";
-        let ids = [json!(1000), json!(7), json!(0)];
-        assert_eq!(render(&ids, table), "alice (1000), 7, root (0)");
-        assert_eq!(render(&ids, ""), "1000, 7, 0");
+    fn ids_have_names_if_these_are_known() {
+        let name_of = |id| (id == 1000).then(|| "alice".to_owned());
+        assert_eq!(render(&[json!(1000), json!(7), json!(1_u64 << 40)], name_of), "alice (1000), 7, 1099511627776");
+        assert_eq!(render(&[], name_of), "");
     }
 }

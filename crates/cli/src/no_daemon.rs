@@ -5,6 +5,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use fipsee_block::client;
+use fipsee_daemon::config::group_name;
 
 use crate::error::Error;
 
@@ -40,19 +41,9 @@ pub(crate) fn cannot_connect(error: &client::Error) -> Error {
 
 /// This user may not open its admin socket.
 pub(crate) fn no_permission(admin: &Path) -> Error {
-    let group = admin.metadata().ok().filter(|found| found.mode() & 0o020 != 0).map(|found| found.gid());
-    let table = std::fs::read_to_string("/etc/group").unwrap_or_default();
-    let group = group.and_then(|id| name_of(id, &table)).map_or_else(String::new, |name| format!(", or join the group {name},"));
+    let group = admin.metadata().ok().filter(|found| found.mode() & 0o020 != 0).and_then(|found| group_name(found.gid()));
+    let group = group.map_or_else(String::new, |name| format!(", or join the group {name},"));
     format!("no permission to open {}; use the daemon's user or root{group} for this command", admin.display()).into()
-}
-
-/// Lines of /etc/group begin with name, password and id.
-fn name_of(id: u32, table: &str) -> Option<&str> {
-    table.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (fields.nth(1)?.parse::<u32>().ok()? == id).then_some(name)
-    })
 }
 
 /// It did not answer, or ended (an error of end of file) before it did.
@@ -76,13 +67,6 @@ pub(crate) fn no_answer(socket: &Path, error: &io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn group_is_named_if_the_file_has_it() {
-        let table = "root:x:0:\n\nbroken\nfipsee:x:990:alice\n";
-        assert_eq!(name_of(990, table), Some("fipsee"));
-        assert_eq!(name_of(7, table), None);
-    }
 
     #[test]
     fn every_reason_for_no_answer_says_what_to_do() {

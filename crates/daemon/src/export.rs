@@ -1,7 +1,9 @@
 //! Exports: named disks, the users that may use them, and the clients attached to them.
 
+mod client;
 mod notify;
 
+use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -10,13 +12,14 @@ use std::time::{Duration, Instant};
 use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, FileDisk};
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_WRITE};
-use fipsee_ring::notify::SharedPolicy;
 use fipsee_serve::session::Credentials;
 use serde::{Deserialize, Serialize};
 
+pub use self::client::AttachedClient;
 use crate::config::DiskConfig;
+use crate::disk_limits::DiskLimits;
 use crate::notification::Notify;
-use crate::totals::{Counts, Totals};
+use crate::totals::Totals;
 
 /// The users that may attach, besides root and the daemon's own user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,69 +85,6 @@ pub struct AttachRequest {
     pub ignores_claims: bool,
 }
 
-/// An attached client, as `fipsee stat` shows it.
-#[derive(Clone, Debug)]
-pub struct AttachedClient {
-    pub(crate) kind: Kind,
-    /// No other client of the daemon ever has the same number.
-    pub(crate) client: u64,
-    pub(crate) pid: i32,
-    pub(crate) uid: u32,
-    pub(crate) queues: Vec<Arc<QueueCounters>>,
-    /// Of all queues that it has had: those of a virtual machine come and go, with the same counters.
-    pub(crate) counted: Vec<Arc<QueueCounters>>,
-    /// The CPU of each queue's worker, if it is bound to one.
-    pub(crate) worker_cpus: Vec<Option<usize>>,
-    pub(crate) exclusive: bool,
-    /// A device of a virtual machine reads, until its first queue is served.
-    pub(crate) role: Role,
-    /// By which its queues are notified.
-    pub(crate) notify: Arc<SharedPolicy>,
-    /// Is that the client's own, and not the disk's?
-    pub(crate) notify_is_own: bool,
-    /// Its connection is closed, and its last requests are not finished.
-    pub(crate) leaving: bool,
-}
-
-impl AttachedClient {
-    pub(crate) fn new(kind: Kind, client: u64, &Credentials { pid, uid, .. }: &Credentials, exclusive: bool, role: Role) -> Self {
-        Self {
-            kind,
-            client,
-            pid,
-            uid,
-            queues: Vec::new(),
-            counted: Vec::new(),
-            worker_cpus: Vec::new(),
-            exclusive,
-            role,
-            notify: Arc::default(),
-            notify_is_own: false,
-            leaving: false,
-        }
-    }
-
-    fn count(&mut self, queues: &[Arc<QueueCounters>]) {
-        for queue in queues {
-            if !self.counted.iter().any(|known| Arc::ptr_eq(known, queue)) {
-                self.counted.push(Arc::clone(queue));
-            }
-        }
-    }
-
-    /// What it has done since it attached.
-    pub(crate) fn counts(&self) -> Counts {
-        Counts::of(&self.counted)
-    }
-
-    /// For the messages to clients that it excludes.
-    fn shown(&self) -> String {
-        let what = if self.kind == Kind::VhostUser { " (a virtual machine)" } else { "" };
-        let gone = if self.leaving { ", which is gone while its last requests are not finished," } else { "" };
-        format!("process {}{what}{gone}", self.pid)
-    }
-}
-
 pub struct Export {
     /// Its configuration; the size may have changed, and [`shared`](Self::shared).
     pub(crate) spec: DiskSpec,
@@ -157,6 +97,7 @@ pub struct Export {
 
 struct Users {
     allow: AllowList,
+    limits: DiskLimits,
     /// Of queues without a policy of their client's own.
     notify: Notify,
     attached: Vec<AttachedClient>,
@@ -173,6 +114,10 @@ pub enum Denied {
     Busy(String),
     /// Likewise, but those clients have hung up, and only their last requests are not finished.
     BusyForNow(String),
+    /// The disk has as many clients as it may.
+    Full(String),
+    /// Likewise, counting clients that have hung up.
+    FullForNow(String),
     Gone,
 }
 
@@ -206,7 +151,9 @@ impl Denied {
     #[must_use]
     pub fn into_text(self) -> String {
         match self {
-            Self::NotAllowed(text) | Self::Busy(text) | Self::BusyForNow(text) => text,
+            Self::NotAllowed(text) | Self::Busy(text) | Self::BusyForNow(text) | Self::Full(text) | Self::FullForNow(text) => {
+                text
+            }
             Self::Gone => "the disk has just been removed".to_owned(),
         }
     }
@@ -231,8 +178,9 @@ impl Users {
 impl Export {
     /// Serve `disk` as `config` says.
     pub fn new(config: &DiskConfig, disk: AnyDisk) -> Self {
-        let (allow, totals) = (config.allow.clone(), Totals::default());
-        let users = Mutex::new(Users { allow, notify: config.notify, attached: Vec::new(), retired: false, totals });
+        let DiskConfig { allow, limits, notify, .. } = config.clone();
+        let totals = Totals::default();
+        let users = Mutex::new(Users { allow, limits, notify, attached: Vec::new(), retired: false, totals });
         let (spec, shared) = (config.spec.clone(), AtomicBool::new(config.spec.shared));
         Self { spec, shared, disk: Arc::new(disk), users, left: Condvar::new() }
     }
@@ -251,6 +199,9 @@ impl Export {
         let (kind, unit_bytes) = (export.disk.kinds().join(":"), unit_bytes.flatten());
         let path = spec.kind.file().map(|path| path.display().to_string());
         let AllowList { everyone, uids, gids } = &disk.allow;
+        let DiskLimits { max_clients, max_queues, max_depth } = disk.limits;
+        let (max_clients, max_queues, max_depth) =
+            (max_clients.map(u32::from), max_queues.map(u16::from), max_depth.map(u32::from));
         tracing::info!(
             disk = spec.name,
             kind,
@@ -262,6 +213,9 @@ impl Export {
             allow_everyone = everyone,
             allow_uids = ?uids,
             allow_gids = ?gids,
+            max_clients,
+            max_queues,
+            max_depth,
             "opened"
         );
         Ok(Arc::new(export))
@@ -303,6 +257,7 @@ impl Export {
                 format!("disk '{name}' is not for user {uid} (group {gid}); add them to allow_uids or allow_gids of the disk");
             return Err(Denied::NotAllowed(text));
         }
+        self.check_room(&users)?;
         let exclusive = wish.exclusive || self.spec.exclusive;
         if let Some(holder) = users.in_the_way(|other| exclusive || other.exclusive) {
             let how = if holder.exclusive { "exclusively" } else { "and exclusive use was asked for" };
@@ -315,6 +270,22 @@ impl Export {
         }
         users.add(AttachedClient::new(wish.kind, client, credentials, exclusive, role));
         Ok(())
+    }
+
+    /// Is there a place for one more client?
+    fn check_room(&self, users: &Users) -> Result<(), Denied> {
+        let Some(limit) = users.limits.max_clients.map(NonZeroU32::get) else { return Ok(()) };
+        let limit_clients = usize::try_from(limit).unwrap_or(usize::MAX);
+        if users.attached.len() < limit_clients {
+            return Ok(());
+        }
+        let name = &self.spec.name;
+        let text = format!(
+            "disk '{name}' has its limit of {limit} clients (max_clients of the disk); end one, or raise the limit: fipsee disk set \
+             {name} --max-clients N"
+        );
+        let staying = users.attached.iter().filter(|client| !client.leaving).count();
+        Err(if staying < limit_clients { Denied::FullForNow(text) } else { Denied::Full(text) })
     }
 
     /// May several clients write at a time, whatever they claim?
@@ -447,6 +418,15 @@ impl Export {
 
     pub(crate) fn allow(&self) -> AllowList {
         self.lock().allow.clone()
+    }
+
+    pub(crate) fn limits(&self) -> DiskLimits {
+        self.lock().limits
+    }
+
+    /// For clients that attach from now on. Returns whether that is a change.
+    pub(crate) fn set_limits(&self, limits: DiskLimits) -> bool {
+        std::mem::replace(&mut self.lock().limits, limits) != limits
     }
 
     /// Change the list of users that may attach. Attached clients stay. Returns whether the list changed.

@@ -8,6 +8,7 @@ use fipsee_block::disk::DiskSpec;
 use serde::{Deserialize, Serialize};
 
 use crate::config::DiskConfig;
+use crate::disk_limits::DiskLimits;
 use crate::disk_text;
 use crate::export::AllowList;
 use crate::notification::Notify;
@@ -30,6 +31,8 @@ pub(crate) struct AddedDisk {
     #[serde(with = "spec_as_text")]
     spec: DiskSpec,
     allow: AllowList,
+    #[serde(default)]
+    limits: DiskLimits,
     /// Its file was opened by another process, and its path is only a name.
     was_passed: bool,
     notify: Notify,
@@ -38,15 +41,19 @@ pub(crate) struct AddedDisk {
 /// `None`: as configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Settings {
-    allow: Option<AllowList>,
-    shared: Option<bool>,
-    notify: Option<Notify>,
+pub(crate) struct Settings {
+    pub(crate) allow: Option<AllowList>,
+    pub(crate) shared: Option<bool>,
+    #[serde(default)]
+    pub(crate) limits: Option<DiskLimits>,
+    #[serde(default)]
+    pub(crate) notify: Option<Notify>,
 }
 
 impl Overlay {
     pub(crate) fn add(&mut self, disk: &DiskConfig, was_passed: bool) {
-        self.added.push(AddedDisk { spec: disk.spec.clone(), allow: disk.allow.clone(), was_passed, notify: disk.notify });
+        let DiskConfig { spec, allow, limits, notify, .. } = disk.clone();
+        self.added.push(AddedDisk { spec, allow, limits, notify, was_passed });
     }
 
     /// It is no longer served, whether it was added or is configured.
@@ -58,22 +65,19 @@ impl Overlay {
         }
     }
 
-    pub(crate) fn set(&mut self, name: &str, allow: Option<AllowList>, shared: Option<bool>) {
+    pub(crate) fn set(&mut self, name: &str, Settings { allow, shared, limits, notify }: Settings) {
         if let Some(added) = self.added.iter_mut().find(|added| added.spec.name == name) {
             added.allow = allow.unwrap_or_else(|| added.allow.clone());
             added.spec.shared = shared.unwrap_or(added.spec.shared);
+            added.limits = limits.unwrap_or(added.limits);
+            added.notify = notify.unwrap_or(added.notify);
             return;
         }
         let settings = self.set.entry(name.to_owned()).or_default();
         settings.allow = allow.or_else(|| settings.allow.take());
         settings.shared = shared.or(settings.shared);
-    }
-
-    pub(crate) fn set_notify(&mut self, name: &str, notify: Notify) {
-        match self.added.iter_mut().find(|added| added.spec.name == name) {
-            Some(added) => added.notify = notify,
-            None => self.set.entry(name.to_owned()).or_default().notify = Some(notify),
-        }
+        settings.limits = limits.or(settings.limits);
+        settings.notify = notify.or(settings.notify);
     }
 
     /// The disk has another size. A configured one is known by that of the configuration.
@@ -129,19 +133,19 @@ impl Overlay {
     /// The configured disks with these changes.
     pub(crate) fn over(&self, configured: &[DiskConfig]) -> Vec<DiskConfig> {
         let there = configured.iter().filter(|disk| !self.removed.contains(&disk.spec.name)).cloned().map(|mut disk| {
-            if let Some(Settings { allow, shared, notify }) = self.set.get(&disk.spec.name) {
+            if let Some(Settings { allow, shared, limits, notify }) = self.set.get(&disk.spec.name) {
                 disk.allow = allow.clone().unwrap_or(disk.allow);
                 disk.spec.shared = shared.unwrap_or(disk.spec.shared);
+                disk.limits = limits.unwrap_or(disk.limits);
                 disk.notify = notify.unwrap_or(disk.notify);
             }
             disk.vhost_user.retain(|path| !self.detached.contains(path));
             disk
         });
-        let added = self.added.iter().map(|AddedDisk { spec, allow, notify, .. }| DiskConfig {
-            spec: spec.clone(),
-            allow: allow.clone(),
-            vhost_user: Vec::new(),
+        let added = self.added.iter().map(|AddedDisk { spec, allow, limits, notify, .. }| DiskConfig {
+            limits: *limits,
             notify: *notify,
+            ..DiskConfig::new(spec.clone(), allow.clone())
         });
         there.chain(added).collect()
     }
@@ -211,10 +215,8 @@ mod tests {
 
     fn disks(specs: &[&str]) -> Vec<DiskConfig> {
         let disk = |text: &&str| DiskConfig {
-            spec: DiskSpec::parse(text).expect(text),
-            allow: AllowList::default(),
             vhost_user: vec![PathBuf::from(format!("/run/{}", &text[..1]))],
-            notify: Notify::default(),
+            ..DiskConfig::new(DiskSpec::parse(text).expect(text), AllowList::default())
         };
         specs.iter().map(disk).collect()
     }
@@ -229,16 +231,23 @@ mod tests {
         let mut overlay = Overlay::default();
         overlay.add(&disks(&["c=null:3M"])[0], true);
         overlay.remove("a", &configured);
-        overlay.set("b", None, Some(true));
-        overlay.set("c", Some(AllowList { everyone: true, ..AllowList::default() }), None);
+        overlay.set("b", Settings { shared: Some(true), ..Settings::default() });
+        let limits = DiskLimits { max_depth: std::num::NonZeroU32::new(7), ..DiskLimits::default() };
+        for name in ["b", "c"] {
+            overlay.set(name, Settings { limits: Some(limits), ..Settings::default() });
+        }
+        let everyone = AllowList { everyone: true, ..AllowList::default() };
+        overlay.set("c", Settings { allow: Some(everyone), ..Settings::default() });
         overlay.detach(Path::new("/run/b"), &configured);
         let over = overlay.over(&configured);
         assert_eq!(names(&over), ["b=null:2097152,shared", "c=null:3145728"]);
+        assert!(over.iter().all(|disk| disk.limits == limits));
         assert!(over[0].vhost_user.is_empty() && over[1].allow.everyone && overlay.was_passed("c"));
         let wire: Vec<String> = overlay.pieces().iter().map(|piece| serde_json::to_string(piece).expect("JSON")).collect();
         let mut overlay = Overlay::default();
         wire.iter().for_each(|piece| overlay.extend(serde_json::from_str(piece).expect("the same")));
         assert_eq!(names(&overlay.over(&configured)), names(&over));
+        assert!(overlay.over(&configured).iter().all(|disk| disk.limits == limits));
         // The configured disk a may change while it is removed; b is gone, and with it what was set.
         let rebased = overlay.rebased(&disks(&["a=null:9M", "d=null:4M"])).expect("no conflict");
         assert_eq!(names(&rebased.over(&disks(&["a=null:9M", "b=null:2M"]))), ["b=null:2097152", "c=null:3145728"]);
@@ -265,7 +274,7 @@ mod tests {
     #[test]
     fn exclusive_and_shared_are_not_joined() {
         let mut overlay = Overlay::default();
-        overlay.set("a", None, Some(true));
+        overlay.set("a", Settings { shared: Some(true), ..Settings::default() });
         assert!(
             overlay.rebased(&disks(&["a=null:1M,exclusive"])).expect_err("refused").contains("disk 'a': exclusive and shared")
         );

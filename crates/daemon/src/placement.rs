@@ -6,7 +6,6 @@ use fipsee_ring::tuning::Choices;
 pub(crate) use fipsee_serve::WorkerPlacement;
 use fipsee_topology::cache::{self, Kept, Unusable};
 use fipsee_topology::choose::{self, ByDistance};
-use fipsee_topology::cpu_list;
 use fipsee_topology::machine::Machine;
 use fipsee_topology::numa;
 use fipsee_topology::pin;
@@ -29,14 +28,7 @@ pub(crate) enum Placement {
 /// # Errors
 /// The CPU on which this process may not run, and those on which it may.
 pub(crate) fn check(config: &Config, machine: &Machine) -> Result<(), String> {
-    let usable = &machine.usable;
-    match config.cpus.iter().find(|cpu| !usable.contains(cpu)) {
-        Some(cpu) => Err(format!(
-            "CPU {cpu} is not one that this process may use; choose from {} (--cpus, cpus)",
-            cpu_list::format(usable)
-        )),
-        None => Ok(()),
-    }
+    machine.check_usable(&config.cpus).map_err(|problem| format!("{problem} (--cpus, cpus)"))
 }
 
 /// Choose a place for each worker, and the choices of its rings; log them with the reason. Nothing is measured here: that would

@@ -24,7 +24,7 @@ pub(crate) struct Outcome {
     pub(crate) added: Vec<String>,
     /// Disks that are no longer served.
     pub(crate) removed: Vec<String>,
-    /// Settings, and disks (`disk 'a'`) whose lists changed.
+    /// Settings, and disks (`disk 'a'`) whose lists or limits changed.
     pub(crate) changed: Vec<String>,
     /// Settings and disks (`disk 'a'`) that stay as they were until the daemon is restarted.
     pub(crate) needs_restart: Vec<String>,
@@ -78,11 +78,10 @@ impl Admin {
         outcome.changed = self.changed_settings(&next);
         for (disk, export) in disks.iter().zip(&exports).filter(|(disk, _)| !outcome.added.contains(&disk.spec.name)) {
             let sockets_change = sockets_of(&before, export.name()) != sockets_of(&disks, export.name());
-            if export.set_allow(&disk.allow)
-                | export.set_shared(disk.spec.shared)
-                | sockets_change
-                | set_notify(export, disk.notify)
-            {
+            let limits_change = export.set_limits(disk.limits);
+            let notify_change = set_notify(export, disk.notify);
+            let lists_change = export.set_allow(&disk.allow) | export.set_shared(disk.spec.shared);
+            if lists_change | limits_change | notify_change | sockets_change {
                 outcome.changed.push(format!("disk '{}'", disk.spec.name));
             }
         }
@@ -192,6 +191,7 @@ fn keep_what_cannot_change(next: &mut Config, running: &Config, before: &[DiskCo
     keep("placement", &mut next.placement, &running.placement, kept);
     keep("wait", &mut next.wait, &running.wait, kept);
     keep("look_us", &mut next.look, &running.look, kept);
+    keep("metrics", &mut next.metrics, &running.metrics, kept);
     keep("confine", &mut next.confine, &running.confine, kept);
     keep("confine_paths", &mut next.confine_paths, &running.confine_paths, kept);
     keep("log_format", &mut next.log_format, &running.log_format, kept);

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use fipsee_ring::clock;
 use fipsee_serve::unix::listener::Listener;
@@ -20,6 +20,7 @@ use crate::export::{Export, Opened};
 use crate::fault_log::FaultLog;
 use crate::live::Live;
 use crate::log::{self, LogLevel};
+use crate::metrics::{self, MetricsHandle, MetricsListener, Sources};
 use crate::overlay::Overlay;
 use crate::placement::{self, WorkerPlacement};
 use crate::reload;
@@ -46,6 +47,8 @@ pub fn start_with(arguments: Arguments, services: Services) -> Result<(), String
         return daemonize::start();
     }
     let is_check = arguments.check_config;
+    // First: no file may be opened at the numbers of the inherited sockets.
+    let inherited = if is_check { Ok(Inherited::default()) } else { inherited::take(arguments.ready_fd) };
     let config = arguments.into_config()?;
     if is_check {
         placement::check(&config, &Machine::this())?;
@@ -53,7 +56,7 @@ pub fn start_with(arguments: Arguments, services: Services) -> Result<(), String
         return Ok(());
     }
     let confinement = Confinement::wanted(config.confine, services::needs(&config, services));
-    run_confined(config, confinement, services)
+    run_confined(config, inherited, confinement, services)
 }
 
 /// Serve until SIGTERM or SIGINT, then let clients finish. The process is not confined: `confine` is for one that is only
@@ -62,12 +65,17 @@ pub fn start_with(arguments: Arguments, services: Services) -> Result<(), String
 /// # Errors
 /// In words that say what to do: a disk cannot be opened, a socket cannot be bound, a limit is too low.
 pub fn run(config: Config) -> Result<(), String> {
-    run_confined(config, Confinement::default(), &[])
+    let inherited = inherited::take(config.arguments.ready_fd);
+    run_confined(config, inherited, Confinement::default(), &[])
 }
 
-fn run_confined(config: Config, confinement: Confinement, services: Services) -> Result<(), String> {
-    // First: no file may be opened at the numbers of the inherited sockets.
-    let inherited = inherited::take(config.arguments.ready_fd);
+/// What is wrong with what was inherited is told once there is a log.
+fn run_confined(
+    config: Config,
+    inherited: Result<Inherited, String>,
+    confinement: Confinement,
+    services: Services,
+) -> Result<(), String> {
     if config.arguments.new_session {
         // It cannot fail: the process was just made.
         let _ = rustix::process::setsid();
@@ -114,6 +122,8 @@ pub(crate) struct Origin {
     pub(crate) admin: Option<Listener>,
     /// The vhost-user sockets, for the disk of this name.
     pub(crate) machines: Vec<(String, Listener)>,
+    /// The sockets of scrapers, and those that another daemon had and that are to be removed.
+    pub(crate) metrics: (Vec<MetricsListener>, Vec<MetricsListener>),
     pub(crate) exports: Vec<Arc<Export>>,
     /// Those that were not served before.
     pub(crate) opened: Opened,
@@ -123,7 +133,7 @@ pub(crate) struct Origin {
 
 impl Origin {
     fn fresh(config: &Config, inherited: Inherited) -> Result<Self, String> {
-        let Inherited { client, admin, .. } = inherited;
+        let Inherited { client, admin, metrics, .. } = inherited;
         let clients = client.map_or_else(|| bind(&config.listen_path()?, SocketType::SEQPACKET, 0o666), Ok)?;
         let mut opened = Opened::default();
         let mut machines = Vec::new();
@@ -134,8 +144,10 @@ impl Origin {
                 machines.push((disk.spec.name.clone(), vhost_user::bind(&disk.spec.name, path)?));
             }
         }
+        let passed = metrics.into_iter().map(|listener| MetricsListener { listener, is_passed: true });
+        let metrics = metrics::listen(&config.metrics, passed.collect())?;
         let overlay = Overlay::default();
-        Ok(Self { clients, admin, machines, exports: opened.0.clone(), opened, overlay })
+        Ok(Self { clients, admin, machines, metrics, exports: opened.0.clone(), opened, overlay })
     }
 }
 
@@ -148,6 +160,9 @@ struct Daemon {
     sockets: Vec<Socket>,
     listeners: (Arc<Listener>, Arc<Listener>),
     admin: AdminHandle,
+    metrics: (Arc<[MetricsListener]>, Option<MetricsHandle>),
+    /// Of another daemon.
+    unwanted: Vec<MetricsListener>,
     clients: UnixSocket,
     opened: Opened,
 }
@@ -212,6 +227,9 @@ impl Daemon {
         let clients = clients.map_err(|error| format!("cannot watch the socket: {error}"))?;
         let hang_up = hang_up.as_ref().map(UnixStream::try_clone).transpose();
         let listeners = (listener, admin);
+        let metrics: Arc<[MetricsListener]> = origin.metrics.0.into();
+        let handing_over = Arc::new(HandingOver::new().map_err(|error| format!("cannot watch for takeovers: {error}"))?);
+        let sources = Sources { live: Arc::clone(&live), workers: workers.clone(), started: SystemTime::now() };
         let admin = Admin {
             live: Arc::clone(&live),
             vms: Arc::clone(&vms),
@@ -223,13 +241,17 @@ impl Daemon {
             log: log.clone(),
             confinement: confinement.clone(),
             listeners: (Arc::clone(&listeners.0), Arc::clone(&listeners.1)),
+            metrics: Arc::clone(&metrics),
             clients: Arc::clone(&clients.orders),
-            handing_over: Arc::new(HandingOver::new().map_err(|error| format!("cannot watch for takeovers: {error}"))?),
+            handing_over: Arc::clone(&handing_over),
         };
         let faults = FaultLog::new(Arc::clone(&live)).map_err(|error| format!("cannot watch for disk errors: {error}"))?;
         let hang_up = hang_up.map_err(|error| format!("cannot watch for signals: {error}"))?;
         let admin = admin.spawn(faults, hang_up).map_err(|error| format!("cannot start the admin thread: {error}"))?;
-        Ok(Self { workers, threads, live, vms, sockets, listeners, admin, clients, opened })
+        let scrapers = metrics::spawn(Arc::clone(&metrics), sources, handing_over);
+        let scrapers = scrapers.map_err(|error| format!("cannot start the metrics thread: {error}"))?;
+        let (metrics, unwanted) = ((metrics, scrapers), origin.metrics.1);
+        Ok(Self { workers, threads, live, vms, sockets, listeners, admin, metrics, unwanted, clients, opened })
     }
 
     /// From here on this daemon serves the clients of the old one, or it fails and the old one continues.
@@ -253,6 +275,7 @@ impl Daemon {
     /// It never served: release sockets and disks before anything else is tried.
     fn abandon(self) {
         self.admin.stop();
+        self.metrics.1.map(MetricsHandle::stop);
         let _ = stop_workers(&self.workers, self.threads);
     }
 
@@ -261,7 +284,16 @@ impl Daemon {
         self.listeners.0.own();
         self.listeners.1.own();
         self.vms.add(std::mem::take(&mut self.sockets));
+        for MetricsListener { listener, .. } in self.metrics.0.iter().chain(&self.unwanted) {
+            listener.own();
+        }
+        // Their paths go with them.
+        self.unwanted.clear();
         self.admin.begin();
+        self.metrics.1.iter().for_each(MetricsHandle::begin);
+        for MetricsListener { listener, .. } in self.metrics.0.iter() {
+            tracing::info!(at = %listener.path().display(), "metrics");
+        }
         let socket = self.listeners.0.path().display();
         tracing::info!(%socket, workers = self.workers.len(), "ready");
         if let Some(old) = old {
@@ -276,6 +308,7 @@ impl Daemon {
             std::process::exit(0);
         }
         self.admin.stop();
+        self.metrics.1.map(MetricsHandle::stop);
         let drained = self.vms.stop(DRAIN_TIMEOUT) && ended == Ended::Drained;
         if !drained {
             // The workers still wait for a disk, and would keep the process from ending.

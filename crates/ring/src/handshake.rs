@@ -49,7 +49,7 @@ pub fn attach<S>(socket_path: &Path, offered: u64, profile: &Profile, mut wanted
     }
     let needed = profile.flags.iter().filter(|rule| wanted.flags & rule.flag != 0);
     let offered = needed.fold(offered, |features, rule| features | rule.feature);
-    let (control, features) = greet(socket_path, offered)?;
+    let Greeted { control, features, .. } = greet(socket_path, offered)?;
     let (queue_count, flags) = (wanted.queue_count, wanted.flags);
     for rule in profile.flags.iter().filter(|rule| flags & rule.flag != 0 && features & rule.feature == 0) {
         match rule.unsupported {
@@ -70,18 +70,31 @@ pub fn attach<S>(socket_path: &Path, offered: u64, profile: &Profile, mut wanted
     Ok(AttachedChannel { control, region, layout, service_info, queues })
 }
 
-/// Connect and offer features; returns the connection, and the features in force.
-fn greet<S>(socket_path: &Path, offered: u64) -> Result<(Seqpacket, u64), Error<S>> {
+/// What a daemon that was greeted announces.
+#[derive(Debug)]
+pub struct Greeted {
+    pub control: Seqpacket,
+    /// Those in force.
+    pub features: u64,
+    /// Most queues of a client.
+    pub max_queues: u16,
+}
+
+/// Connect and offer features.
+///
+/// # Errors
+/// As [`attach`].
+pub fn greet<S>(socket_path: &Path, offered: u64) -> Result<Greeted, Error<S>> {
     let control = Seqpacket::connect(socket_path);
     let control = control.map_err(|source| Error::Connect { path: socket_path.to_owned(), source })?;
     let hello = Control::Hello { version_min: VERSION, version_max: VERSION, features: offered };
     let (answer, _) = ask(&control, &hello, &[], "the greeting")?;
-    let Control::Welcome { version, features, .. } = answer else {
+    let Control::Welcome { version, features, max_queues, .. } = answer else {
         return Err(unexpected(&answer));
     };
     expect("the protocol version", version, version == VERSION)?;
     expect("features we did not offer", features & !offered, features & !offered == 0)?;
-    Ok((control, features))
+    Ok(Greeted { control, features, max_queues })
 }
 
 /// What this user may attach to of a service of the daemon at `socket_path`, in the order of the names' bytes.
@@ -89,7 +102,7 @@ fn greet<S>(socket_path: &Path, offered: u64) -> Result<(Seqpacket, u64), Error<
 /// # Errors
 /// As [`attach`]; [`Error::Unsupported`] when the daemon is too old.
 pub fn list<S>(socket_path: &Path, service: u16) -> Result<Vec<Listed>, Error<S>> {
-    let (control, features) = greet(socket_path, FEATURE_LIST)?;
+    let Greeted { control, features, .. } = greet(socket_path, FEATURE_LIST)?;
     if features & FEATURE_LIST == 0 {
         return Err(Error::Unsupported("request for a list"));
     }

@@ -31,6 +31,17 @@ impl Default for Due {
     }
 }
 
+impl DueQueues {
+    /// The queue may have published: has it held something back?
+    #[inline(never)]
+    pub(crate) fn list<E: Engine>(&mut self, id: u32, slot: &mut Slot<E>) {
+        if let Some(ticks) = slot.queue.due().filter(|ticks| *ticks < slot.due.listed_ticks) {
+            slot.due.listed_ticks = ticks;
+            self.0.push(Reverse((ticks, id)));
+        }
+    }
+}
+
 impl<E: Engine> PollSet<E> {
     /// The queue was added or changed: may it hold something back from now on, and does it?
     #[cold]
@@ -42,13 +53,9 @@ impl<E: Engine> PollSet<E> {
         }
     }
 
-    /// The queue may have published: has it held something back?
-    #[inline(never)]
     pub(crate) fn list_due(&mut self, id: usize) {
-        let Some(Slot { queue, due, .. }) = self.get_mut(id) else { return };
-        if let Some(ticks) = queue.due().filter(|ticks| *ticks < due.listed_ticks) {
-            due.listed_ticks = ticks;
-            self.due.0.push(Reverse((ticks, u32::try_from(id).unwrap_or(u32::MAX))));
+        if let Some(slot) = self.slots.get_mut(id).and_then(Option::as_mut) {
+            self.due.list(u32::try_from(id).unwrap_or(u32::MAX), slot);
         }
     }
 
@@ -90,7 +97,7 @@ mod tests {
     use fipsee_ring::{AtomicU32, AtomicU64, Ordering};
 
     use super::*;
-    use crate::{Queue, QueueName};
+    use crate::{Queue, QueueName, Share, Taken, Turn};
 
     /// Its next notification is due then; each flush sends it.
     struct Timed {
@@ -100,8 +107,8 @@ mod tests {
     }
 
     impl Queue<()> for Timed {
-        fn visit(&mut self, (): &mut (), _alone: bool) -> u32 {
-            1
+        fn visit(&mut self, (): &mut (), _turn: Turn) -> Taken {
+            Taken { requests: 1, units: 1 }
         }
 
         fn flush(&mut self) {
@@ -129,7 +136,7 @@ mod tests {
     fn add(queues: &mut PollSet<()>, may_hold_back: bool, due: u64) -> Outside {
         let (due, flushed) = (Arc::new(AtomicU64::new(due)), Arc::<AtomicU32>::default());
         let queue = Timed { due: Arc::clone(&due), flushed: Arc::clone(&flushed), may_hold_back };
-        queues.add(Slot::new(Box::new(queue), QueueName { client: 1, index: 0 }));
+        queues.add(Slot::new(Box::new(queue), QueueName { client: 1, index: 0 }, Share::own("test")));
         (due, flushed)
     }
 

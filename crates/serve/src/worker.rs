@@ -1,11 +1,11 @@
-//! A worker: one thread with a list of queues, which it visits round-robin.
+//! A worker: one thread with a list of queues, which it visits by turns.
 //!
-//! Active queues are visited every pass; of the idle ones a few are sampled per pass, by looking at 16 bytes each
+//! Active queues are visited every pass, unless their group has had its share ([`crate::share`]); of the idle ones a few are sampled per pass, by looking at 16 bytes each
 //! (docs/decisions/0004-hot-and-cold-queues.md). A worker that finds nothing for a while arms all doorbells and sleeps.
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use fipsee_topology::pin;
 use rustix::event::{Timespec, epoll};
 
 use crate::poll_set::{PollSet, Slot};
-use crate::{Added, Change, Command, Engine, Make, NotAdded, Queue, QueueName, Quiesce, Removed, When, Which};
+use crate::{Added, Change, Command, Engine, Make, NotAdded, Queue, QueueName, Quiesce, Removed, Share, When, Which};
 
 /// Most completions of asynchronous work that are looked at before the first of them are answered, so that the clients' next requests
 /// are under way: what ends at once may be a queue's worth.
@@ -43,6 +43,8 @@ pub struct WorkerCounters {
     pub sleeps: AtomicU64,
     /// Queues that were assigned to it.
     pub assigned: AtomicU64,
+    /// The kernel's number of its thread, if it has one of its own.
+    pub thread: AtomicI32,
 }
 
 pub struct WorkerHandle<E: Engine> {
@@ -97,6 +99,7 @@ pub fn spawn<E: Engine>(
     let given = handle.clone();
     let thread = std::thread::Builder::new().name(format!("fip-worker-{index}")).spawn(move || {
         let _guard = AbortOnPanic;
+        given.counters.thread.store(rustix::thread::gettid().as_raw_pid(), Ordering::Relaxed);
         if let Some(cpu) = place.cpu
             && let Err(error) = pin::bind(cpu)
         {
@@ -292,7 +295,7 @@ impl<E: Engine> Worker<E> {
         let mut commands = commands.into_iter();
         while let Some(command) = commands.next() {
             match command {
-                Command::Add { name, make, added } => self.add(name, make, added),
+                Command::Add { name, share, make, added } => self.add(name, share, make, added),
                 Command::Change { which, when, change } => self.change(which, when, change),
                 Command::Remove { which, finish, removed } => self.begin_removal(which, finish, removed),
                 Command::StartEngine(done) => {
@@ -312,14 +315,14 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    fn add(&mut self, name: QueueName, make: Make<E>, added: Added) {
+    fn add(&mut self, name: QueueName, share: Share, make: Make<E>, added: Added) {
         let id = self.queues.next_id();
         let queue = make(u32::try_from(id).unwrap_or(u32::MAX)).map_err(NotAdded::NotMade);
         added(queue.and_then(|queue| {
             let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
             let watch = |doorbell| epoll::add(&self.epoll, doorbell, epoll::EventData::new_u64(id as u64), on);
             queue.doorbell().map_or(Ok(()), watch).map_err(|error| NotAdded::Doorbell(error.into()))?;
-            self.queues.add(Slot::new(queue, name));
+            self.queues.add(Slot::new(queue, name, share));
             self.handle.counters.queues.fetch_add(1, Ordering::Relaxed);
             Ok(())
         }));

@@ -125,6 +125,16 @@ impl Machine {
         Self { model, cpus, offline, usable, unknown, boot_id }
     }
 
+    /// Check that this process may run on these CPUs.
+    ///
+    /// # Errors
+    /// The first on which it may not run, and those on which it may.
+    pub fn check_usable(&self, cpus: &[usize]) -> Result<(), String> {
+        cpus.iter().find(|cpu| !self.usable.contains(cpu)).map_or(Ok(()), |cpu| {
+            Err(format!("CPU {cpu} is not one that this process may use; choose from {}", cpu_list::format(&self.usable)))
+        })
+    }
+
     pub fn this() -> Self {
         Self::read(Path::new("/"))
     }

@@ -41,12 +41,7 @@ fn config(shared: bool) -> &'static DiskConfig {
     static CONFIGS: [OnceLock<DiskConfig>; 2] = [OnceLock::new(), OnceLock::new()];
     CONFIGS[usize::from(shared)].get_or_init(|| {
         let spec = DiskSpec::parse(if shared { "disk=null:12K,shared" } else { "disk=null:12K" }).expect("a specification");
-        DiskConfig {
-            spec,
-            allow: AllowList { everyone: true, ..AllowList::default() },
-            vhost_user: Vec::new(),
-            notify: Default::default(),
-        }
+        DiskConfig::new(spec, AllowList { everyone: true, ..AllowList::default() })
     })
 }
 

@@ -33,7 +33,7 @@ pub struct QueueState {
 impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
     #[cold]
     pub(super) fn serve_service<D: Disk>(&mut self, request: &Request, disk: &D) {
-        self.tally.others += 1;
+        self.counters.rest.add(1);
         let status = match request.operation {
             Operation::GetInfo => self.put_info(disk),
             _ => self.acknowledge(request.aux),

@@ -74,9 +74,7 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
 
     /// Requests answered, from what is counted anyway: each that was taken is counted, and answered or in flight.
     fn answered(&self) -> u64 {
-        let (counters, tally) = (&self.counters, &self.tally);
-        let taken = [&counters.reads, &counters.writes, &counters.others].iter().map(|counter| counter.get()).sum::<u64>();
-        (taken + tally.reads + tally.writes + tally.others).wrapping_sub(self.in_flight.into())
+        (self.counters.taken() + self.tally.reads + self.tally.writes).wrapping_sub(self.in_flight.into())
     }
 
     /// The client rang: its doorbell must be asked for again before sleeping.

@@ -15,6 +15,7 @@ use fipsee_ring::memory::RegionTable;
 use fipsee_ring::notify::{Policy, Wanted};
 use fipsee_ring::ring::RingMemory;
 use fipsee_ring::{Message, Ordering};
+use fipsee_serve::Turn;
 
 const SLOW: Wanted = Wanted { max_rate: Some(1), min_completions: None, max_delay_us: None, auto: false };
 
@@ -56,7 +57,7 @@ impl Fixture {
     fn answer(&mut self) {
         self.client.requests.publish(&request_flush(1)).expect("room");
         let _ = self.client.completions.arm_and_work_remains();
-        while self.server.visit(&self.disk, &mut self.engine) > 0 {}
+        while self.server.visit(&self.disk, &mut self.engine, Turn::whole(false)).requests > 0 {}
         let mut answer = Message::ZERO;
         assert!(self.client.completions.receive(&mut answer), "an answer");
         self.client.requests.answered();

@@ -26,7 +26,7 @@ use fipsee_topology::{cache, choose};
 use rustix::process::Signal;
 
 use crate::error::Error;
-use crate::process;
+use crate::{process, units};
 
 /// Rounds of a comparison unless set otherwise: enough for a median that one bad round does not change.
 const COMPARED_ROUNDS: u32 = 15;
@@ -69,7 +69,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "auto|A,B")]
     cpus: Option<CpuChoice>,
     /// Measure each line of the table for so long, over all rounds
-    #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
+    #[arg(long, value_name = "S", default_value = "1", value_parser = units::parse_seconds)]
     seconds: Duration,
     /// Measure everything so many times, in an order that turns [default: 1; 15 with --compare and --ablate]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -91,7 +91,7 @@ pub(crate) struct Arguments {
           "threads", "waits", "seconds", "rounds", "compare", "ablate", "json", "plot"])]
     report: Option<PathBuf>,
     /// Take so long for the report, for tests
-    #[arg(long, value_name = "S", hide = true, requires = "report", default_value = report::DEFAULT_SECONDS, value_parser = parse_seconds)]
+    #[arg(long, value_name = "S", hide = true, requires = "report", default_value = report::DEFAULT_SECONDS, value_parser = units::parse_seconds)]
     report_seconds: Duration,
     /// Print one JSON object per line of the table
     #[arg(long)]
@@ -99,11 +99,6 @@ pub(crate) struct Arguments {
     /// Draw it, too, into this file, .svg
     #[arg(long, value_name = "FILE", conflicts_with_all = ["compare", "ablate"])]
     plot: Option<PathBuf>,
-}
-
-fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds <= 86_400.0);
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("'{text}' is no time; write seconds above 0, up to a day"))
 }
 
 fn parse_slots(text: &str) -> Result<u32, String> {

@@ -3,9 +3,7 @@
 use std::path::Path;
 
 use fipsee_block::client;
-use fipsee_ring::control::{Control, VERSION};
 use fipsee_ring::handshake;
-use fipsee_ring::seqpacket::Seqpacket;
 
 use super::{Arguments, Vmm};
 use crate::error::Error;
@@ -20,7 +18,7 @@ pub(super) fn parse_queue_size(text: &str) -> Result<u16, String> {
 
 /// The daemon refuses a machine that starts more queues.
 pub(super) fn check_queues(daemon: &Path, queues: u16) -> Result<(), Error> {
-    let most = max_queues(daemon)?;
+    let most = handshake::greet(daemon, 0).map_err(|error: client::Error| error)?.max_queues;
     if queues > most {
         let text = format!(
             "a device has at most {most} queues here (max_queues of the daemon), and the machine would not start with {queues}; \
@@ -29,17 +27,6 @@ pub(super) fn check_queues(daemon: &Path, queues: u16) -> Result<(), Error> {
         return Err(text.into());
     }
     Ok(())
-}
-
-/// As the daemon announces it to each client that connects.
-fn max_queues(daemon: &Path) -> Result<u16, client::Error> {
-    let control = Seqpacket::connect(daemon);
-    let control = control.map_err(|source| client::Error::Connect { path: daemon.to_owned(), source })?;
-    let hello = Control::Hello { version_min: VERSION, version_max: VERSION, features: 0 };
-    match handshake::ask(&control, &hello, &[], "the greeting")?.0 {
-        Control::Welcome { max_queues, .. } => Ok(max_queues),
-        _ => Err(client::Error::Disconnected),
-    }
 }
 
 /// Not every hypervisor has the options.

@@ -28,7 +28,26 @@ fn disks_are_added_listed_set_and_removed() {
         assert_says(&said, &[&format!("there is no {what} 'no-one-here'; use a name that `getent "), "or a number"]);
         assert_eq!(output.status.code(), Some(2));
     }
+    for (wrong, pieces) in [
+        ("--max-clients=0", &["--max-clients", "write an integer from 1", "or off"][..]),
+        ("--max-queues=none", &["--max-queues", "write an integer from 1", "or off"]),
+        ("--max-depth=-1", &["--max-depth", "write an integer from 1", "or off"]),
+    ] {
+        let output = daemon.fipsee(&["disk", "set", "b", wrong]);
+        assert_says(&String::from_utf8_lossy(&output.stderr), pieces);
+        assert_eq!(output.status.code(), Some(2));
+    }
+    assert_success(&daemon.fipsee(&["disk", "set", "b", "--max-clients", "1", "--max-queues", "2", "--max-depth", "8"]));
+    let shown = String::from_utf8(daemon.fipsee(&["info", "b"]).stdout).expect("UTF-8");
+    assert_says(&shown, &["2 queues of depth 8, ", "1 on this disk, "]);
+    assert_error(&daemon.fipsee(&["disk", "set", "b", "--max-depth", "1000"]), &["max_depth 1000 of a disk is above 256"]);
+    assert_success(&daemon.fipsee(&["disk", "set", "b", "--max-queues=off"]));
+    assert_says(&dump(), &["max_clients = 1\nmax_depth = 8\n"]);
+    assert_success(&daemon.fipsee(&["disk", "add", "c=null:1M", "--max-clients", "4"]));
+    assert_eq!(json(&daemon.fipsee(&["info", "c", "--json"]))["own_limits"]["max_clients"], 4);
+    assert_success(&daemon.fipsee(&["disk", "remove", "c"]));
     let client = daemon.blocking("b");
+    assert_error(&daemon.fipsee(&["bench", "b", "--seconds", "1"]), &["disk 'b' has its limit of 1 clients", "--max-clients"]);
     let in_use = format!("in use by process {}", std::process::id());
     assert_error(&daemon.fipsee(&["disk", "remove", "b"]), &["disk 'b'", &in_use]);
     drop(client);

@@ -13,15 +13,28 @@ use super::Admin;
 use super::methods::{AddDisk, SetDisk, SetNotify};
 use super::rpc::RpcError;
 use crate::config::DiskConfig;
+use crate::disk_limits::{DiskLimits, Limit};
 use crate::disk_text;
 use crate::export::{AllowList, Export, Opened};
 use crate::notification::{self, Notify};
 use crate::notify;
+use crate::overlay::Settings;
 use crate::reload::serving;
 
 impl Admin {
     pub(super) fn add(&mut self, add: AddDisk, files: &mut Vec<OwnedFd>) -> Result<Value, RpcError> {
-        let AddDisk { spec, path, allow_uids, allow_gids, allow_everyone, vhost_user, file_passed } = add;
+        let AddDisk {
+            spec,
+            path,
+            allow_uids,
+            allow_gids,
+            allow_everyone,
+            vhost_user,
+            file_passed,
+            max_clients,
+            max_queues,
+            max_depth,
+        } = add;
         let passed = match (file_passed, files.is_empty()) {
             (false, _) => None,
             (true, true) => {
@@ -40,7 +53,9 @@ impl Admin {
             return Err(format!("disk '{name}' has no file; leave out file_passed").into());
         }
         let allow = AllowList { everyone: allow_everyone, uids: allow_uids, gids: allow_gids };
-        let disk = DiskConfig { spec, allow, vhost_user: Vec::new(), notify: Notify::default() };
+        let limits = DiskLimits { max_clients, max_queues, max_depth };
+        limits.check(&served.settings)?;
+        let disk = DiskConfig { limits, ..DiskConfig::new(spec, allow) };
         let export = match passed {
             Some(file) => Export::open_with(&disk, Some(file))?,
             // The client may be able to open what this process cannot.
@@ -79,11 +94,21 @@ impl Admin {
     }
 
     pub(super) fn set(&mut self, set: SetDisk) -> Result<Value, RpcError> {
-        let SetDisk { disk: name, allow_uids, allow_gids, allow_everyone, shared } = set;
-        let export = self.live.now().find(&name)?.clone();
+        let SetDisk { disk: name, allow_uids, allow_gids, allow_everyone, shared, max_clients, max_queues, max_depth } = set;
+        let served = self.live.now();
+        let export = served.find(&name)?.clone();
         let sets_list = allow_uids.is_some() || allow_gids.is_some() || allow_everyone.is_some();
-        if !sets_list && shared.is_none() {
-            return Err("nothing is set: name allow_uids, allow_gids, allow_everyone or shared".to_owned().into());
+        let sets_limits = max_clients.is_some() || max_queues.is_some() || max_depth.is_some();
+        if !sets_list && !sets_limits && shared.is_none() {
+            let possible = "allow_uids, allow_gids, allow_everyone, shared, max_clients, max_queues or max_depth";
+            return Err(format!("nothing is set: name {possible}").into());
+        }
+        let mut limits = export.limits();
+        Limit::apply(max_clients, &mut limits.max_clients);
+        Limit::apply(max_queues, &mut limits.max_queues);
+        Limit::apply(max_depth, &mut limits.max_depth);
+        if sets_limits {
+            limits.check(&served.settings)?;
         }
         let spec = DiskSpec { shared: shared.unwrap_or_else(|| export.shared()), ..export.spec.clone() };
         spec.check_sharing().map_err(|text| format!("disk '{name}': {text}"))?;
@@ -97,8 +122,10 @@ impl Admin {
         if let Some(shared) = shared {
             export.set_shared(shared);
         }
-        tracing::info!(disk = name, ?allow, shared = export.shared(), "set");
-        self.overlay.set(&name, sets_list.then_some(allow), shared);
+        export.set_limits(limits);
+        tracing::info!(disk = name, ?allow, shared = export.shared(), ?limits, "set");
+        let (allow, limits) = (sets_list.then_some(allow), sets_limits.then_some(limits));
+        self.overlay.set(&name, Settings { allow, shared, limits, notify: None });
         Ok(self.describe(&export))
     }
 
@@ -118,7 +145,7 @@ impl Admin {
             Some(client) => Which::Client(client),
             None => {
                 export.set_notify(notify);
-                self.overlay.set_notify(name, notify);
+                self.overlay.set(name, Settings { notify: Some(notify), ..Settings::default() });
                 Which::All
             }
         };

@@ -1,12 +1,14 @@
 //! The methods of the admin socket, with their parameters. `docs/admin-schema.json` describes them for programs; a test makes it
 //! from these types.
 
+use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::rpc::{RpcError, parameters};
+use crate::disk_limits::Limit;
 
 /// What `rpc.discover` returns: an OpenRPC document.
 pub(super) const SCHEMA: &str = include_str!("../../../../docs/admin-schema.json");
@@ -42,6 +44,12 @@ parameters! {
         allow_gids: Vec<u32>,
         #[serde(default)]
         allow_everyone: bool,
+        /// Clients and virtual machines attached at once
+        max_clients: Option<NonZeroU32>,
+        /// Of one of them, and the next; each at most the daemon's
+        max_queues: Option<NonZeroU16>,
+        /// Requests outstanding per queue
+        max_depth: Option<NonZeroU32>,
         /// Sockets at which virtual machines are served
         #[serde(default)]
         vhost_user: Vec<PathBuf>,
@@ -58,6 +66,12 @@ parameters! {
         allow_everyone: Option<bool>,
         /// May several clients write at a time, whatever they claim? For those that attach from now on
         shared: Option<bool>,
+        /// Clients and virtual machines attached at once; none of those that are there is ended
+        max_clients: Option<Limit<NonZeroU32>>,
+        /// Of one of them, and the next; for those that attach from now on
+        max_queues: Option<Limit<NonZeroU16>>,
+        /// Requests outstanding per queue
+        max_depth: Option<Limit<NonZeroU32>>,
     }
 
     struct Resize {

@@ -26,6 +26,7 @@ pub use crate::descriptors::send;
 pub use crate::disk_text::parse as parse_disk;
 use crate::live::Live;
 use crate::log::LogLevel;
+use crate::metrics::MetricsListener;
 use crate::overlay::Overlay;
 use crate::services::Registry;
 use crate::takeover::give::Asked;
@@ -54,6 +55,8 @@ pub(crate) struct Admin {
     pub(crate) log: LogLevel,
     pub(crate) confinement: Confinement,
     pub(crate) listeners: (Arc<Listener>, Arc<Listener>),
+    /// Those of scrapers.
+    pub(crate) metrics: Arc<[MetricsListener]>,
     /// Requests to the main thread to hand over.
     pub(crate) clients: Arc<Mailbox<HandOver>>,
     pub(crate) handing_over: Arc<HandingOver>,

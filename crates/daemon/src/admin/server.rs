@@ -55,7 +55,7 @@ impl HandingOver {
         self.changed.ring();
     }
 
-    fn is_under_way(&self) -> bool {
+    pub(crate) fn is_under_way(&self) -> bool {
         self.is_under_way.load(Ordering::Acquire)
     }
 }

@@ -7,15 +7,19 @@ use fipsee_serve::Metric;
 use serde_json::{Value, json};
 
 use super::Admin;
+use crate::disk_limits::DiskLimits;
 use crate::export::{AllowList, AttachedClient, Export, Role};
 use crate::notification::Notify;
 use crate::services::block::declared::faults;
 use crate::transport::unix::ClientSettings;
+use crate::worker::cpu_time;
 
 impl Admin {
     pub(super) fn describe(&self, export: &Export) -> Value {
         let info: BlockInfo = export.info(false);
         let (io, unit_bytes) = export.io().unzip();
+        let settings = self.live.now().settings;
+        let own = export.limits().within(&settings);
         let AllowList { everyone, uids, gids } = export.allow();
         let mut description = json!({
             "disk": export.name(),
@@ -36,8 +40,9 @@ impl Admin {
             "exclusive": export.spec.exclusive,
             "shared": export.shared(),
             "allow": { "everyone": everyone, "uids": uids, "gids": gids },
+            "limits": limits(&settings, &own),
+            "own_limits": own,
             "notify": export.notify(),
-            "limits": limits(&self.live.now().settings),
             "claimed": export.attached().iter().any(|client| client.role == Role::SoleWriter),
             "capabilities": CAPABILITY_NAMES.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
             "attached": export.attached().len(),
@@ -64,6 +69,7 @@ impl Admin {
                 "cpu": worker.place.cpu,
                 "queues": worker.counters.queues.load(Ordering::Relaxed),
                 "sleeps": worker.counters.sleeps.load(Ordering::Relaxed),
+                "cpu_time_ns": cpu_time(worker).and_then(|time| u64::try_from(time.as_nanos()).ok()),
             })
         });
         let mut stat = json!({ "uptime_s": self.started.elapsed().as_secs(), "workers": workers.collect::<Vec<_>>() });
@@ -74,9 +80,10 @@ impl Admin {
     }
 }
 
-/// Of one client; the same for every disk.
-fn limits(settings: &ClientSettings) -> Value {
-    let ClientSettings { max_clients, max_clients_per_user, limits } = settings;
+/// Of one client, as this disk has them; and of all clients of all disks.
+fn limits(settings: &ClientSettings, own: &DiskLimits) -> Value {
+    let &ClientSettings { max_clients, max_clients_per_user, limits } = settings;
+    let limits = own.of_client(limits);
     json!({
         "max_queues": limits.max_queues,
         "max_depth": limits.max_depth,

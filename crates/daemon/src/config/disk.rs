@@ -1,5 +1,6 @@
 //! `[[disk]]`: a disk as a specification or as keys, and who may use it. Both ways make the same [`DiskSpec`].
 
+use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -11,9 +12,10 @@ use toml::de::{DeTable, DeValue};
 use fipsee_ring::notify::{Policy, Wanted};
 
 use super::DiskConfig;
-use super::file::SETTINGS;
+use super::file::{MAX_CLIENTS, SETTINGS};
 use super::names::NameOf;
 use super::table::{Mistake, Table, boolean, integer, list, shown, size, text};
+use crate::disk_limits::DiskLimits;
 use crate::export::AllowList;
 use crate::notification::Notify;
 
@@ -40,6 +42,9 @@ pub(super) const KEYS: &[&str] = &[
     "allow_uids",
     "allow_gids",
     "allow_everyone",
+    "max_clients",
+    "max_queues",
+    "max_depth",
     "vhost_user",
     "notify",
 ];
@@ -87,7 +92,7 @@ fn describe(table: &Table<'_>, name: &str, find: Find<'_>) -> Result<DiskConfig,
     spec.check_sharing().map_err(contradicts)?;
     let vhost_user = table.take("vhost_user", path)?.into_iter().collect();
     let notify = table.take("notify", notify)?.unwrap_or_default();
-    Ok(DiskConfig { spec, allow: allow_list(table, find)?, vhost_user, notify })
+    Ok(DiskConfig { spec, allow: allow_list(table, find)?, limits: limits(table)?, vhost_user, notify })
 }
 
 /// `spec`, with the path beside it that cannot be part of it because it has a comma.
@@ -181,6 +186,15 @@ fn allow_list(table: &Table<'_>, find: Find<'_>) -> Result<AllowList, Mistake> {
         everyone: table.flag("allow_everyone")?,
         uids: all(numbers("allow_uids", "allow_users")?, named("allow_users", NameOf::User, "[\"alice\"]")?),
         gids: all(numbers("allow_gids", "allow_groups")?, named("allow_groups", NameOf::Group, "[\"disk\"]")?),
+    })
+}
+
+fn limits(table: &Table<'_>) -> Result<DiskLimits, Mistake> {
+    let clients = |value: &DeValue<'_>| integer(value, 1, u32::try_from(MAX_CLIENTS).unwrap_or(u32::MAX));
+    Ok(DiskLimits {
+        max_clients: table.take("max_clients", clients)?.and_then(NonZeroU32::new),
+        max_queues: table.take("max_queues", |value| integer(value, 1, u16::MAX))?.and_then(NonZeroU16::new),
+        max_depth: table.take("max_depth", |value| integer(value, 1, u32::MAX))?.and_then(NonZeroU32::new),
     })
 }
 

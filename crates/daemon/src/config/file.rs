@@ -7,6 +7,7 @@ use super::disk::{self, Find, path};
 use super::table::{Mistake, Table, choice, integer, list, size, text};
 use super::{DiskConfig, LogFormat, MAX_WORKERS, Settings, above_all_clients, defined_twice};
 use crate::log;
+use crate::metrics::{self, Endpoint};
 
 /// The keys outside of tables.
 pub(super) const SETTINGS: &[&str] = &[
@@ -22,6 +23,7 @@ pub(super) const SETTINGS: &[&str] = &[
     "max_depth",
     "max_pool_bytes",
     "max_memory_bytes",
+    "metrics",
     "confine",
     "confine_paths",
     "log_level",
@@ -102,6 +104,7 @@ fn settings(table: &Table<'_>) -> Result<Settings, Mistake> {
         max_depth: table.take("max_depth", |value| integer(value, 1, u32::MAX))?,
         max_pool_bytes: table.take("max_pool_bytes", pool_size)?,
         max_memory_bytes: table.take("max_memory_bytes", size)?,
+        metrics: table.take("metrics", endpoints)?.unwrap_or_default(),
         confine: table.take("confine", choice)?,
         confine_paths: table.take("confine_paths", |value| list(value, "[\"/srv\"]", path))?.unwrap_or_default(),
         log_level: table.take("log_level", |value| text(value).and_then(|level| log::parse_level(&level).map(|_| level)))?,
@@ -113,6 +116,15 @@ fn settings(table: &Table<'_>) -> Result<Settings, Mistake> {
             Err(table.mistake(Some("max_clients_per_user"), above_all_clients(of_one, of_all)))
         }
         _ => Ok(settings),
+    }
+}
+
+/// One, or a list.
+fn endpoints(value: &DeValue<'_>) -> Result<Vec<Endpoint>, String> {
+    let endpoint = |value: &DeValue<'_>| metrics::parse(&text(value)?);
+    match value {
+        DeValue::String(_) => endpoint(value).map(|one| vec![one]),
+        _ => list(value, "[\"/run/fipsee/metrics.sock\"]", endpoint),
     }
 }
 

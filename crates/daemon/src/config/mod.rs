@@ -19,10 +19,12 @@ use fipsee_serve::session::ClientLimits;
 
 use self::file::MAX_CLIENTS;
 use self::names::{NameOf, Names};
-pub use self::names::{group_number, user_number};
+pub use self::names::{group_name, group_number, user_name, user_number};
 use crate::confine::Confine;
+use crate::disk_limits::DiskLimits;
 use crate::export::AllowList;
 use crate::log;
+use crate::metrics::{self, Endpoint};
 use crate::notification::Notify;
 use crate::placement::Placement;
 use crate::transport::unix::ClientSettings;
@@ -124,6 +126,9 @@ struct Settings {
     /// As --allow-group, by number.
     #[arg(long, value_name = "GID", value_parser = gid, allow_negative_numbers = true)]
     allow_gid: Vec<u32>,
+    /// Serve metrics to Prometheus here: at a Unix socket, or at IP:PORT of this host alone; may be repeated.
+    #[arg(long, value_name = "PATH|IP:PORT", value_parser = metrics::parse)]
+    metrics: Vec<Endpoint>,
     #[arg(skip)]
     max_clients_per_user: Option<usize>,
     #[arg(skip)]
@@ -156,10 +161,20 @@ pub struct DiskConfig {
     pub spec: DiskSpec,
     /// The users that may attach.
     pub allow: AllowList,
+    /// Limits of its own.
+    pub limits: DiskLimits,
     /// Sockets for virtual machines.
     pub vhost_user: Vec<PathBuf>,
     /// When its clients are notified.
     pub notify: Notify,
+}
+
+impl DiskConfig {
+    /// A disk without limits and a policy of notifications of its own, and without a socket for virtual machines.
+    pub const fn new(spec: DiskSpec, allow: AllowList) -> Self {
+        let limits = DiskLimits { max_clients: None, max_queues: None, max_depth: None };
+        Self { spec, allow, limits, vhost_user: Vec::new(), notify: Notify(None) }
+    }
 }
 
 /// The whole configuration.
@@ -178,6 +193,8 @@ pub struct Config {
     /// A request in flight for so long counts as stalled.
     pub(crate) stall_limit: Duration,
     pub(crate) clients: ClientSettings,
+    /// Where metrics are served.
+    pub(crate) metrics: Vec<Endpoint>,
     pub(crate) confine: Confine,
     pub(crate) confine_paths: Vec<PathBuf>,
     pub(crate) log_level: String,
@@ -217,12 +234,7 @@ impl Arguments {
         log::set_format(own.log_format.or(file.log_format).unwrap_or_default());
         let allow = self.allow_list()?;
         for disk in &self.disks {
-            disks.push(DiskConfig {
-                spec: DiskSpec::parse(disk)?,
-                allow: allow.clone(),
-                vhost_user: Vec::new(),
-                notify: Notify::default(),
-            });
+            disks.push(DiskConfig::new(DiskSpec::parse(disk)?, allow.clone()));
         }
         if disks.is_empty() {
             return Err("no disk to serve; name one with --disk, for example --disk a=memory:256M".to_owned());
@@ -245,7 +257,24 @@ impl Arguments {
         check_numbers(workers, &cpus, (max_clients, file.max_clients_per_user))?;
         let wait = own.wait.or(file.wait).unwrap_or_default();
         wait.available().map_err(|unavailable| unavailable.to_string())?;
+        let metrics = if own.metrics.is_empty() { file.metrics } else { own.metrics };
+        if let Some(endpoint) = given_twice(metrics.iter()) {
+            return Err(format!("metrics are to be served at {endpoint} twice; remove one of the two"));
+        }
         let limits = ClientLimits::default();
+        let clients = ClientSettings {
+            max_clients,
+            max_clients_per_user: file.max_clients_per_user,
+            limits: ClientLimits {
+                max_queues: file.max_queues.unwrap_or(limits.max_queues),
+                max_depth: file.max_depth.unwrap_or(limits.max_depth),
+                max_pool_bytes: file.max_pool_bytes.unwrap_or(limits.max_pool_bytes),
+                max_memory_bytes: file.max_memory_bytes.unwrap_or(limits.max_memory_bytes),
+            },
+        };
+        for disk in &disks {
+            disk.limits.check(&clients).map_err(|text| format!("disk '{}': {text}", disk.spec.name))?;
+        }
         Ok(Config {
             listen: own.listen.or(file.listen),
             disks,
@@ -255,16 +284,8 @@ impl Arguments {
             wait,
             look: own.look_us.or(file.look_us).map_or(DEFAULT_LOOK, Duration::from_micros),
             stall_limit: Duration::from_millis(self.stalled_after_ms),
-            clients: ClientSettings {
-                max_clients,
-                max_clients_per_user: file.max_clients_per_user,
-                limits: ClientLimits {
-                    max_queues: file.max_queues.unwrap_or(limits.max_queues),
-                    max_depth: file.max_depth.unwrap_or(limits.max_depth),
-                    max_pool_bytes: file.max_pool_bytes.unwrap_or(limits.max_pool_bytes),
-                    max_memory_bytes: file.max_memory_bytes.unwrap_or(limits.max_memory_bytes),
-                },
-            },
+            clients,
+            metrics,
             confine: own.confine.or(file.confine).unwrap_or_default(),
             confine_paths: [file.confine_paths, own.confine_paths].concat(),
             log_level,

@@ -33,6 +33,16 @@ pub fn group_number(text: &str) -> Result<u32, String> {
     Names::default().number(NameOf::Group, text)
 }
 
+/// The name of the user of this number, if it has one.
+pub fn user_name(number: u32) -> Option<String> {
+    User::from_uid(number.into()).ok().flatten().map(|user| user.name)
+}
+
+/// As [`user_name`], of a group.
+pub fn group_name(number: u32) -> Option<String> {
+    Group::from_gid(number.into()).ok().flatten().map(|group| group.name)
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NameOf {
     User,
@@ -116,5 +126,7 @@ mod tests {
             assert!(text.contains("'no such name'; use a name that `getent "), "{text}");
             assert!(names.number(of, "4294967296").is_err(), "too large");
         }
+        assert_eq!((user_name(0).as_deref(), group_name(0).as_deref()), (Some("root"), Some("root")));
+        assert_eq!((user_name(u32::MAX), group_name(u32::MAX)), (None, None));
     }
 }

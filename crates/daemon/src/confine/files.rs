@@ -10,6 +10,7 @@ use landlock::{
 };
 
 use crate::config::{Config, names};
+use crate::metrics::Endpoint;
 
 /// The landlock features used. A kernel that knows fewer enforces those.
 const NEWEST: ABI = ABI::V6;
@@ -59,7 +60,12 @@ impl Paths {
             }
         }
         let for_machines = config.disks.iter().flat_map(|disk| &disk.vhost_user);
-        let folders: Vec<PathBuf> = at.map(folder_of).chain(for_machines.map(|path| folder_of(path))).collect();
+        let for_metrics = config.metrics.iter().filter_map(|endpoint| match endpoint {
+            Endpoint::Unix(path) => Some(path),
+            Endpoint::Tcp(_) => None,
+        });
+        let folders: Vec<PathBuf> =
+            at.map(folder_of).chain(for_machines.chain(for_metrics).map(|path| folder_of(path))).collect();
         for folder in folders {
             paths.add(&folder, sockets());
         }

@@ -17,6 +17,7 @@ use super::wire::{DiskRecord, Greeting, HandoverPacket, ListenerOf, VERSION};
 use crate::admin::Admin;
 use crate::descriptors;
 use crate::export::{AttachedClient, Kind};
+use crate::metrics::MetricsListener;
 use crate::transport::unix::HandOver;
 use crate::transport::vhost_user::Held;
 
@@ -112,6 +113,9 @@ impl Admin {
         };
         give(ListenerOf::Clients, &self.listeners.0)?;
         give(ListenerOf::Admin, &self.listeners.1)?;
+        for MetricsListener { listener, is_passed } in &*self.metrics {
+            give(ListenerOf::Metrics { is_passed: *is_passed }, listener)?;
+        }
         for (disk, listener) in self.vms.listeners() {
             give(ListenerOf::Machines(disk), &listener)?;
         }

@@ -22,6 +22,7 @@ use crate::admin::admin_path;
 use crate::config::{Config, DiskConfig};
 use crate::descriptors;
 use crate::export::{Export, Opened};
+use crate::metrics::{self, MetricsListener};
 use crate::overlay::Overlay;
 use crate::run::Origin;
 
@@ -130,7 +131,8 @@ impl Old {
         if connected > limit {
             return Err(Failure::Refused(format!("{connected} clients are connected and max_clients is {limit} here; raise it")));
         }
-        let (mut clients, mut admin, mut machines, mut records) = (None, None, Vec::new(), Vec::new());
+        let (mut clients, mut admin, mut machines, mut metrics) = (None, None, Vec::new(), Vec::new());
+        let mut records = Vec::new();
         let mut overlay = Overlay::default();
         loop {
             match self.conversation.packet()? {
@@ -142,6 +144,7 @@ impl Old {
                     match of {
                         ListenerOf::Clients => clients = Some(listener),
                         ListenerOf::Admin => admin = Some(listener),
+                        ListenerOf::Metrics { is_passed } => metrics.push(MetricsListener { listener, is_passed }),
                         ListenerOf::Machines(disk) => machines.push((disk, listener)),
                     }
                 }
@@ -162,7 +165,8 @@ impl Old {
             let export = found.map_or_else(|| Export::open(disk).inspect(|new| opened.0.push(Arc::clone(new))), Ok);
             exports.push(export.map_err(Failure::Refused)?);
         }
-        Ok(Origin { clients, admin, machines, exports, opened, overlay })
+        let metrics = metrics::listen(&config.metrics, metrics).map_err(Failure::Refused)?;
+        Ok(Origin { clients, admin, machines, metrics, exports, opened, overlay })
     }
 }
 

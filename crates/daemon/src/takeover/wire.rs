@@ -122,6 +122,10 @@ pub(crate) struct Greeting {
 pub(crate) enum ListenerOf {
     Clients,
     Admin,
+    /// Scrapers, at a socket that the service manager may have passed.
+    Metrics {
+        is_passed: bool,
+    },
     /// Virtual machines that use this disk.
     Machines(String),
 }

@@ -1,18 +1,23 @@
 //! Sockets from a service manager (sd_listen_fds(3)), and the descriptor of `--ready-fd`.
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 
+use crate::metrics::check_loopback;
 use fipsee_serve::unix::listener::Listener;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 
 /// The name that distinguishes the admin socket from the client socket (`FileDescriptorName=`).
 const ADMIN_NAME: &str = "admin";
+/// Likewise that of scrapers.
+const METRICS_NAME: &str = "metrics";
 
 #[derive(Default)]
 pub(crate) struct Inherited {
     pub(crate) client: Option<Listener>,
     pub(crate) admin: Option<Listener>,
+    pub(crate) metrics: Option<Listener>,
     /// Where the start is awaited.
     pub(crate) ready: Option<OwnedFd>,
 }
@@ -34,14 +39,15 @@ pub(crate) fn take(ready_fd: Option<RawFd>) -> Result<Inherited, String> {
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         let (listener, kind, setting) = match name.as_str() {
             ADMIN_NAME => (&mut inherited.admin, SocketType::STREAM, "ListenStream="),
+            METRICS_NAME => (&mut inherited.metrics, SocketType::STREAM, "ListenStream="),
             _ => (&mut inherited.client, SocketType::SEQPACKET, "ListenSequentialPacket="),
         };
         if listener.is_some() {
             return Err(format!(
-                "socket '{name}' is one too many: one for clients, and one named '{ADMIN_NAME}' (FileDescriptorName={ADMIN_NAME}) can be used; remove the others"
+                "socket '{name}' is one too many: one for clients, one named '{ADMIN_NAME}' (FileDescriptorName={ADMIN_NAME}) and one named '{METRICS_NAME}' can be used; remove the others"
             ));
         }
-        let path = path_of(&socket, kind)
+        let path = address_of(&socket, kind, name == METRICS_NAME)
             .map_err(|problem| format!("socket '{name}' from the service manager {problem}; use {setting}/a/path in its unit"))?;
         // The main and the admin thread accept until no connection is left, and must not block then.
         rustix::io::ioctl_fionbio(&socket, true)
@@ -68,12 +74,15 @@ fn take_ready(fd: RawFd) -> Result<OwnedFd, String> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The path of a listening Unix socket of this kind, or what is wrong with it, in words that follow its name.
-fn path_of(socket: &impl AsFd, kind: SocketType) -> Result<PathBuf, String> {
+/// The path of a listening Unix socket of this kind, or the address of one of TCP if that is possible; or what is wrong with it, in
+/// words that follow its name.
+fn address_of(socket: &impl AsFd, kind: SocketType, may_be_tcp: bool) -> Result<PathBuf, String> {
     let what = |error: rustix::io::Errno| format!("is no socket ({error})");
-    if sockopt::socket_domain(socket).map_err(what)? != AddressFamily::UNIX {
-        return Err("is no Unix socket".to_owned());
-    }
+    let is_unix = match sockopt::socket_domain(socket).map_err(what)? {
+        AddressFamily::UNIX => true,
+        AddressFamily::INET | AddressFamily::INET6 if may_be_tcp => false,
+        _ => return Err("is no Unix socket".to_owned()),
+    };
     let found = sockopt::socket_type(socket).map_err(what)?;
     if found != kind {
         return Err(format!("is a {} socket and must be a {} socket", name_of(found), name_of(kind)));
@@ -82,6 +91,10 @@ fn path_of(socket: &impl AsFd, kind: SocketType) -> Result<PathBuf, String> {
         return Err("does not listen".to_owned());
     }
     let address = rustix::net::getsockname(socket).map_err(what)?;
+    if !is_unix {
+        let address = SocketAddr::try_from(address).map_err(what)?;
+        return check_loopback(&address).map(|()| address.to_string().into());
+    }
     let address = SocketAddrUnix::try_from(address).map_err(what)?;
     match address.path_bytes() {
         Some(path) => Ok(PathBuf::from(std::os::unix::ffi::OsStrExt::from_bytes(path) as &std::ffi::OsStr)),

@@ -3,12 +3,15 @@
 mod engine;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 pub(crate) use fipsee_block::disk::Engine as DiskEngine;
 use fipsee_block::server::DiskQueue;
 use fipsee_block::wire::BlockInfo;
 use fipsee_serve::{NotQuiesced, When, Which};
 use fipsee_virtio::blk::server::GuestDiskQueue;
+use nix::time::{ClockId, clock_gettime};
 
 pub(crate) use self::engine::{make_rings_for_machines, spawn, start_engines};
 use crate::export::Export;
@@ -26,12 +29,38 @@ pub(crate) fn announce_resize(export: &Export, info: BlockInfo) -> [Command; 2] 
     ]
 }
 
-pub(crate) fn why_not_quiesced(error: NotQuiesced, timeout: std::time::Duration) -> String {
+pub(crate) fn why_not_quiesced(error: NotQuiesced, timeout: Duration) -> String {
     match error {
         NotQuiesced::InFlight => format!(
             "requests are still in flight at a disk after {} ms; try again when it is less busy, or with a longer --takeover-wait-ms",
             timeout.as_millis()
         ),
         NotQuiesced::NoAnswer(index) => format!("worker {index} does not answer; the machine is overloaded"),
+    }
+}
+
+/// The processor time that a worker has taken, in user and kernel mode; `None` before its thread runs.
+pub(crate) fn cpu_time(worker: &WorkerHandle) -> Option<Duration> {
+    let thread = Some(worker.counters.thread.load(Ordering::Relaxed)).filter(|thread| *thread != 0)?;
+    let now = clock_gettime(cpu_clock_of(thread)).ok()?;
+    Some(now.into())
+}
+
+/// The clock of a thread, as pthread_getcpuclockid(3) makes it from the kernel's number of the thread: of one thread (4), by the
+/// scheduler's count (2).
+const fn cpu_clock_of(thread: i32) -> ClockId {
+    ClockId::from_raw(!thread << 3 | 4 | 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clock_of_this_thread_is_found_by_its_number() {
+        let own = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("a clock");
+        let before = own();
+        let by_number = clock_gettime(cpu_clock_of(rustix::thread::gettid().as_raw_pid())).expect("a clock");
+        assert!(before <= by_number && by_number <= own());
     }
 }

@@ -9,7 +9,7 @@ use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::region::Region;
 
 use super::{ClientLimits, Sessions};
-use crate::{Assignment, Command, Engine, Metric, Quiesced, WorkerPlacement};
+use crate::{Assignment, Command, Engine, Metric, Quiesced, Share, WorkerPlacement};
 
 /// A client's identity, from the kernel when it connected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub struct Client<'a> {
     pub limits: ClientLimits,
     /// Agreed in the greeting.
     pub features: u64,
+    /// Of its queues.
+    pub share: &'a Share,
 }
 
 /// Something that clients attach to. What it needs of a program that confines itself is declared before it is made:
@@ -149,6 +151,11 @@ pub trait Host<E: Engine> {
 
     /// Clients at a time: in all, and of one user if that is configured.
     fn max_clients(&self) -> (usize, Option<usize>);
+
+    /// The share of the workers of a client that connects now. The default: one of its own.
+    fn share(&self, credentials: &Credentials) -> Share {
+        Share::own(&format!("process:{}", credentials.pid))
+    }
 
     /// Descriptors that the program may open, and those that it holds beside its clients'. The default sets no limit.
     fn descriptors(&self) -> (u64, u64) {

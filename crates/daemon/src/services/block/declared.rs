@@ -1,7 +1,9 @@
 //! The needs of disks from the daemon's confinement, and their counters.
 
+use std::sync::Arc;
+
 use fipsee_block::disk::{AnyDisk, Disk};
-use fipsee_block::stats::{Counter, QueueCounters};
+use fipsee_block::stats::{Distribution, QueueCounters};
 use fipsee_ring::clock;
 use fipsee_serve::{Argument, FileUse, Metric, Needs};
 
@@ -63,15 +65,19 @@ fn disk_metrics(export: &Export) -> Metric {
             ("pid", u64::from(pid.unsigned_abs()).into()),
             ("uid", u64::from(uid).into()),
         ];
-        Metric::Named(about.into_iter().chain(named_counts(counts)).collect())
+        about.into_iter().chain(named_counts(counts)).collect::<Vec<_>>()
     };
     let present = attached.iter().map(|attached| {
         let state = if attached.leaving { "leaving" } else { "attached" };
-        client(state, attached.client, attached.kind, (attached.pid, attached.uid), attached.counts())
+        let mut named = client(state, attached.client, attached.kind, (attached.pid, attached.uid), attached.counts());
+        named.push(("queues", u64::try_from(attached.queues.len()).unwrap_or(u64::MAX).into()));
+        named.extend(service_times(&attached.latency()));
+        Metric::Named(named)
     });
     let gone = totals.finished.iter().rev();
-    let gone =
-        gone.map(|&FinishedClient { client: number, kind, pid, uid, counts }| client("gone", number, kind, (pid, uid), counts));
+    let gone = gone.map(|&FinishedClient { client: number, kind, pid, uid, counts }| {
+        Metric::Named(client("gone", number, kind, (pid, uid), counts))
+    });
     let mut named: Vec<(&'static str, Metric)> = vec![("disk", export.name().into())];
     named.extend(faults(&export.disk).into_iter().flatten());
     named.extend([
@@ -83,8 +89,7 @@ fn disk_metrics(export: &Export) -> Metric {
     Metric::Named(named)
 }
 
-fn queue_metrics(disk: &str, client: &AttachedClient, queue: u64, counters: &QueueCounters) -> Metric {
-    let quantile = |numerator, denominator| clock::ticks_to_ns(counters.latency.quantile(numerator, denominator)).into();
+fn queue_metrics(disk: &str, client: &AttachedClient, queue: u64, counters: &Arc<QueueCounters>) -> Metric {
     let bucket = |(ticks, count): (u64, u64)| Metric::List(vec![clock::ticks_to_ns(ticks).into(), count.into()]);
     let mut named: Vec<(&'static str, Metric)> = vec![
         ("disk", disk.into()),
@@ -93,13 +98,18 @@ fn queue_metrics(disk: &str, client: &AttachedClient, queue: u64, counters: &Que
         ("pid", u64::from(client.pid.unsigned_abs()).into()),
         ("queue", queue.into()),
     ];
-    named.extend(counters.plain().map(|(name, counter): (_, &Counter)| (name, counter.get().into())));
-    named.extend([
-        ("service_samples", counters.latency.count().into()),
+    named.extend(Counts::of(std::slice::from_ref(counters)).named().map(|(name, count)| (name, count.into())));
+    named.extend(service_times(&Distribution::of([&counters.latency])));
+    named.push(("service_ns_histogram", Metric::List(counters.latency.buckets().map(bucket).collect())));
+    Metric::Named(named)
+}
+
+fn service_times(times: &Distribution) -> [(&'static str, Metric); 4] {
+    let quantile = |numerator, denominator| clock::ticks_to_ns(times.quantile(numerator, denominator)).into();
+    [
+        ("service_samples", times.count().into()),
         ("service_ns_p50", quantile(50, 100)),
         ("service_ns_p99", quantile(99, 100)),
         ("service_ns_p999", quantile(999, 1000)),
-        ("service_ns_histogram", Metric::List(counters.latency.buckets().map(bucket).collect())),
-    ]);
-    Metric::Named(named)
+    ]
 }

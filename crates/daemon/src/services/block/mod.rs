@@ -79,7 +79,14 @@ fn read<'a, T: Deserialize<'a>>(state: &'a str) -> Result<T, String> {
 
 impl BlockAttachment {
     /// Publish the queues for queries; returns the workers' commands to serve them.
-    fn serve(&self, client: u64, assignments: &[Assignment], ends: Vec<QueueEnd>, info: BlockInfo) -> Vec<(usize, Command)> {
+    fn serve(
+        &self,
+        client: &Client<'_>,
+        assignments: &[Assignment],
+        ends: Vec<QueueEnd>,
+        info: BlockInfo,
+    ) -> Vec<(usize, Command)> {
+        let (client, share) = (client.id, client.share);
         let counters = ends.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
         self.export.set_queues(client, counters, assignments.iter().map(|assignment| assignment.place.cpu).collect());
         let (Channel { region, layout, .. }, read_only) = (&self.channel, self.read_only);
@@ -101,7 +108,7 @@ impl BlockAttachment {
                     tracing::error!(client, %error, "cannot watch a doorbell; the queue is not served")
                 }
             };
-            (assignment.worker, Command::add(QueueName { client, index }, make, added))
+            (assignment.worker, Command::add(QueueName { client, index }, share.clone(), make, added))
         });
         command.collect()
     }
@@ -197,7 +204,7 @@ impl Service<DiskEngine> for Block {
         export.keep(Kind::Ring, id, client.credentials, (exclusive, role));
         notify.into_iter().for_each(|notify| _ = export.set_notify_of(id, notify));
         let attachment = BlockAttachment { channel, export, read_only, live: Arc::clone(&self.live) };
-        let commands = attachment.serve(id, &assignments, ends, attachment.export.info(read_only));
+        let commands = attachment.serve(client, &assignments, ends, attachment.export.info(read_only));
         let is_same = Box::new(move |quiesced: &Quiesced| quiesced.has_states(id, &states));
         Ok(Adopted { attachment: Box::new(attachment), assignments, commands, is_same })
     }
@@ -246,6 +253,8 @@ impl Service<DiskEngine> for Block {
             Denied::NotAllowed(reason) => Denial::Concealed { refusal: unknown(), reason },
             Denied::Busy(text) => refuse(RefusalCode::Busy, text).into(),
             Denied::BusyForNow(text) => Denial::Later(refuse(RefusalCode::Busy, text)),
+            Denied::Full(text) => refuse(RefusalCode::Limit, text).into(),
+            Denied::FullForNow(text) => Denial::Later(refuse(RefusalCode::Limit, text)),
             Denied::Gone => unknown().into(),
         })?;
         Ok(self.lay_out(client, wanted, export).inspect_err(|_| export.leave(client.id))?)
@@ -254,7 +263,7 @@ impl Service<DiskEngine> for Block {
 
 impl Block {
     fn lay_out(&self, client: &Client<'_>, wanted: &Wanted, export: &Arc<Export>) -> Result<Granted<DiskEngine>, Refusal> {
-        let (limits, workers) = (&client.limits, &self.workers);
+        let (limits, workers) = (export.limits().of_client(client.limits), &self.workers);
         let queue_count = wanted.queue_count.min(limits.max_queues).min(MAX_QUEUES);
         let depth = wanted.depth.min(limits.max_depth).min(MAX_DEPTH);
         let seed = u32::try_from(client.id & 0xffff_ffff).unwrap_or(0);
@@ -275,7 +284,7 @@ impl Block {
         let attachment = BlockAttachment { export: Arc::clone(export), channel, read_only, live: Arc::clone(&self.live) };
         // Once: the queues need the geometry sent to the client.
         let info = export.info(read_only);
-        let commands = attachment.serve(client.id, &assignments, ends, info);
+        let commands = attachment.serve(client, &assignments, ends, info);
         let reply = grant.attached(info.to_bytes());
         Ok(Granted { attachment: Box::new(attachment), assignments, reply, grant, commands })
     }

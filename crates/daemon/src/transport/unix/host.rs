@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fipsee_ring::control::{Page, Refusal, Wanted};
-use fipsee_serve::Assignment;
 use fipsee_serve::session::{Client, ClientLimits, Credentials, Denial, Event, Granted, Host};
+use fipsee_serve::{Assignment, Share};
 
 use crate::live::Live;
 use crate::services::Registry;
@@ -46,6 +46,10 @@ impl Host<DiskEngine> for DaemonHost {
     fn max_clients(&self) -> (usize, Option<usize>) {
         let settings = self.live.now().settings;
         (settings.max_clients, settings.max_clients_per_user)
+    }
+
+    fn share(&self, credentials: &Credentials) -> Share {
+        self.live.groups.of_user(credentials.uid)
     }
 
     fn descriptors(&self) -> (u64, u64) {

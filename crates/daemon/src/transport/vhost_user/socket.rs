@@ -70,7 +70,9 @@ impl SharedSocket {
 
     pub(super) fn device(&self, queues: u16) -> Device {
         let (name, info, read_only) = (self.export.name().to_owned(), self.export.info(false), self.export.spec.ro);
-        Device::new(DiskDescription { name, info, read_only }, queues)
+        let mut device = Device::new(DiskDescription { name, info, read_only }, queues);
+        device.attachment.max_depth = self.export.limits().max_depth;
+        device
     }
 }
 
@@ -251,7 +253,7 @@ impl SocketThread {
             }
         };
         let client = shared.live.next_client();
-        let queues = shared.live.now().settings.limits.max_queues.clamp(1, MAX_QUEUES);
+        let queues = export.limits().of_client(shared.live.now().settings.limits).max_queues.clamp(1, MAX_QUEUES);
         let connection = FrontendConnection::new(shared, client, stream, shared.device(queues)).ok()?;
         let Credentials { pid, uid, .. } = connection.credentials;
         let mut state = shared.state();

@@ -33,7 +33,13 @@ impl VirtqueueServer {
         engine: &mut Engine,
         started_ticks: u64,
     ) {
-        self.tally.others += 1;
+        let counter = match header.kind {
+            VIRTIO_BLK_T_FLUSH => &self.counters.flushes,
+            VIRTIO_BLK_T_DISCARD => &self.counters.discards,
+            VIRTIO_BLK_T_WRITE_ZEROES => &self.counters.write_zeroes,
+            _ => &self.counters.rest,
+        };
+        counter.add(1);
         let requests = match header.kind {
             VIRTIO_BLK_T_FLUSH => {
                 self.limits.needs(CAPABILITY_FLUSH).map(|()| vec![self.plain_request(Operation::Flush, at.head)])

@@ -1,5 +1,6 @@
 //! How a device handles upgrade requests: which attachment is in force, and whether one is allowed.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,6 +41,8 @@ pub struct UpgradeController {
     pub in_force: Option<(u64, Vec<Entry>)>,
     /// Writes to guest memory are being logged: no attach.
     pub migrating: bool,
+    /// Most requests outstanding in a ring, if fewer than rings can have.
+    pub max_depth: Option<NonZeroU32>,
 }
 
 impl UpgradeController {
@@ -60,7 +63,7 @@ impl UpgradeController {
             Operation::Query => {
                 let gone = upgrade_request.attachment != 0 && upgrade_request.attachment != current;
                 let result = if gone { NO_ATTACHMENT } else { DONE };
-                let offer = Reply { max_queues, features: FEATURES, max_depth: MAX_DEPTH, ..Reply::of(result) };
+                let offer = Reply { max_queues, features: FEATURES, max_depth: self.max_depth(), ..Reply::of(result) };
                 Decision::Answer(Reply { attachment: current, ..offer })
             }
             Operation::Attach => match self.attach(&upgrade_request.entries, memory, max_queues, advice, runs) {
@@ -89,7 +92,7 @@ impl UpgradeController {
         }
         for (place, entry) in entries.iter().enumerate() {
             let again = entries[..place].iter().any(|other| other.virtqueue == entry.virtqueue);
-            if again || !runs(entry.virtqueue) || rings::open(memory, entry).is_none() {
+            if again || entry.depth > self.max_depth() || !runs(entry.virtqueue) || rings::open(memory, entry).is_none() {
                 return Err(Reply { queue: u32::try_from(place).unwrap_or(0), ..Reply::of(INVALID) });
             }
         }
@@ -110,6 +113,10 @@ impl UpgradeController {
         let grants = entries.iter().zip(0..).map(grant).collect::<Option<Vec<_>>>()?;
         self.in_force = Some((id, entries));
         Some(grants)
+    }
+
+    fn max_depth(&self) -> u32 {
+        self.max_depth.map_or(MAX_DEPTH, |limit| limit.get().min(MAX_DEPTH))
     }
 
     fn entries(&self) -> impl Iterator<Item = &Entry> {

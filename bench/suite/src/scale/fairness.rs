@@ -1,0 +1,281 @@
+//! What greedy clients cost the others.
+//!
+//! The victim has one request in flight. Beside it are n users with a connection each, and in it 16 queues full of requests of a
+//! mebibyte. One thread drives all of them, the daemon's only worker has the other CPU: what the victim waits for is the daemon,
+//! not a CPU that its neighbours have.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fipsee::load::count_f64;
+use fipsee_block::client::{Buffer, Disk, Queue};
+use fipsee_block::wire::SECTOR_BYTES;
+use fipsee_measure::claim::Claim;
+use fipsee_measure::cpus::Cpus;
+use fipsee_ring::clock;
+use fipsee_testkit::is_root;
+use hdrhistogram::Histogram;
+
+use super::crowd::{ABUSER, Crowd, FIRST_USER, GREEDY, LONG, ORDINARY, Shape, attach};
+use super::figures::{FAIRNESS, RATE, jain};
+use crate::Settings;
+use crate::daemon::Daemon;
+use crate::generator::{self, Random};
+use crate::place::on;
+use crate::service::MEMORY_BYTES;
+use crate::table::{P50, P99, Results, Series};
+
+/// The longest wait, in nanoseconds, and in requests of the others that were answered meanwhile.
+pub(super) const WORST: &str = "latency_ns_max";
+const SERVED: &str = "others_requests_served_meanwhile_max";
+
+const USERS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+const QUICK_USERS: [usize; 2] = [1, 2];
+/// Beside so many the victim is also silent between two requests: longer than its queue stays active, even with so few.
+const SILENT_USERS: usize = 1;
+const SILENCE: Duration = Duration::from_secs(2);
+const SILENT_SAMPLES: usize = 3;
+/// Of every round at least: the worst hundredth is a request.
+const SAMPLES: usize = 100;
+const QUICK_SAMPLES: usize = 5;
+const CLIENTS: usize = 1000;
+const QUICK_CLIENTS: usize = 50;
+/// Requests of the others that a wait may last, for each of the users: one that is under way, one whose turn it is, one that
+/// is counted though it was answered later.
+const REQUESTS_PER_USER: f64 = 3.0;
+const LONGEST_NS: u64 = 1 << 40;
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+const ONE_QUEUE: &str = "depth 1 beside 1 user with 1 full queue";
+const SILENT: &str = "depth 1, silent before, beside 1 user with 16 full queues";
+const BESIDE_ABUSER: &str = "others beside an abuser with 16 full queues";
+const BESIDE_ORDINARY: &str = "others beside one more like them";
+const BESIDE_LONG: &str = "others beside one with 1 MiB at a time";
+
+pub(super) fn beside(users: usize) -> String {
+    format!("depth 1 beside {users} user{} with 16 full queues", if users == 1 { "" } else { "s" })
+}
+
+pub(super) struct Fairness {
+    daemon: Daemon,
+    pub(super) users: &'static [usize],
+    samples: usize,
+    clients: usize,
+    cpus: Cpus,
+    pub(super) skips: Vec<(String, String)>,
+}
+
+struct Victim {
+    disk: Disk,
+    queue: Queue,
+    buffer: Buffer,
+    random: Random,
+}
+
+impl Victim {
+    fn attach(socket: &Path) -> Result<Self, String> {
+        let (disk, mut queues, buffer) = attach(socket, FIRST_USER, ORDINARY)?;
+        let queue = queues.pop().ok_or("no queue")?;
+        Ok(Self { disk, queue, buffer, random: Random::default() })
+    }
+
+    /// Ask for one block while the crowd goes on: ticks until the answer, and requests of the others that were answered meanwhile,
+    /// or at most a look at every queue later.
+    fn ask(&mut self, crowd: &mut Crowd) -> Result<(u64, u64), String> {
+        // What was answered before is no part of it.
+        crowd.round()?;
+        let sectors = ORDINARY.bytes / SECTOR_BYTES;
+        let sector = self.random.below(self.disk.info().sector_count / sectors) * sectors;
+        let segment = self.buffer.segment(0, ORDINARY.bytes);
+        self.queue.read(sector, segment, 0).map_err(|_| "a queue with room is full".to_owned())?;
+        let started_ticks = clock::ticks();
+        self.queue.submit();
+        let (mut served, since, mut looks) = (0, Instant::now(), 0_u32);
+        while self.queue.reap(&mut |_| {}).map_err(|error| error.to_string())? == 0 {
+            served += crowd.turn()?;
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(1 << 16) && since.elapsed() > TIMEOUT {
+                return Err(format!("the victim has no answer after {TIMEOUT:?}"));
+            }
+        }
+        let ticks = clock::ticks().wrapping_sub(started_ticks);
+        Ok((ticks, served + crowd.round()?))
+    }
+}
+
+impl Fairness {
+    pub(super) fn is_chosen(settings: &Settings) -> bool {
+        let named = [ONE_QUEUE, SILENT, BESIDE_ABUSER, BESIDE_ORDINARY, BESIDE_LONG];
+        let beside = users(settings).iter().map(|users| beside(*users));
+        beside.chain(named.map(str::to_owned)).any(|name| settings.chooses(&name))
+    }
+
+    pub(super) fn start(settings: &Settings) -> Result<Self, String> {
+        let cpus = Cpus::choose();
+        let clients = if settings.quick { QUICK_CLIENTS } else { CLIENTS };
+        let mut more = vec!["--workers".to_owned(), "1".to_owned(), "--cpus".to_owned(), cpus.server.to_string()];
+        for user in (FIRST_USER..).take(clients.max(128)) {
+            more.extend(["--allow-uid".to_owned(), user.to_string()]);
+        }
+        let more: Vec<&str> = more.iter().map(String::as_str).collect();
+        let disk = format!("m=memory:{MEMORY_BYTES},shared");
+        let daemon = Daemon::start_program(&Daemon::shipped()?, &[disk], &more)?;
+        generator::fill(&daemon.socket(), "m", MEMORY_BYTES)?;
+        let mut skips = Vec::new();
+        if !is_root() {
+            skips.push(("users".to_owned(), "needs root: all clients are of one user".to_owned()));
+        }
+        let samples = if settings.quick { QUICK_SAMPLES } else { SAMPLES };
+        Ok(Self { daemon, users: users(settings), samples, clients, cpus, skips })
+    }
+
+    pub(super) fn measure(&self, settings: &Settings, results: &mut Results) -> Result<(), String> {
+        on(self.cpus.client, || {
+            let waits = |name: &str, users, shape, silence, results: &mut Results| {
+                if !settings.chooses(name) {
+                    return Ok(());
+                }
+                self.waits(name, (users, shape), settings.seconds, silence, results).map_err(|error| format!("{name}: {error}"))
+            };
+            waits(ONE_QUEUE, 1, GREEDY, None, results)?;
+            for users in self.users {
+                waits(&beside(*users), *users, ABUSER, None, results)?;
+            }
+            if settings.is_whole() || !settings.only.is_empty() {
+                waits(SILENT, SILENT_USERS, ABUSER, Some(SILENCE), results)?;
+            }
+            if [BESIDE_ABUSER, BESIDE_ORDINARY, BESIDE_LONG].iter().any(|name| settings.chooses(name)) {
+                self.thousand(settings, results)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn waits(
+        &self,
+        name: &str,
+        (users, shape): (usize, Shape),
+        seconds: f64,
+        silence: Option<Duration>,
+        results: &mut Results,
+    ) -> Result<(), String> {
+        let mut victim = Victim::attach(&self.daemon.socket())?;
+        let mut crowd = Crowd::new();
+        for user in (FIRST_USER + 1..).take(users) {
+            crowd.join(&self.daemon.socket(), user, shape)?;
+        }
+        let mut ticks = Histogram::<u64>::new_with_bounds(1, LONGEST_NS, 3).map_err(|error| error.to_string())?;
+        // Full queues are served before the first that counts.
+        victim.ask(&mut crowd)?;
+        let (started, mut count, mut worst_served) = (Instant::now(), 0, 0);
+        let samples = if silence.is_some() { SILENT_SAMPLES } else { self.samples };
+        while count < samples || (silence.is_none() && started.elapsed().as_secs_f64() < seconds) {
+            if let Some(silence) = silence {
+                crowd.run(silence)?;
+            }
+            let (waited, served) = victim.ask(&mut crowd)?;
+            ticks.record(waited.min(LONGEST_NS)).map_err(|error| error.to_string())?;
+            worst_served = worst_served.max(served);
+            count += 1;
+        }
+        let ns = |ticks| count_f64(clock::ticks_to_ns(ticks));
+        results.add(name, P50, ns(ticks.value_at_quantile(0.5)));
+        results.add(name, P99, ns(ticks.value_at_quantile(0.99)));
+        results.add(name, WORST, ns(ticks.max()));
+        results.add(name, SERVED, count_f64(worst_served));
+        Ok(())
+    }
+
+    /// One of a thousand clients, each of another user, changes: what the others get beside it.
+    fn thousand(&self, settings: &Settings, results: &mut Results) -> Result<(), String> {
+        let socket = self.daemon.socket();
+        let mut crowd = Crowd::new();
+        for user in (FIRST_USER + 1..).take(self.clients - 1) {
+            crowd.join(&socket, user, ORDINARY)?;
+        }
+        for (name, shape) in [(BESIDE_ORDINARY, ORDINARY), (BESIDE_ABUSER, ABUSER), (BESIDE_LONG, LONG)] {
+            if !settings.chooses(name) {
+                continue;
+            }
+            crowd.join(&socket, FIRST_USER, shape)?;
+            crowd.run(Duration::from_secs_f64(settings.seconds / 5.0))?;
+            let (seconds, completed) = crowd.run(Duration::from_secs_f64(settings.seconds))?;
+            crowd.leave();
+            let others: Vec<f64> = completed.iter().take(self.clients - 1).map(|count| count_f64(*count) / seconds).collect();
+            results.add(name, RATE, others.iter().sum());
+            results.add(name, FAIRNESS, jain(others.into_iter()));
+        }
+        Ok(())
+    }
+
+    pub(super) fn print(&self, results: &Results) {
+        println!("\n{:<60} {:>9} {:>9} {:>9} {:>16}", "wait of a client", "p50 us", "p99 us", "max us", "others' requests");
+        let named = [ONE_QUEUE.to_owned()].into_iter().chain(self.users.iter().map(|users| beside(*users)));
+        for name in named.chain([SILENT.to_owned()]) {
+            let [p50, p99, max, served] =
+                [P50, P99, WORST, SERVED].map(|metric| results.get(&name, metric).map_or(f64::NAN, Series::median));
+            if !p50.is_nan() {
+                println!("{name:<60} {:>9.1} {:>9.1} {:>9.1} {served:>16.0}", p50 / 1e3, p99 / 1e3, max / 1e3);
+            }
+        }
+        println!("\n{:<60} {:>12} {:>9}", format!("what {} clients get", self.clients - 1), "requests/s", "fairness");
+        for name in [BESIDE_ORDINARY, BESIDE_ABUSER, BESIDE_LONG] {
+            if let Some((rate, fairness)) = results.get(name, RATE).zip(results.get(name, FAIRNESS)) {
+                println!("{name:<60} {:>12.0} {:>9.4}", rate.median(), fairness.median());
+            }
+        }
+    }
+
+    pub(super) fn claims(&self, results: &Results) -> Vec<Claim> {
+        let has_users = is_root();
+        let get = |name: &str, metric| results.get(name, metric).filter(|_| has_users);
+        let median = |name: &str, metric| get(name, metric).map(Series::median);
+        let per_user = |metric, unit: Option<f64>| {
+            let of = |users: &usize| Some(median(&beside(*users), metric)? / count_f64(*users as u64) / unit?);
+            self.users.iter().map(of).collect::<Option<Vec<f64>>>()?.into_iter().reduce(f64::max)
+        };
+        let ratio = |one: &str, other: &str, metric| Some(get(one, metric)?.ratio_to(get(other, metric)?));
+        let n = self.users.last().copied().unwrap_or(1);
+        vec![
+            Claim::at_most(
+                REQUESTS_PER_USER,
+                format!("1 MiB requests served to others in the worst wait, per user, 1 to {n} users"),
+                per_user(SERVED, Some(1.0)),
+            ),
+            Claim::at_most(
+                REQUESTS_PER_USER,
+                "1 MiB requests served to others in the worst wait of a client that was silent",
+                median(SILENT, SERVED),
+            ),
+            Claim::at_most(
+                2.0,
+                format!("p99 of the wait per user, over p99 beside one, 1 to {n} users"),
+                per_user(P99, median(&beside(1), P99)),
+            ),
+            Claim::at_most(
+                1.5,
+                "p50 beside one user with 16 full queues over beside one with 1",
+                ratio(&beside(1), ONE_QUEUE, P50),
+            ),
+            Claim::at_least(
+                0.95,
+                format!("requests/s of {} clients beside an abuser over beside one more like them", self.clients - 1),
+                ratio(BESIDE_ABUSER, BESIDE_ORDINARY, RATE),
+            ),
+            Claim::at_least(
+                0.95,
+                format!("requests/s of {} clients beside an abuser over beside one with 1 MiB at a time", self.clients - 1),
+                ratio(BESIDE_ABUSER, BESIDE_LONG, RATE),
+            ),
+            Claim::at_least(
+                0.95,
+                format!("Jain's index of {} clients beside an abuser", self.clients - 1),
+                median(BESIDE_ABUSER, FAIRNESS),
+            ),
+        ]
+    }
+}
+
+const fn users(settings: &Settings) -> &'static [usize] {
+    if settings.quick { &QUICK_USERS } else { &USERS }
+}

@@ -1,0 +1,259 @@
+//! The report's three tables: its server and ours under the same load, one right after the other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use fipsee::load::count_f64;
+use fipsee_measure::claim::Claim;
+use fipsee_measure::cpus::Cpus;
+use fipsee_testkit::Scratch;
+use serde_json::{Value, json};
+
+use super::figures::{DEVIATION_US, FAIRNESS, Figures, MAX_US, MEAN_US, MIN_US, RATE};
+use super::ours::{self, Reach};
+use super::split_driver::SplitDriver;
+use crate::Settings;
+use crate::daemon::Daemon;
+use crate::files::FilledFile;
+use crate::generator;
+use crate::place::Placement;
+use crate::table::{Results, Series};
+
+/// A row of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Row {
+    pub(super) slots: u32,
+    pub(super) clients: usize,
+    pub(super) requests: usize,
+    pub(super) mebibytes: usize,
+}
+
+const fn row(slots: u32, clients: usize, requests: usize, mebibytes: usize) -> Row {
+    Row { slots, clients, requests, mebibytes }
+}
+
+pub(super) struct Table {
+    pub(super) title: &'static str,
+    pub(super) rows: &'static [Row],
+    /// What differs between its rows.
+    pub(super) varies: fn(&Row) -> f64,
+    pub(super) axis: &'static str,
+}
+
+static TABLES: [Table; 3] = [
+    Table {
+        title: "Table 1: slots; 100 clients, 100000 requests, 1 MiB file",
+        rows: &[row(10, 100, 100_000, 1), row(100, 100, 100_000, 1), row(1000, 100, 100_000, 1)],
+        varies: |row| f64::from(row.slots),
+        axis: "slots",
+    },
+    Table {
+        title: "Table 2: clients and requests; 100 slots, 1 MiB file",
+        rows: &[
+            row(100, 10, 10_000, 1),
+            row(100, 10, 100_000, 1),
+            row(100, 100, 10_000, 1),
+            row(100, 100, 100_000, 1),
+            row(100, 1000, 10_000, 1),
+            row(100, 1000, 100_000, 1),
+        ],
+        varies: |row| count_f64(row.clients as u64),
+        axis: "clients",
+    },
+    Table {
+        title: "Table 3: file size; 100 slots, 100 clients, 100000 requests",
+        rows: &[row(100, 100, 100_000, 1), row(100, 100, 100_000, 10), row(100, 100, 100_000, 100), row(100, 100, 100_000, 500)],
+        varies: |row| count_f64(row.mebibytes as u64),
+        axis: "MiB",
+    },
+];
+
+/// As little as possible of each.
+static QUICK_TABLES: [Table; 3] = [
+    Table { rows: &[row(10, 100, 1000, 1), row(100, 100, 1000, 1)], ..TABLES[0] },
+    Table { rows: &[row(100, 10, 1000, 1), row(100, 100, 1000, 1)], ..TABLES[1] },
+    Table { rows: &[row(100, 100, 1000, 1), row(100, 100, 1000, 2)], ..TABLES[2] },
+];
+
+pub(super) const REPORT: &str = "the report's server";
+pub(super) const ONE_QUEUE: &str = "fipseed, one queue";
+pub(super) const CONNECTIONS: &str = "fipseed, a connection each";
+pub(super) const THREADS: &str = "fipseed, a connection and a thread each";
+pub(super) const SERVERS: [&str; 4] = [REPORT, ONE_QUEUE, CONNECTIONS, THREADS];
+
+pub(super) fn candidate(server: &str, row: &Row) -> String {
+    let Row { slots, clients, requests, mebibytes } = row;
+    format!("{server}: {slots} slots, {clients} clients, {requests} requests, {mebibytes} MiB")
+}
+
+pub(super) struct Tables {
+    daemon: Daemon,
+    split_driver: Option<SplitDriver>,
+    placement: Placement,
+    files: BTreeMap<usize, FilledFile>,
+    pub(super) tables: &'static [Table],
+    cpus: Cpus,
+    pub(super) skips: Vec<(String, String)>,
+    _configuration: Scratch,
+}
+
+impl Tables {
+    /// Whether anything of it is to be measured.
+    pub(super) fn are_chosen(settings: &Settings) -> bool {
+        rows(tables(settings)).iter().any(|row| SERVERS.iter().any(|server| settings.chooses(&candidate(server, row))))
+    }
+
+    pub(super) fn start(settings: &Settings) -> Result<Self, String> {
+        let folder = &settings.file_directory;
+        std::fs::create_dir_all(folder).map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
+        let mut files = BTreeMap::new();
+        for mebibytes in rows(tables(settings)).iter().map(|row| row.mebibytes).collect::<BTreeSet<_>>() {
+            files.insert(mebibytes, filled(folder.join(format!("fipsee-bench-scale-{mebibytes}.img")), mebibytes)?);
+        }
+        // Both servers read through the page cache, as the report's does.
+        let disk = |(mebibytes, file): (&usize, &FilledFile)| {
+            format!("m{mebibytes}=file:{},block=512,direct=off,ro", file.path().display())
+        };
+        let disks: Vec<String> = files.iter().map(disk).collect();
+        let configuration = Scratch::new();
+        let path = configuration.file("fipseed.toml", "max_depth = 1024\n");
+        let cpus = Cpus::choose();
+        let server = cpus.server.to_string();
+        let more = ["--workers", "1", "--cpus", &server, "--config", &path.to_string_lossy()];
+        let daemon = Daemon::start_program(&Daemon::shipped()?, &disks, &more)?;
+        let mut skips = Vec::new();
+        let split_driver = SplitDriver::build(&settings.memory_directory)
+            .inspect_err(|reason| skips.push((REPORT.to_owned(), reason.clone())))
+            .ok();
+        let (tables, placement) = (tables(settings), Placement::Free);
+        let mut found = Self { daemon, split_driver, placement, files, tables, cpus, skips, _configuration: configuration };
+        if settings.is_whole() {
+            found.place_report()?;
+        }
+        Ok(found)
+    }
+
+    /// Where the report's server is fastest.
+    fn place_report(&mut self) -> Result<(), String> {
+        let Some(split_driver) = &self.split_driver else { return Ok(()) };
+        let mut best = (0.0, self.placement);
+        for placement in Placement::ALL {
+            let mut worst = f64::MAX;
+            for _ in 0..2 {
+                let times = split_driver.run((100, 100, 10_000), self.files[&1].path(), placement, self.cpus)?;
+                worst = worst.min(Figures::of(&times)?.rate);
+            }
+            if worst > best.0 {
+                best = (worst, placement);
+            }
+        }
+        self.placement = best.1;
+        Ok(())
+    }
+
+    /// Every row once, all servers one right after the other, in an order that rotates with the round.
+    pub(super) fn measure(&self, settings: &Settings, round: usize, results: &mut Results) -> Result<(), String> {
+        for row in rows(self.tables) {
+            for place in 0..SERVERS.len() {
+                let server = SERVERS[(place + round) % SERVERS.len()];
+                let name = candidate(server, &row);
+                if settings.chooses(&name)
+                    && let Some(figures) = self.one(server, &row).map_err(|error| format!("{name}: {error}"))?
+                {
+                    figures.add_to(results, &name);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn one(&self, server: &str, row: &Row) -> Result<Option<Figures>, String> {
+        let load = (row.slots, row.clients, row.requests);
+        let ours = |reach| ours::run(&self.daemon.socket(), &format!("m{}", row.mebibytes), load, reach);
+        let times = match (server, &self.split_driver) {
+            (ONE_QUEUE, _) => ours(Reach::OneQueue)?,
+            (CONNECTIONS, _) => ours(Reach::Connections)?,
+            (THREADS, _) => ours(Reach::Threads)?,
+            (_, Some(split_driver)) => {
+                let file = self.files.get(&row.mebibytes).ok_or("no file of this size")?;
+                split_driver.run(load, file.path(), self.placement, self.cpus)?
+            }
+            (_, None) => return Ok(None),
+        };
+        Figures::of(&times).map(Some)
+    }
+
+    pub(super) fn print(&self, results: &Results) {
+        for table in self.tables {
+            println!("\n{}\n", table.title);
+            print!("{:<40} {:>5} {:>7} {:>8} {:>4}", "server", "slots", "clients", "requests", "MiB");
+            println!(
+                " {:>10} {:>10} {:>8} {:>9} {:>10} {:>8}",
+                "max us", "mean us", "min us", "std. dev.", "requests/s", "fairness"
+            );
+            for row in table.rows {
+                SERVERS.iter().for_each(|server| print_row(server, row, results));
+            }
+        }
+    }
+
+    pub(super) fn claims(&self, results: &Results) -> Vec<Claim> {
+        let rows = rows(self.tables);
+        let of = |server: &str, row: &Row, metric| results.get(&candidate(server, row), metric);
+        let ratio = |server: &'static str| {
+            rows.iter().map(move |row| {
+                let ratio = of(server, row, RATE).zip(of(REPORT, row, RATE)).map(|(ours, theirs)| ours.ratio_to(theirs));
+                (candidate(server, row), ratio)
+            })
+        };
+        let fairness = rows.iter().flat_map(|row| {
+            let of_server = move |server: &&str| {
+                let index = of(server, row, FAIRNESS).map(Series::median);
+                (candidate(server, row), index)
+            };
+            SERVERS[1..].iter().map(of_server).collect::<Vec<_>>()
+        });
+        vec![
+            Claim::all_at_least(1.0, "requests/s of sleeping threads over those of the report's server", ratio(THREADS)),
+            Claim::all_at_least(5.0, "requests/s of a connection each over those of the report's server", ratio(CONNECTIONS)),
+            Claim::all_at_least(0.95, "Jain's index of the clients of every row", fairness),
+        ]
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        let file_system = self.files.values().next().map(|file| generator::file_system(file.path()));
+        let placement = self.split_driver.as_ref().map(|_| self.placement.text());
+        json!({ "file_system": file_system, "report_server_place": placement })
+    }
+}
+
+fn print_row(server: &str, row: &Row, results: &Results) {
+    let name = candidate(server, row);
+    let figure = |metric| results.get(&name, metric).map(Series::median);
+    let Some(rate) = figure(RATE) else { return };
+    let [max, mean, min, deviation, fairness] =
+        [MAX_US, MEAN_US, MIN_US, DEVIATION_US, FAIRNESS].map(|metric| figure(metric).unwrap_or(f64::NAN));
+    let Row { slots, clients, requests, mebibytes } = row;
+    print!("{server:<40} {slots:>5} {clients:>7} {requests:>8} {mebibytes:>4}");
+    println!(" {max:>10.0} {mean:>10.1} {min:>8.2} {deviation:>9.1} {rate:>10.0} {fairness:>8.4}");
+}
+
+fn tables(settings: &Settings) -> &'static [Table] {
+    if settings.quick { &QUICK_TABLES } else { &TABLES }
+}
+
+/// Each row once: the tables have one in common.
+fn rows(tables: &[Table]) -> Vec<Row> {
+    let mut rows: Vec<Row> = tables.iter().flat_map(|table| table.rows.iter().copied()).collect();
+    rows.sort_unstable();
+    rows.dedup();
+    rows
+}
+
+/// In the page cache, like the file of a server that runs.
+fn filled(path: PathBuf, mebibytes: usize) -> Result<FilledFile, String> {
+    let file = FilledFile::create(path, mebibytes)?;
+    let mut opened = std::fs::File::open(file.path()).map_err(|error| error.to_string())?;
+    std::io::copy(&mut opened, &mut std::io::sink()).map_err(|error| error.to_string())?;
+    Ok(file)
+}
