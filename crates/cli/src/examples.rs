@@ -87,6 +87,13 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     ("fipsee-reload", &[("Put a changed configuration file into effect", "fipsee reload")]),
     (
+        "fipsee-workers",
+        &[
+            ("Show how busy each worker is", "fipsee workers"),
+            ("Use one to three of those that were started, as the load needs", "fipsee workers 1..3"),
+        ],
+    ),
+    (
         "fipsee-cp",
         &[
             ("Copy an image to a disk, and compare afterwards", "fipsee cp disk.img fip:data --verify"),

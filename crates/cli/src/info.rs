@@ -108,13 +108,13 @@ fn render(disk: &Value) -> String {
             line(name, if set { "yes" } else { "no" }.to_owned());
         }
     }
-    if let Some(limits) = disk.get("limits") {
-        line("limit of clients", describe_most_clients(limits, &disk["own_limits"]));
-    }
     for (key, name, describe) in PARTS {
         if let Some(part) = disk.get(key) {
             line(name, describe(part));
         }
+    }
+    if let Some(limits) = disk.get("limits") {
+        line("limit of clients", describe_most_clients(limits, &disk["own_limits"]));
     }
     let sockets: Vec<&str> = admin::list(disk, "vhost_user").iter().filter_map(Value::as_str).collect();
     if !sockets.is_empty() {

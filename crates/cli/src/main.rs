@@ -33,6 +33,7 @@ mod topology;
 mod units;
 mod vm_args;
 mod wait;
+mod workers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -89,6 +90,8 @@ enum Command {
     VmArgs(vm_args::Arguments),
     /// Have the daemon read its configuration file again: disks, who may use them, limits, log level
     Reload(reload::Arguments),
+    /// Show the workers and how busy they are, or set how many serve
+    Workers(workers::Arguments),
     /// Copy a file to a disk, a disk to a file, or a disk to a disk
     Cp(cp::Arguments),
     /// Serve a disk as a file, through FUSE, to programs that know only files
@@ -171,6 +174,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Detach(arguments) => attach::detach(&socket, &arguments),
         Command::VmArgs(arguments) => vm_args::run(&socket, &arguments),
         Command::Reload(arguments) => reload::run(&socket, &arguments),
+        Command::Workers(arguments) => workers::run(&socket, &arguments),
         Command::Cp(arguments) => cp::run(&socket, &arguments),
         Command::Mount(arguments) => mount::run(&socket, &arguments),
         Command::Bench(arguments) => bench::run(&socket, &arguments),

@@ -25,6 +25,7 @@ mod placement;
 mod program;
 mod reload;
 mod run;
+mod scaling;
 pub mod services;
 mod takeover;
 mod totals;

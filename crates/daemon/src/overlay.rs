@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use fipsee_block::disk::DiskSpec;
+use fipsee_serve::governor::Mode;
 use serde::{Deserialize, Serialize};
 
 use crate::config::DiskConfig;
@@ -23,6 +24,9 @@ pub(crate) struct Overlay {
     set: BTreeMap<String, Settings>,
     /// Configured sockets that are not served.
     detached: BTreeSet<PathBuf>,
+    /// How many workers serve, as [`Mode`] is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    workers: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -100,18 +104,28 @@ impl Overlay {
         }
     }
 
+    pub(crate) fn set_workers(&mut self, mode: Mode) {
+        self.workers = Some(mode.to_string());
+    }
+
+    pub(crate) fn workers(&self) -> Option<Mode> {
+        self.workers.as_deref()?.parse().ok()
+    }
+
     /// The same in pieces of one change each, which fit a packet.
     pub(crate) fn pieces(&self) -> Vec<Self> {
-        let Self { added, removed, set, detached } = self;
+        let Self { added, removed, set, detached, workers } = self;
         let of = Self::default;
         let added = added.iter().map(|disk| Self { added: vec![disk.clone()], ..of() });
         let removed = removed.iter().map(|name| Self { removed: BTreeSet::from([name.clone()]), ..of() });
         let set = set.iter().map(|(name, to)| Self { set: BTreeMap::from([(name.clone(), to.clone())]), ..of() });
         let detached = detached.iter().map(|path| Self { detached: BTreeSet::from([path.clone()]), ..of() });
-        added.chain(removed).chain(set).chain(detached).collect()
+        let workers = workers.iter().map(|mode| Self { workers: Some(mode.clone()), ..of() });
+        added.chain(removed).chain(set).chain(detached).chain(workers).collect()
     }
 
-    pub(crate) fn extend(&mut self, Self { added, removed, set, detached }: Self) {
+    pub(crate) fn extend(&mut self, Self { added, removed, set, detached, workers }: Self) {
+        self.workers = workers.or_else(|| self.workers.take());
         self.added.extend(added);
         self.removed.extend(removed);
         self.set.extend(set);
@@ -239,6 +253,7 @@ mod tests {
         let everyone = AllowList { everyone: true, ..AllowList::default() };
         overlay.set("c", Settings { allow: Some(everyone), ..Settings::default() });
         overlay.detach(Path::new("/run/b"), &configured);
+        overlay.set_workers(Mode::Fixed(3));
         let over = overlay.over(&configured);
         assert_eq!(names(&over), ["b=null:2097152,shared", "c=null:3145728"]);
         assert!(over.iter().all(|disk| disk.limits == limits));
@@ -246,7 +261,7 @@ mod tests {
         let wire: Vec<String> = overlay.pieces().iter().map(|piece| serde_json::to_string(piece).expect("JSON")).collect();
         let mut overlay = Overlay::default();
         wire.iter().for_each(|piece| overlay.extend(serde_json::from_str(piece).expect("the same")));
-        assert_eq!(names(&overlay.over(&configured)), names(&over));
+        assert_eq!((names(&overlay.over(&configured)), overlay.workers()), (names(&over), Some(Mode::Fixed(3))));
         assert!(overlay.over(&configured).iter().all(|disk| disk.limits == limits));
         // The configured disk a may change while it is removed; b is gone, and with it what was set.
         let rebased = overlay.rebased(&disks(&["a=null:9M", "d=null:4M"])).expect("no conflict");

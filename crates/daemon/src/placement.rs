@@ -39,21 +39,25 @@ pub(crate) fn check(config: &Config, machine: &Machine) -> Result<(), String> {
 pub(crate) fn choose(config: &Config) -> Result<Vec<WorkerPlacement>, String> {
     let machine = Machine::this();
     check(config, &machine)?;
+    // With one CPU left to clients.
+    let workers = config.workers.most().unwrap_or_else(|| machine.usable.len().saturating_sub(1).max(1));
     let kept = load(&machine);
     let matrix = kept.as_ref().map(|kept| &kept.matrix);
     let cpus: Vec<usize> = match (config.cpus.as_slice(), config.placement) {
-        ([], Placement::Auto) => planned(&Plan::new(&machine, matrix, config.workers)),
+        ([], Placement::Auto) => planned(&Plan::new(&machine, matrix, workers)),
         ([], Placement::Off) => Vec::new(),
         (given, _) => given.to_vec(),
     };
     let chosen = kept.as_ref().map(|kept| &kept.choices);
     let place = |worker: usize| {
         let cpu = cpus.get(worker).copied();
-        let clients = cpu.map_or_else(Vec::new, |cpu| clients_of(&machine, matrix, cpu, &cpus));
+        // Those before it are in use when it is; those after it may not be.
+        let taken = cpus.get(..=worker).unwrap_or(&cpus);
+        let clients = cpu.map_or_else(Vec::new, |cpu| clients_of(&machine, matrix, cpu, taken));
         let choices = choices_of(worker, &machine, cpu, &clients, chosen);
         WorkerPlacement { cpu, node: cpu.and_then(|cpu| machine.node_of(cpu)), choices }
     };
-    Ok((0..config.workers).map(place).collect())
+    Ok((0..workers).map(place).collect())
 }
 
 /// Those measured between the worker and the CPU where its clients should run, else those of the CPU's family.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fipsee_block::disk::DiskSpec;
 use fipsee_serve::Which;
+use fipsee_serve::governor::Mode;
 use serde::Serialize;
 
 use crate::admin::Admin;
@@ -74,6 +75,7 @@ impl Admin {
         let (added, removed) = (opened.0.iter().map(name).collect(), removed.into_iter().map(name).collect());
         opened.keep();
         let mut outcome = Outcome { added, removed, ..Outcome::default() };
+        self.keep_workers(&mut next, &mut outcome.needs_restart);
         keep_what_cannot_change(&mut next, &self.running, &before, &mut outcome.needs_restart);
         outcome.changed = self.changed_settings(&next);
         for (disk, export) in disks.iter().zip(&exports).filter(|(disk, _)| !outcome.added.contains(&disk.spec.name)) {
@@ -90,6 +92,7 @@ impl Admin {
         self.vms.remove_retired();
         self.vms.add(sockets);
         self.log.set(level);
+        self.scaling.set_mode(overlay.workers().unwrap_or(next.workers));
         (self.running, self.overlay) = (next, overlay);
         Ok(outcome)
     }
@@ -123,9 +126,20 @@ impl Admin {
         self.vms.prepare(export, path).map_err(|text| self.confinement.explain(text, path, true))
     }
 
+    /// More workers than were started need a restart.
+    fn keep_workers(&self, next: &mut Config, kept: &mut Vec<String>) {
+        let is_auto = |mode: Mode| mode.most().is_none();
+        let too_many = next.workers.most().is_some_and(|most| most > self.workers.len());
+        if next.workers != self.running.workers && (too_many || is_auto(next.workers) && !is_auto(self.running.workers)) {
+            next.workers = self.running.workers;
+            kept.push("workers".to_owned());
+        }
+    }
+
     fn changed_settings(&self, next: &Config) -> Vec<String> {
         let (old, new) = (&self.running.clients, &next.clients);
         let settings = [
+            ("workers", self.running.workers != next.workers),
             ("log_level", self.running.log_level != next.log_level),
             ("max_clients", old.max_clients != new.max_clients),
             ("max_clients_per_user", old.max_clients_per_user != new.max_clients_per_user),
@@ -186,7 +200,6 @@ fn keep_what_cannot_change(next: &mut Config, running: &Config, before: &[DiskCo
         }
     }
     keep("listen", &mut next.listen, &running.listen, kept);
-    keep("workers", &mut next.workers, &running.workers, kept);
     keep("cpus", &mut next.cpus, &running.cpus, kept);
     keep("placement", &mut next.placement, &running.placement, kept);
     keep("wait", &mut next.wait, &running.wait, kept);

@@ -24,6 +24,7 @@ use crate::metrics::{self, MetricsHandle, MetricsListener, Sources};
 use crate::overlay::Overlay;
 use crate::placement::{self, WorkerPlacement};
 use crate::reload;
+use crate::scaling::Scaling;
 use crate::services::{self, Registry, Services};
 use crate::takeover::take::{Failure, Old};
 use crate::takeover::wire::Greeting;
@@ -88,7 +89,9 @@ fn run_confined(
     let mut inherited = inherited?;
     let ready = Ready::new(inherited.ready.take());
     let places = placement::choose(&config)?;
-    placement::prefer_memory(&places);
+    // Of those that serve at once.
+    let least = config.workers.bounds(places.len()).map_or(1, |(least, _)| least);
+    placement::prefer_memory(&places[..least]);
     let process = Process { stop, hang_up, confinement, services, places, log, ready };
     if config.arguments.takeover {
         match serve(config.clone(), None, &process) {
@@ -210,8 +213,11 @@ impl Daemon {
             workers.push(handle);
             threads.push(thread);
         }
+        let mode = origin.overlay.workers().unwrap_or(config.workers);
+        let scaling = Scaling::new(workers.clone(), mode).map_err(|error| format!("cannot watch the workers: {error}"))?;
+        let scaling = Arc::new(scaling);
         // Afterwards: unbound workers run anywhere.
-        placement::leave_to_workers(places);
+        placement::leave_to_workers(&places[..scaling.count()]);
         if confinement.is_wanted() {
             worker::start_engines(&workers)?;
             worker::make_rings_for_machines(&config);
@@ -223,7 +229,15 @@ impl Daemon {
         let admin = Arc::new(origin.admin.map_or_else(|| bind(&path, SocketType::STREAM, 0o600), Ok)?);
         let registry = Registry::new(&live, &workers, services);
         let (registered, served) = (registry.clone(), Arc::clone(&live));
-        let clients = UnixSocket::new(Arc::clone(&listener), stop, workers.clone(), served, registered);
+        let clients = UnixSocket::new(
+            Arc::clone(&listener),
+            stop,
+            workers.clone(),
+            served,
+            registered,
+            Arc::clone(&scaling),
+            Arc::clone(&vms),
+        );
         let clients = clients.map_err(|error| format!("cannot watch the socket: {error}"))?;
         let hang_up = hang_up.as_ref().map(UnixStream::try_clone).transpose();
         let listeners = (listener, admin);
@@ -234,6 +248,7 @@ impl Daemon {
             live: Arc::clone(&live),
             vms: Arc::clone(&vms),
             workers: workers.clone(),
+            scaling,
             registry,
             started: Instant::now(),
             running: config,

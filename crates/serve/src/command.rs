@@ -37,6 +37,8 @@ pub enum Command<E: Engine> {
         /// Called with each.
         removed: Removed<E>,
     },
+    /// Report what each queue that worked was served since this was asked last: its cost.
+    Loads(Box<dyn FnOnce(Vec<(QueueName, u64)>) + Send>),
     /// Call [`Engine::start`]: dropping the sender says that it is done.
     StartEngine(Sender<()>),
     Quiesce(Quiesce),

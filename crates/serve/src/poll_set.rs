@@ -25,6 +25,8 @@ pub(crate) struct Slot<E: Engine> {
     share: Share,
     active: bool,
     empty_visits: u32,
+    /// What it was served since [`PollSet::take_loads`] last, in cost units.
+    load: u64,
     pub(crate) due: Due,
     /// Keeps mapped what an idle queue is polled at.
     polled: Option<Arc<dyn Mapping>>,
@@ -46,6 +48,7 @@ impl<E: Engine> Slot<E> {
             share,
             active: false,
             empty_visits: 0,
+            load: 0,
             due: Due::default(),
             polled: None,
             changes: Vec::new(),
@@ -83,6 +86,7 @@ impl<E: Engine> Slot<E> {
         }
         if taken.requests > 0 {
             self.empty_visits = 0;
+            self.load += u64::from(taken.units);
             if self.due.may_be {
                 due.list(id, self);
             }
@@ -192,6 +196,12 @@ impl<E: Engine> PollSet<E> {
     /// The queues that are meant, with their numbers.
     pub(crate) fn meant(&mut self, which: Which) -> impl Iterator<Item = (usize, &mut Slot<E>)> {
         self.iter_mut().filter(move |(_, slot)| which.is_meant(slot.name))
+    }
+
+    /// What each queue that worked was served since this was called last.
+    pub(crate) fn take_loads(&mut self) -> Vec<(QueueName, u64)> {
+        let worked = self.iter_mut().filter(|(_, slot)| slot.load > 0);
+        worked.map(|(_, slot)| (slot.name, std::mem::take(&mut slot.load))).collect()
     }
 
     /// The one place where work can come, if there is one: watched, it is all that ends a wait early. The other queues must be

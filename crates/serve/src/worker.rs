@@ -17,6 +17,8 @@ use fipsee_ring::wait::{Backoff, Next, WaitMode};
 use fipsee_topology::pin;
 use rustix::event::{Timespec, epoll};
 
+use crate::assignment::Pool;
+use crate::meter::{IdleTime, Meter, WakesUp};
 use crate::poll_set::{PollSet, Slot};
 use crate::{Added, Change, Command, Engine, Make, NotAdded, Queue, QueueName, Quiesce, Removed, Share, When, Which};
 
@@ -45,6 +47,10 @@ pub struct WorkerCounters {
     pub assigned: AtomicU64,
     /// The kernel's number of its thread, if it has one of its own.
     pub thread: AtomicI32,
+    /// Which queues are assigned to it.
+    pub pool: Pool,
+    pub idle: IdleTime,
+    pub wakes_up: WakesUp,
 }
 
 pub struct WorkerHandle<E: Engine> {
@@ -80,6 +86,7 @@ pub struct Worker<E: Engine> {
     epoll: OwnedFd,
     handle: WorkerHandle<E>,
     backoff: Backoff,
+    meter: Meter,
     /// Commands that came together with one that has the worker quiesce.
     pub(crate) deferred: Vec<Command<E>>,
     /// It is to quiesce, or has; the deadline for requests in flight.
@@ -150,6 +157,7 @@ impl<E: Engine> Worker<E> {
             epoll,
             handle,
             backoff,
+            meter: Meter::default(),
             deferred: Vec::new(),
             quiescing: None,
             stopping: false,
@@ -159,7 +167,7 @@ impl<E: Engine> Worker<E> {
     fn run(mut self) {
         loop {
             match self.pass() {
-                Pass::Worked => self.backoff.reset(),
+                Pass::Worked => self.worked(),
                 Pass::Idle => self.rest(None),
                 Pass::Stopped => return,
             }
@@ -209,6 +217,7 @@ impl<E: Engine> Worker<E> {
     #[inline(always)]
     pub const fn worked(&mut self) {
         self.backoff.reset();
+        self.meter.worked();
     }
 
     /// After a pass that found nothing: one step of waiting, of which the last is to sleep, until `deadline_ticks` at most. While
@@ -217,6 +226,12 @@ impl<E: Engine> Worker<E> {
     pub fn rest(&mut self, deadline_ticks: Option<u64>) {
         if self.quiescing.is_some() {
             return self.rest_quiesced();
+        }
+        self.meter.idle(&self.handle.counters.idle);
+        if self.queues.is_empty() && self.handle.counters.pool.is_parked() && self.nothing_remains_after_arming() {
+            // However it waits otherwise: nothing can come but a command.
+            let _ = self.sleep(deadline_ticks);
+            return;
         }
         let expected = self.engine.in_flight() > 0;
         let next = self.backoff.step_watching(expected, || if expected { None } else { self.queues.watch() });
@@ -298,6 +313,7 @@ impl<E: Engine> Worker<E> {
                 Command::Add { name, share, make, added } => self.add(name, share, make, added),
                 Command::Change { which, when, change } => self.change(which, when, change),
                 Command::Remove { which, finish, removed } => self.begin_removal(which, finish, removed),
+                Command::Loads(report) => report(self.queues.take_loads()),
                 Command::StartEngine(done) => {
                     if let Err(error) = self.engine.start() {
                         tracing::error!(error, "a worker has no asynchronous I/O");
@@ -380,6 +396,7 @@ impl<E: Engine> Worker<E> {
             self.watch_engine();
         }
         self.handle.counters.sleeps.fetch_add(1, Ordering::Relaxed);
+        self.meter.falls_asleep(&self.handle.counters.idle);
         let mut events = Vec::<epoll::Event>::with_capacity(64);
         let deadline_ticks = [deadline_ticks, self.queues.next_due()].into_iter().flatten().min();
         let until = [self.engine.time_to_look(), deadline_ticks.map(clock::until)].into_iter().flatten().min();
@@ -389,6 +406,7 @@ impl<E: Engine> Worker<E> {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => tracing::error!(%error, "epoll failed"),
         }
+        self.meter.wakes(&self.handle.counters.idle, &self.handle.counters.wakes_up);
         let is_woken = !events.is_empty();
         for event in events {
             // Those of the mailbox and the engine are no queue's.

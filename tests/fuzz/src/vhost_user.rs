@@ -166,6 +166,10 @@ impl<'a> Conversation<'a> {
                 Action::Move(number, memory, rings) => {
                     Acknowledgement::Moved(number, self.served(number).set_memory(memory, rings))
                 }
+                Action::Transfer(number, _) => {
+                    let _ = self.served(number);
+                    Acknowledgement::Transferred(number, Ok(Choices::default()))
+                }
                 Action::Change(number, change) => Acknowledgement::Done(change(self.served(number))),
                 // Dropping the sender says that nothing is in flight on the ring.
                 Action::Ring(number, how) => {

@@ -63,13 +63,15 @@ pub enum Variant {
     StoppedInFlight,
     /// A worker that arms a virtqueue's notification does not look once more.
     VirtqueueSleepsWithoutLook,
+    /// A virtqueue that has moved begins its requests under the number that it had at the worker it came from.
+    MovedVirtqueueKeepsNumber,
     /// A daemon that comes after a killed one does not look at the inflight area.
     InflightIgnored,
 }
 
 impl Variant {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 31] = [
+    pub const ALL: [(Self, &'static str); 32] = [
         (Self::MemoryGoesAtOnce, "memory-goes-at-once"),
         (Self::TakeoverRepeatsRequest, "takeover-repeats-request"),
         (Self::TakeoverSkipsCompletion, "takeover-skips-completion"),
@@ -100,6 +102,7 @@ impl Variant {
         (Self::UsedIndexFirst, "used-index-first"),
         (Self::StoppedInFlight, "stopped-in-flight"),
         (Self::VirtqueueSleepsWithoutLook, "virtqueue-sleeps-without-look"),
+        (Self::MovedVirtqueueKeepsNumber, "moved-virtqueue-keeps-number"),
         (Self::InflightIgnored, "inflight-ignored"),
     ];
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use fipsee_block::disk::DiskSpec;
+use fipsee_serve::governor::Mode;
 
 use fipsee_ring::notify::{Policy, Wanted};
 
@@ -17,7 +18,7 @@ use crate::metrics::Endpoint;
 impl Admin {
     pub(super) fn dump(&self) -> String {
         let mut text = String::from("# The configuration in force (fipsee config dump).\n");
-        text.push_str(&settings(&self.running, self.listeners.0.path()));
+        text.push_str(&settings(&self.running, self.scaling.mode(), self.listeners.0.path()));
         let served = self.live.now();
         for export in &served.exports {
             text.push_str(&self.disk_table(export));
@@ -89,15 +90,19 @@ fn spec_in_force(export: &Export) -> DiskSpec {
     spec
 }
 
-fn settings(config: &Config, listen: &Path) -> String {
-    let Config { workers, cpus, placement, wait, look, clients, metrics, confine, confine_paths, log_level, log_format, .. } =
-        config;
+/// `workers`: in force.
+fn settings(config: &Config, workers: Mode, listen: &Path) -> String {
+    let Config { cpus, placement, wait, look, clients, metrics, confine, confine_paths, log_level, log_format, .. } = config;
     let limits = clients.limits;
     let paths: Vec<String> = confine_paths.iter().map(|path| quoted_path(path)).collect();
     let mut text = String::new();
     let mut line = |key: &str, value: &dyn Display| _ = writeln!(text, "{key} = {value}");
     line("listen", &quoted_path(listen));
-    line("workers", workers);
+    match workers {
+        // A start has no such mode.
+        Mode::Off => line("workers", &of_mode(config.workers)),
+        mode => line("workers", &of_mode(mode)),
+    }
     line("cpus", &format_args!("{cpus:?}"));
     line("placement", &named(placement));
     line("wait", &quoted(&wait.to_string()));
@@ -117,6 +122,10 @@ fn settings(config: &Config, listen: &Path) -> String {
     line("log_level", &quoted(log_level));
     line("log_format", &named(log_format));
     text
+}
+
+fn of_mode(workers: Mode) -> String {
+    if let Mode::Fixed(count) = workers { count.to_string() } else { quoted(&workers.to_string()) }
 }
 
 /// A value that has the same name on the command line and in the file.

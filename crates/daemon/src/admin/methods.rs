@@ -114,6 +114,11 @@ parameters! {
         vhost_user: PathBuf,
     }
 
+    struct SetWorkers {
+        /// A number; a range, of which as many are used as the load needs: `1..4`; `auto`; or `off`: nothing changes
+        workers: String,
+    }
+
     struct Takeover {
         /// Of the conversation between the two daemons
         version: u32,
@@ -165,6 +170,10 @@ methods! {
     "notify.set" Notify(SetNotify) -> Disk,
     /// What queues and workers have done since the start.
     "stat" Stat(Nothing) -> Stat,
+    /// The workers: their CPUs, whether they are in use, and how long they were busy.
+    "workers" Workers(Nothing) -> Workers,
+    /// How many of the workers that were started are in use, until the daemon is restarted.
+    "workers.set" SetWorkers(SetWorkers) -> Workers,
     /// Read the configuration file again; an error means that nothing has changed.
     "reload" Reload(Nothing) -> Outcome,
     /// The configuration in force, with the changes since the start, as a configuration file.
@@ -214,6 +223,10 @@ mod schema {
             #[schemars(flatten)]
             more: BTreeMap<String, Value>,
         }
+        Workers {
+            mode: String,
+            workers: Vec<BTreeMap<String, Value>>,
+        }
         Dump {
             toml: String,
         }
@@ -237,7 +250,7 @@ mod tests {
     use super::*;
 
     /// Raised by what a client would notice: the first number by changes that break one.
-    const VERSION: &str = "1.0.0";
+    const VERSION: &str = "1.1.0";
 
     fn document() -> Value {
         let methods = all().into_iter().map(|(name, doc, params, result)| {

@@ -7,6 +7,7 @@ mod methods;
 mod rpc;
 mod server;
 mod view;
+mod workers;
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,7 @@ use crate::live::Live;
 use crate::log::LogLevel;
 use crate::metrics::MetricsListener;
 use crate::overlay::Overlay;
+use crate::scaling::Scaling;
 use crate::services::Registry;
 use crate::takeover::give::Asked;
 use crate::transport::unix::HandOver;
@@ -46,6 +48,7 @@ pub(crate) struct Admin {
     pub(crate) live: Arc<Live>,
     pub(crate) vms: Arc<VhostUserSockets>,
     pub(crate) workers: Vec<WorkerHandle>,
+    pub(crate) scaling: Arc<Scaling>,
     pub(crate) registry: Registry,
     pub(crate) started: Instant,
     /// The configuration of the start or the last reload.
@@ -81,6 +84,8 @@ impl Admin {
             Call::Attach(attach) => self.attach(&attach.disk, &attach.vhost_user)?,
             Call::Detach(detach) => self.detach(&detach.vhost_user)?,
             Call::Notify(set) => self.set_notify(&set)?,
+            Call::Workers(_) => self.describe_workers(),
+            Call::SetWorkers(wanted) => self.set_workers(&wanted.workers)?,
             Call::Reload(_) => json!(self.reload()?),
             Call::Dump(_) => json!({ "toml": self.dump() }),
             Call::Discover(_) => serde_json::from_str(SCHEMA).map_err(|error| format!("the schema of this build: {error}"))?,

@@ -1,7 +1,5 @@
 //! What is served, as the admin socket's answers describe it (docs/admin.md).
 
-use std::sync::atomic::Ordering;
-
 use fipsee_block::wire::{BlockInfo, CAPABILITY_NAMES, CAPABILITY_WRITE};
 use fipsee_serve::Metric;
 use serde_json::{Value, json};
@@ -12,7 +10,6 @@ use crate::export::{AllowList, AttachedClient, Export, Role};
 use crate::notification::Notify;
 use crate::services::block::declared::faults;
 use crate::transport::unix::ClientSettings;
-use crate::worker::cpu_time;
 
 impl Admin {
     pub(super) fn describe(&self, export: &Export) -> Value {
@@ -63,16 +60,8 @@ impl Admin {
     }
 
     pub(super) fn stat(&self) -> Value {
-        let workers = self.workers.iter().enumerate().map(|(index, worker)| {
-            json!({
-                "worker": index,
-                "cpu": worker.place.cpu,
-                "queues": worker.counters.queues.load(Ordering::Relaxed),
-                "sleeps": worker.counters.sleeps.load(Ordering::Relaxed),
-                "cpu_time_ns": cpu_time(worker).and_then(|time| u64::try_from(time.as_nanos()).ok()),
-            })
-        });
-        let mut stat = json!({ "uptime_s": self.started.elapsed().as_secs(), "workers": workers.collect::<Vec<_>>() });
+        let workers = self.describe_workers();
+        let mut stat = json!({ "uptime_s": self.started.elapsed().as_secs(), "workers": workers["workers"] });
         for (name, metric) in self.registry.metrics() {
             stat[name] = to_json(metric);
         }

@@ -1,11 +1,12 @@
 //! The configuration file.
 
 use fipsee_ring::wait::WaitMode;
+use fipsee_serve::governor::Mode;
 use toml::de::{DeTable, DeValue};
 
 use super::disk::{self, Find, path};
 use super::table::{Mistake, Table, choice, integer, list, size, text};
-use super::{DiskConfig, LogFormat, MAX_WORKERS, Settings, above_all_clients, defined_twice};
+use super::{DiskConfig, LogFormat, MAX_WORKERS, Settings, above_all_clients, check_workers, defined_twice};
 use crate::log;
 use crate::metrics::{self, Endpoint};
 
@@ -93,7 +94,7 @@ fn read_table(entries: &DeTable<'_>, find: Find<'_>) -> Result<(Settings, Vec<Di
 fn settings(table: &Table<'_>) -> Result<Settings, Mistake> {
     let settings = Settings {
         listen: table.take("listen", path)?,
-        workers: table.take("workers", |value| integer(value, 1, MAX_WORKERS))?,
+        workers: table.take("workers", workers)?,
         cpus: table.take("cpus", |value| list(value, "[2, 3]", |value| integer(value, 0, MAX_CPU)))?.unwrap_or_default(),
         placement: table.take("placement", choice)?,
         wait: table.take("wait", |value| text(value)?.parse::<WaitMode>().map_err(|problem| problem.to_string()))?,
@@ -125,6 +126,17 @@ fn endpoints(value: &DeValue<'_>) -> Result<Vec<Endpoint>, String> {
     match value {
         DeValue::String(_) => endpoint(value).map(|one| vec![one]),
         _ => list(value, "[\"/run/fipsee/metrics.sock\"]", endpoint),
+    }
+}
+
+/// An integer, or a range or "auto" in quotes.
+fn workers(value: &DeValue<'_>) -> Result<Mode, String> {
+    let words = value.as_str().and_then(|text| text.parse().ok());
+    match words.filter(|mode| matches!(mode, Mode::Auto { .. })) {
+        Some(mode) => check_workers(mode).map(|()| mode),
+        None => integer(value, 1, MAX_WORKERS)
+            .map(Mode::Fixed)
+            .map_err(|problem| if value.is_str() { format!("{problem}, or a range, \"1..4\", or \"auto\"") } else { problem }),
     }
 }
 

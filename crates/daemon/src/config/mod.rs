@@ -15,6 +15,7 @@ use std::time::Duration;
 use clap::{Args, Parser, ValueEnum};
 use fipsee_block::disk::DiskSpec;
 use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
+use fipsee_serve::governor::Mode;
 use fipsee_serve::session::ClientLimits;
 
 use self::file::MAX_CLIENTS;
@@ -95,9 +96,10 @@ struct Settings {
     /// $XDG_RUNTIME_DIR/fipsee/fipsee.sock].
     #[arg(long, value_name = "PATH")]
     listen: Option<PathBuf>,
-    /// Worker threads; each polls on a CPU of its own [default: 1].
-    #[arg(long, value_name = "N", value_parser = integer::<usize>, allow_negative_numbers = true)]
-    workers: Option<usize>,
+    /// Worker threads; each polls on a CPU of its own: a number, a range of which as many are used as the load needs, for example 1..4, or
+    /// auto, 1 to all usable CPUs but one [default: auto; 1 with --cpus].
+    #[arg(long, value_name = "N", value_parser = Mode::from_str, allow_negative_numbers = true)]
+    workers: Option<Mode>,
     /// CPUs to bind the workers to, for example 2,3 [default: see --placement].
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = integer::<usize>, allow_negative_numbers = true)]
     cpus: Vec<usize>,
@@ -183,7 +185,7 @@ pub struct Config {
     pub(crate) listen: Option<PathBuf>,
     /// The disks.
     pub disks: Vec<DiskConfig>,
-    pub(crate) workers: usize,
+    pub(crate) workers: Mode,
     /// For the workers; empty: see `placement`.
     pub(crate) cpus: Vec<usize>,
     pub(crate) placement: Placement,
@@ -251,8 +253,8 @@ impl Arguments {
         }
         let log_level = own.log_level.or(file.log_level).unwrap_or_else(|| "info".to_owned());
         log::parse_level(&log_level)?;
-        let workers = own.workers.or(file.workers).unwrap_or(1);
         let cpus = if own.cpus.is_empty() { file.cpus } else { own.cpus };
+        let workers = workers_of(own.workers.or(file.workers), &cpus);
         let max_clients = own.max_clients.or(file.max_clients).unwrap_or(DEFAULT_MAX_CLIENTS);
         check_numbers(workers, &cpus, (max_clients, file.max_clients_per_user))?;
         let wait = own.wait.or(file.wait).unwrap_or_default();
@@ -333,11 +335,20 @@ fn defined_twice(name: &str) -> String {
     format!("disk '{name}' is defined twice; give each its own name")
 }
 
-/// Those that the command line and the file give together.
-fn check_numbers(workers: usize, cpus: &[usize], (max_clients, of_one_user): (usize, Option<usize>)) -> Result<(), String> {
-    if workers == 0 || workers > MAX_WORKERS {
-        return Err(format!("{workers} workers; use 1 to {MAX_WORKERS}"));
+/// As many as are asked for. With CPUs that are given for them, no more than those.
+const fn workers_of(asked: Option<Mode>, cpus: &[usize]) -> Mode {
+    match asked {
+        Some(Mode::AUTO) if !cpus.is_empty() => Mode::Auto { least: 1, most: cpus.len() },
+        None if !cpus.is_empty() => Mode::Fixed(1),
+        None => Mode::AUTO,
+        Some(mode) => mode,
     }
+}
+
+/// Those that the command line and the file give together.
+fn check_numbers(workers: Mode, cpus: &[usize], (max_clients, of_one_user): (usize, Option<usize>)) -> Result<(), String> {
+    check_workers(workers)?;
+    let workers = workers.most().unwrap_or(MAX_WORKERS);
     if cpus.len() > workers {
         let (count, workers) = (cpus.len(), if workers == 1 { "1 worker".to_owned() } else { format!("{workers} workers") });
         return Err(format!("{count} CPUs for {workers}; ask for {count} workers (--workers, workers), or name fewer CPUs"));
@@ -347,6 +358,19 @@ fn check_numbers(workers: usize, cpus: &[usize], (max_clients, of_one_user): (us
     }
     match of_one_user {
         Some(of_one) if of_one > max_clients => Err(above_all_clients(of_one, max_clients)),
+        _ => Ok(()),
+    }
+}
+
+/// As a setting of a daemon.
+fn check_workers(workers: Mode) -> Result<(), String> {
+    let possible = |count: usize| (1..=MAX_WORKERS).contains(&count);
+    match workers {
+        Mode::Off => Err("off is for a daemon that runs (fipsee workers off); write an integer, a range or auto".to_owned()),
+        Mode::Auto { least, .. } if least == 0 => Err(format!("{workers} workers; use 1 to {MAX_WORKERS}")),
+        Mode::Fixed(most) | Mode::Auto { most, .. } if !possible(most) && workers != Mode::AUTO => {
+            Err(format!("{workers} workers; use 1 to {MAX_WORKERS}"))
+        }
         _ => Ok(()),
     }
 }

@@ -18,6 +18,7 @@ mod notify;
 mod placement;
 mod refused_changes;
 mod reload;
+mod scaling;
 mod service_manager;
 mod sockets;
 mod start_refusals;

@@ -28,17 +28,26 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         self.moving.is_some()
     }
 
-    /// Move a queue from the worker with the most to the one with the fewest, if the host says so and one may move.
+    /// Move the queue that the host wants elsewhere; else one from the worker with the most to the one with the fewest, if the host says
+    /// so and one may move.
     pub fn balance(&mut self) {
+        while !self.is_moving()
+            && let Some((queue, to)) = self.host.wanted_move()
+        {
+            self.move_queue(queue.client, queue.index, to);
+        }
         let Some((from, to)) = (if self.is_moving() { None } else { self.host.uneven() }) else { return };
-        let on_it = |held: &Held<E>| held.assignments.iter().position(|assignment| assignment.worker == from);
-        let found = self.ids(|_| true).into_iter().find_map(|id| Some((id, on_it(self.sessions.get(&id)?.held()?)?)));
-        if let Some((id, index)) = found.and_then(|(id, index)| Some((id, u16::try_from(index).ok()?))) {
+        let on_it = |id: u64, held: &Held<E>| {
+            let mut on_it = (0_u16..).zip(&held.assignments).filter(|(_, assignment)| assignment.worker == from);
+            on_it.find(|(index, _)| self.host.may_balance(QueueName { client: id, index: *index })).map(|(index, _)| index)
+        };
+        let found = self.ids(|_| true).into_iter().find_map(|id| Some((id, on_it(id, self.sessions.get(&id)?.held()?)?)));
+        if let Some((id, index)) = found {
             self.move_queue(id, index, to);
         }
     }
 
-    /// Move this queue of an attached client, unless another one is on its way.
+    /// Move this queue of an attached client, unless it is there or another one is on its way.
     pub fn move_queue(&mut self, id: u64, index: u16, to: Assignment) {
         let State::Attached(held) = (match self.sessions.get_mut(&id) {
             Some(session) if self.moving.is_none() => &mut session.state,
@@ -46,7 +55,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         }) else {
             return;
         };
-        let Some(worker) = held.worker(index) else { return };
+        let Some(worker) = held.worker(index).filter(|worker| *worker != to.worker) else { return };
         let (lift, lifted) = channel();
         held.moving = Some(Move { index, to, lifted, held_back: Vec::new() });
         self.moving = Some(id);

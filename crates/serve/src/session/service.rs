@@ -9,7 +9,7 @@ use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::region::Region;
 
 use super::{ClientLimits, Sessions};
-use crate::{Assignment, Command, Engine, Metric, Quiesced, Share, WorkerPlacement};
+use crate::{Assignment, Command, Engine, Metric, QueueName, Quiesced, Share, WorkerPlacement};
 
 /// A client's identity, from the kernel when it connected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -180,9 +180,20 @@ pub trait Host<E: Engine> {
     {
     }
 
+    /// A queue that is to go to another worker, whatever else is moved. Asked while none is on its way; one that is not here is
+    /// left where it is.
+    fn wanted_move(&mut self) -> Option<(QueueName, Assignment)> {
+        None
+    }
+
     /// Where a queue is to go, if the workers are unbalanced: from this worker, to that place. The default moves none.
     fn uneven(&self) -> Option<(usize, Assignment)> {
         None
+    }
+
+    /// May this queue be the one that goes, if the workers are unbalanced?
+    fn may_balance(&self, _queue: QueueName) -> bool {
+        true
     }
 
     /// How often a client has left: a pending ATTACH that waits for that is looked at again when this changes.

@@ -319,6 +319,14 @@ impl VirtqueueServer {
         self.queue.set_memory(memory, rings)
     }
 
+    /// Another worker serves it from now on, which knows its requests as `id`. Nothing is in flight. It has missed changes of the disk
+    /// announced meanwhile.
+    pub fn moved(&mut self, id: u32, info: &BlockInfo) {
+        self.id = id;
+        self.set_info(info);
+        self.ring.iter_mut().for_each(|ring| ring.server.moved(id | Ticket::PART, info));
+    }
+
     /// The queue is idle and is removed, with its ring: returns the index of the next available entry, for GET_VRING_BASE.
     #[must_use]
     pub fn stop(mut self) -> u16 {
@@ -439,10 +447,7 @@ impl Queue<Engine> for GuestDiskQueue {
     }
 
     fn moved(&mut self, id: u32) {
-        let info = self.disk.info();
-        self.queue.id = id;
-        self.queue.set_info(&info);
-        self.queue.ring.iter_mut().for_each(|ring| ring.server.moved(id | Ticket::PART, &info));
+        self.queue.moved(id, &self.disk.info());
         self.policy_changed();
     }
 

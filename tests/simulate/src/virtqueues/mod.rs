@@ -28,6 +28,8 @@ pub enum Fault {
     Reset,
     /// The hypervisor stops the queues and starts them again, as for a pause.
     Paused,
+    /// A queue goes to another worker.
+    Transfer,
     /// The hypervisor hands over its memory once more.
     Memory,
     /// The hypervisor hands over other interrupts.
@@ -59,7 +61,7 @@ impl Kind for Machine {
     }
 
     fn draw_fault(&self, rng: &mut Rng) -> Fault {
-        match rng.below(13) {
+        match rng.below(15) {
             0 => Fault::WorkerSlow(10 + rng.small(100)),
             1 => Fault::DiskSlow(10 + rng.small(200)),
             2 => Fault::DiskErrors(1 + rng.small(3)),
@@ -69,6 +71,7 @@ impl Kind for Machine {
             9 => Fault::Paused,
             10 => Fault::Memory,
             11 => Fault::Call,
+            12 | 13 => Fault::Transfer,
             _ => Fault::BadChain,
         }
     }

@@ -1,5 +1,7 @@
 //! One lifetime, step by step: the scheduler chooses which actor runs.
 
+mod kills;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -8,7 +10,6 @@ use fipsee_daemon::transport::vhost_user::device::{Acknowledgement, Action, Devi
 use fipsee_ring::region::Region;
 use fipsee_ring::tuning::Choices;
 use fipsee_virtio::blk::server::VirtqueueServer;
-use rustix::io::pwrite;
 
 use super::driver::{Driver, QUEUE_BYTES, doorbell, draw, has_rung};
 use super::hypervisor::{Hypervisor, Say};
@@ -45,6 +46,8 @@ enum Awake {
 /// A queue at its worker.
 struct Served {
     server: Option<VirtqueueServer>,
+    /// On its way to another worker.
+    lifted: Option<VirtqueueServer>,
     /// Of the server, among all of the lifetime.
     id: u32,
     awake: Awake,
@@ -84,8 +87,15 @@ pub(super) fn play(script: &Script<Machine>, variant: Option<Variant>, keeps: bo
     let &Machine { queues, size, features } = &script.layout;
     let ram = Region::create("fipsee-simulated-guest", u64::from(queues) * QUEUE_BYTES).expect("memory");
     let ram = Arc::new(ram);
-    let served =
-        || Served { server: None, id: 0, awake: Awake::Looks, orders: VecDeque::new(), hidden: Vec::new(), old: Vec::new() };
+    let served = || Served {
+        server: None,
+        lifted: None,
+        id: 0,
+        awake: Awake::Looks,
+        orders: VecDeque::new(),
+        hidden: Vec::new(),
+        old: Vec::new(),
+    };
     let mut world = World {
         course: Course::new(script, keeps),
         script,
@@ -111,12 +121,18 @@ pub(super) fn play(script: &Script<Machine>, variant: Option<Variant>, keeps: bo
     world.course.outcome(&world.context, (world.issued, world.expected.completed))
 }
 
+/// Does it wait until nothing is in flight?
+const fn waits(order: &Action) -> bool {
+    matches!(order, Action::Stop(_) | Action::Move(..) | Action::Transfer(..))
+}
+
 /// For the trace, in which nothing may differ from one play to the next.
 const fn name_of(order: &Action) -> &'static str {
     match order {
         Action::Serve(..) => "serves",
         Action::Stop(_) => "stops",
         Action::Move(..) => "has other memory",
+        Action::Transfer(..) => "moves",
         _ => "changes",
     }
 }
@@ -177,7 +193,7 @@ impl World<'_> {
                 if self.course.steps < self.worker_slow_until {
                     return false;
                 }
-                let waits = matches!(orders.front(), Some(Action::Stop(_) | Action::Move(..)));
+                let waits = orders.front().is_some_and(waits);
                 let in_flight = server.as_ref().is_some_and(|server| server.in_flight() > 0);
                 if waits && in_flight && !self.context.is_broken(Variant::StoppedInFlight) {
                     return false;
@@ -215,8 +231,7 @@ impl World<'_> {
     fn run_worker(&mut self, index: usize) {
         let (driver, queue) = (&self.drivers[index], &mut self.queues[index]);
         if let Some(order) = queue.orders.front() {
-            let is_to_be_idle =
-                matches!(order, Action::Stop(_) | Action::Move(..)) && !self.context.is_broken(Variant::StoppedInFlight);
+            let is_to_be_idle = waits(order) && !self.context.is_broken(Variant::StoppedInFlight);
             if is_to_be_idle && queue.server.as_mut().is_some_and(|server| server.begin_deferred(&self.disk, &mut self.engine)) {
                 return self.context.say(|| format!("worker {index}: begins what was deferred"));
             }
@@ -265,6 +280,25 @@ impl World<'_> {
                 let moved = server.set_memory(memory, rings);
                 Acknowledgement::Moved(number, moved)
             }
+            (Action::Transfer(number, worker), server) => match (server.take(), queue.lifted.take()) {
+                (None, Some(mut lifted)) => {
+                    self.served += 1;
+                    queue.id = self.served;
+                    lifted.doorbell_rang();
+                    if !self.context.is_broken(Variant::MovedVirtqueueKeepsNumber) {
+                        lifted.moved(self.served, &self.disk.info());
+                    }
+                    *server = Some(lifted);
+                    queue.awake = Awake::Looks;
+                    Acknowledgement::Transferred(number, Ok(Choices::default()))
+                }
+                (lifted, _) => {
+                    // No worker has it: the next step of this one is the other's first.
+                    queue.lifted = lifted;
+                    queue.orders.push_front(Action::Transfer(number, worker));
+                    return;
+                }
+            },
             (Action::Change(_, change), Some(server)) => Acknowledgement::Done(change(server)),
             _ => Acknowledgement::Done(Ok(())),
         };
@@ -289,6 +323,7 @@ impl World<'_> {
                     Action::Serve(queue, ..)
                     | Action::Stop(queue)
                     | Action::Move(queue, ..)
+                    | Action::Transfer(queue, _)
                     | Action::Change(queue, _)
                     | Action::Ring(queue, _) => self.queues[usize::from(queue)].orders.push_back(action),
                 }
@@ -406,6 +441,11 @@ impl World<'_> {
             }
             Fault::Reset => self.hypervisor.restart(true),
             Fault::Paused => self.hypervisor.restart(false),
+            Fault::Transfer => {
+                let index = self.rng.below(self.queues.len());
+                self.device.transfer(u16::try_from(index).expect("few"), 0);
+                return self.queues[index].server.is_some();
+            }
             Fault::Memory => self.hypervisor.set_memory(),
             Fault::Call => {
                 self.drivers.iter_mut().for_each(|driver| driver.call = doorbell());
@@ -417,83 +457,5 @@ impl World<'_> {
             }
         }
         true
-    }
-
-    /// What the device has asked for happens before anything else.
-    fn finish_orders(&mut self) {
-        while let Some(index) = self.queues.iter().position(|queue| !queue.orders.is_empty()) {
-            if let Some(server) = &mut self.queues[index].server {
-                if server.in_flight() > 0 {
-                    self.end_and_publish();
-                    continue;
-                }
-                if server.begin_deferred(&self.disk, &mut self.engine) {
-                    continue;
-                }
-            }
-            if let Some(order) = self.queues[index].orders.pop_front() {
-                self.handle(index, order);
-                self.carry_out();
-            }
-        }
-    }
-
-    /// The daemon is killed, perhaps while it publishes what has been ended on a queue. Then there is another.
-    fn kill(&mut self) {
-        let index = self.rng.below(self.queues.len());
-        let before = self.drivers[index].used_index();
-        for _ in 0..self.rng.below(4).min(self.disk.in_flight()) {
-            let _ = self.end_one();
-        }
-        // Interrupts so far have arrived. Those of what is published now may not have been sent yet.
-        self.drivers.iter_mut().for_each(|driver| _ = driver.may_run());
-        (0..self.queues.len()).for_each(|index| self.publish(index));
-        if self.rng.percent(50) {
-            self.drivers.iter().for_each(|driver| _ = has_rung(&driver.call));
-        }
-        let count = self.drivers[index].used_index().wrapping_sub(before);
-        if count > 0 && self.hypervisor.inflight.is_some() && self.queues[index].server.is_some() {
-            self.undo_stores(index, before, count);
-        }
-        self.disk.daemon_is_gone(&mut self.rng);
-        for queue in &mut self.queues {
-            queue.server = None;
-            queue.orders.clear();
-        }
-        self.device = device(&self.disk, self.script.layout.queues);
-        let was_resetting = self.hypervisor.to_say.iter().any(|say| matches!(say, Say::ResetDriver));
-        self.hypervisor.connect();
-        if was_resetting {
-            // The guest has its device reset all the same: what it had in flight is not looked for any more.
-            self.drivers.iter_mut().for_each(Driver::reset);
-            self.expected.forget_requests();
-            self.hypervisor.inflight = None;
-            self.hypervisor.connect();
-        }
-    }
-
-    /// Of the stores that published `count` elements from `before` on, the last ones have not happened: the used index of the
-    /// inflight area, then the marks of its entries, then the used index itself.
-    fn undo_stores(&mut self, index: usize, before: u16, count: u16) {
-        let Some((file, _)) = &self.hypervisor.inflight else { return };
-        let part = (INFLIGHT_HEADER + u64::from(self.script.layout.size) * INFLIGHT_ENTRY).next_multiple_of(64) * index as u64;
-        let driver = &self.drivers[index];
-        let put = |offset: u64, bytes: &[u8]| assert_eq!(pwrite(file, bytes, part + offset), Ok(bytes.len()));
-        let (undone, is_early) = (self.rng.below(usize::from(count) + 3), self.context.is_broken(Variant::InflightClearedEarly));
-        self.context
-            .say(|| format!("killed while it publishes {count} elements of queue {index}, {undone} stores before the end"));
-        if undone > 0 {
-            put(INFLIGHT_USED_INDEX, &before.to_le_bytes());
-        }
-        for place in (0..count).rev().take(undone.saturating_sub(1)) {
-            let [head, ..] = driver.used_element(before.wrapping_add(place)).map(u64::from);
-            let entry = INFLIGHT_HEADER + head * INFLIGHT_ENTRY;
-            if !is_early {
-                put(entry, &[1]);
-            }
-        }
-        if undone > usize::from(count) + 1 {
-            driver.set_used_index(before);
-        }
     }
 }

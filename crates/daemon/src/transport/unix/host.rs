@@ -5,26 +5,43 @@ use std::sync::atomic::Ordering;
 
 use fipsee_ring::control::{Page, Refusal, Wanted};
 use fipsee_serve::session::{Client, ClientLimits, Credentials, Denial, Event, Granted, Host};
-use fipsee_serve::{Assignment, Share};
+use fipsee_serve::{Assignment, QueueName, Share};
 
 use crate::live::Live;
+use crate::scaling::Scaling;
 use crate::services::Registry;
 use crate::transport::LogQuota;
+use crate::transport::vhost_user::VhostUserSockets;
 use crate::worker::{Command, DiskEngine, WorkerHandle};
 
 pub(super) struct DaemonHost {
     pub(super) live: Arc<Live>,
     pub(super) workers: Vec<WorkerHandle>,
     pub(super) registry: Registry,
+    pub(super) scaling: Arc<Scaling>,
+    machines: Arc<VhostUserSockets>,
     /// Descriptors of its own: those open at the start stay open (disks, workers, logs).
     descriptors: u64,
     quota: LogQuota,
 }
 
 impl DaemonHost {
-    pub(super) fn new(workers: Vec<WorkerHandle>, live: Arc<Live>, registry: Registry) -> Self {
+    pub(super) fn new(
+        workers: Vec<WorkerHandle>,
+        live: Arc<Live>,
+        registry: Registry,
+        scaling: Arc<Scaling>,
+        machines: Arc<VhostUserSockets>,
+    ) -> Self {
         let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64);
-        Self { live, workers, registry, descriptors, quota: LogQuota::default() }
+        Self { live, workers, registry, scaling, machines, descriptors, quota: LogQuota::default() }
+    }
+
+    /// Take a sample of how busy the workers are, if it is time; `is_moving`: a queue is on its way.
+    pub(super) fn scale(&self, is_moving: bool) {
+        for worker in self.scaling.tick(is_moving) {
+            self.machines.leave(worker);
+        }
     }
 
     pub(super) fn cannot_accept(&mut self, error: &std::io::Error) {
@@ -73,8 +90,22 @@ impl Host<DiskEngine> for DaemonHost {
         self.workers[worker].mailbox.send(command);
     }
 
+    fn wanted_move(&mut self) -> Option<(QueueName, Assignment)> {
+        while let Some((queue, to)) = self.scaling.wanted_move() {
+            // Those of machines are moved by the threads of their connections.
+            if !self.machines.move_queue(queue, to) {
+                return Some((queue, Assignment::to(to, &self.workers[to])));
+            }
+        }
+        None
+    }
+
     fn uneven(&self) -> Option<(usize, Assignment)> {
-        Assignment::uneven(&self.workers)
+        self.scaling.uneven()
+    }
+
+    fn may_balance(&self, queue: QueueName) -> bool {
+        self.scaling.may_balance(queue)
     }
 
     fn departures(&self) -> u64 {

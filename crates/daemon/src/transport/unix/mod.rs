@@ -19,8 +19,9 @@ pub(crate) use self::handover::HandOver;
 use self::host::DaemonHost;
 use crate::live::Live;
 use crate::notify::{self, Watchdog};
+use crate::scaling::Scaling;
 use crate::services::Registry;
-use crate::transport::vhost_user::Held;
+use crate::transport::vhost_user::{Held, VhostUserSockets};
 use crate::worker::{DiskEngine, WorkerHandle};
 
 /// How long a drain waits for requests in flight before it gives up on them.
@@ -30,6 +31,7 @@ const DRAIN_TICK: Duration = Duration::from_millis(250);
 
 const TOKEN_ORDERS: u64 = FIRST_TOKEN;
 const TOKEN_STOP: u64 = FIRST_TOKEN + 1;
+const TOKEN_WOKEN: u64 = FIRST_TOKEN + 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
@@ -68,11 +70,16 @@ impl UnixSocket {
         workers: Vec<WorkerHandle>,
         live: Arc<Live>,
         registry: Registry,
+        scaling: Arc<Scaling>,
+        machines: Arc<VhostUserSockets>,
     ) -> std::io::Result<Self> {
-        let clients = UnixTransport::new(DaemonHost::new(workers, live, registry))?;
+        let woken = scaling.wake_up.doorbell.clone();
+        let clients = UnixTransport::new(DaemonHost::new(workers, live, registry, scaling, machines))?;
         let orders = Arc::new(Mailbox::new()?);
         clients.listen(listener.socket())?;
         clients.watch(&*orders, TOKEN_ORDERS, EventFlags::ET)?;
+        // Whoever rings, the next turn looks at the workers.
+        clients.watch(&woken, TOKEN_WOKEN, EventFlags::ET)?;
         // Once: the signal is not read, and must not keep the drain from sleeping.
         clients.watch(stop, TOKEN_STOP, EventFlags::ONESHOT)?;
         let (waiting, watchdog) = (Vec::new(), Watchdog::from_environment());
@@ -87,10 +94,15 @@ impl UnixSocket {
                 return if self.clients.sessions.is_empty() { Ended::Drained } else { Ended::TimedOut };
             }
             let waiting = self.waiting.first().map(|order| order.latest.saturating_duration_since(Instant::now()));
-            let longest = [stopping.map(|_| DRAIN_TICK), self.watchdog.longest_sleep(), waiting].into_iter().flatten().min();
+            let scaling = self.clients.sessions.host.scaling.next_tick();
+            let longest = [stopping.map(|_| DRAIN_TICK), self.watchdog.longest_sleep(), waiting, scaling];
+            let longest = longest.into_iter().flatten().min();
             let (tokens, accepted) = self.clients.turn(self.listener.socket(), longest);
             if let Err(error) = accepted {
                 self.clients.sessions.host.cannot_accept(&error);
+            }
+            if tokens.contains(&TOKEN_WOKEN) {
+                self.clients.sessions.host.scaling.wake();
             }
             if tokens.contains(&TOKEN_STOP) {
                 stopping = Some(Instant::now());
@@ -112,6 +124,8 @@ impl UnixSocket {
             return false;
         }
         let Some(order) = self.waiting.first() else {
+            let is_moving = self.clients.sessions.is_moving();
+            self.clients.sessions.host.scale(is_moving);
             self.clients.sessions.balance();
             self.clients.carry_out();
             return false;

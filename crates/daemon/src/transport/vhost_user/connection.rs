@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fipsee_block::wire::BlockInfo;
 use fipsee_ring::handshake::HANDSHAKE_TIMEOUT;
 use fipsee_ring::mailbox::Mailbox;
+use fipsee_ring::tuning::Choices;
 use fipsee_serve::session::Credentials;
 use fipsee_serve::unix::credentials_of;
 use fipsee_serve::{Assignment, NotAdded, Queue, QueueName, Share, When, Which};
@@ -137,8 +138,10 @@ impl FrontendConnection {
             for wait in waiting {
                 let acknowledgement = wait();
                 match &acknowledgement {
-                    Acknowledgement::Served(_, Ok(_)) => self.publish_queues(&device),
-                    Acknowledgement::Served(queue, Err(_)) => self.assignments[usize::from(*queue)] = None,
+                    Acknowledgement::Served(_, Ok(_)) | Acknowledgement::Transferred(_, Ok(_)) => self.publish_queues(&device),
+                    Acknowledgement::Served(queue, Err(_)) | Acknowledgement::Transferred(queue, Err(_)) => {
+                        self.assignments[usize::from(*queue)] = None
+                    }
                     _ => {}
                 }
                 result = result.and(device.acknowledged(acknowledgement));
@@ -194,6 +197,11 @@ impl FrontendConnection {
                 let moved = self.change(queue, When::Idle, move |server| server.set_memory(memory, rings));
                 Box::new(move || Acknowledgement::Moved(queue, moved.recv().unwrap_or_else(|_| Err(gone.to_owned()))))
             }
+            Action::Transfer(queue, worker) => {
+                // It is the only action of its step.
+                let transferred = self.transfer(queue, worker);
+                Box::new(move || Acknowledgement::Transferred(queue, transferred))
+            }
             Action::Change(queue, change) => {
                 let changed = self.change(queue, When::Now, change);
                 Box::new(move || Acknowledgement::Done(changed.recv().unwrap_or(Ok(()))))
@@ -209,6 +217,48 @@ impl FrontendConnection {
             }
         };
         Ok(Some(waiting))
+    }
+
+    /// The queue goes from one worker to the other: between the two no thread has it.
+    fn transfer(&mut self, index: u16, to: usize) -> Result<Choices, String> {
+        let gone = || "its worker is gone".to_owned();
+        let (lift, lifted) = channel();
+        let removed = move |queue, share| {
+            let _ = lift.send((queue, share));
+        };
+        self.send(index, |which| Command::Remove { which, finish: false, removed: Box::new(removed) });
+        let (mut queue, share): (Box<dyn Queue<DiskEngine>>, Share) = lifted.recv().map_err(|_| gone())?;
+        let (reply, served) = channel();
+        let make = move |number| {
+            // Whether it rang meanwhile is not known: the doorbell is asked for again.
+            queue.doorbell_rang();
+            queue.moved(number);
+            Ok(queue)
+        };
+        let added = move |added: Result<(), NotAdded>| {
+            let _ = reply.send(added.map_err(not_served));
+        };
+        let name = QueueName { client: self.client, index };
+        let assignment = Assignment::to(to, &self.shared.workers[to]);
+        let choices = assignment.place.choices;
+        self.assignments[usize::from(index)] = Some(assignment);
+        self.shared.workers[to].mailbox.send(Command::Add { name, share, make: Box::new(make), added: Box::new(added) });
+        served.recv().unwrap_or_else(|_| Err(gone())).map(|()| choices)
+    }
+
+    /// Have another worker serve this queue; `None`: all that this worker has are served by others.
+    pub(super) fn move_queues(&mut self, index: Option<u16>, from: Option<usize>, to: Option<usize>) {
+        for place in 0..self.assignments.len() {
+            let queue = u16::try_from(place).unwrap_or(u16::MAX);
+            let Some(worker) = self.assignments[place].as_ref().map(|assignment| assignment.worker) else { continue };
+            if index.is_some_and(|index| index != queue) || from.is_some_and(|from| from != worker) {
+                continue;
+            }
+            let to = to.unwrap_or_else(|| Assignment::choose(&self.shared.workers).worker);
+            if to != worker {
+                self.notify(|device, _| device.transfer(queue, to));
+            }
+        }
     }
 
     /// Change a queue between two visits; returns the result of `change`, if the queue exists.
@@ -248,10 +298,7 @@ impl FrontendConnection {
         let forwarder = UpgradeForwarder { queue, run, notices: Arc::clone(notices) };
         let (disk, policy, (reply, served)) = (Arc::clone(&export.disk), export.policy_of(self.client), channel());
         let added = move |added: Result<(), NotAdded>| {
-            let _ = reply.send(added.map_err(|error| match error {
-                NotAdded::NotMade(reason) => reason,
-                NotAdded::Doorbell(error) => format!("its kick descriptor cannot be watched ({error}); it must be an eventfd"),
-            }));
+            let _ = reply.send(added.map_err(not_served));
         };
         let make = move |id| Ok(GuestDiskQueue::new(make(id, Some(Box::new(forwarder)))?, disk).notifying_by(policy));
         let command = Command::add(QueueName { client: self.client, index: queue }, self.share.clone(), make, added);
@@ -267,6 +314,13 @@ impl FrontendConnection {
         let counters = device.vrings[..count].iter().map(|vring| Arc::clone(&vring.counters)).collect();
         let cpus = self.assignments[..count].iter().map(|assigned| assigned.as_ref()?.place.cpu).collect();
         self.shared.export.set_queues(self.client, counters, cpus);
+    }
+}
+
+fn not_served(error: NotAdded) -> String {
+    match error {
+        NotAdded::NotMade(reason) => reason,
+        NotAdded::Doorbell(error) => format!("its kick descriptor cannot be watched ({error}); it must be an eventfd"),
     }
 }
 

@@ -54,6 +54,8 @@ pub enum Action {
     Stop(u16),
     /// Change a queue's memory when nothing of it is in flight: [`Acknowledgement::Moved`].
     Move(u16, Arc<GuestMemory>, RingAddresses),
+    /// Have the worker of this number serve a queue, once nothing of it is in flight: [`Acknowledgement::Transferred`].
+    Transfer(u16, usize),
     /// Change a queue at once: [`Acknowledgement::Done`].
     Change(u16, Change),
     /// A queue does this with its ring: [`Acknowledgement::Done`] when nothing is in flight there.
@@ -69,6 +71,8 @@ pub enum Acknowledgement {
     Stopped(u16, Option<u16>),
     /// The queue is in the new memory; or why not.
     Moved(u16, Result<(), String>),
+    /// The queue is served by the other worker, with these choices for rings; or it is served no longer, and why.
+    Transferred(u16, Result<Choices, String>),
     /// Any other action.
     Done(Result<(), String>),
 }
@@ -166,8 +170,10 @@ impl Device {
         self.awaited = self.awaited.saturating_sub(1);
         let mut result = Ok(());
         match acknowledgement {
-            Acknowledgement::Served(queue, Ok(choices)) => self.vring(queue).run.iter_mut().for_each(|run| run.choices = choices),
-            Acknowledgement::Served(queue, Err(problem)) => {
+            Acknowledgement::Served(queue, Ok(choices)) | Acknowledgement::Transferred(queue, Ok(choices)) => {
+                self.vring(queue).run.iter_mut().for_each(|run| run.choices = choices);
+            }
+            Acknowledgement::Served(queue, Err(problem)) | Acknowledgement::Transferred(queue, Err(problem)) => {
                 self.vring(queue).run = None;
                 self.actions.push(Action::Warn(queue, "a queue cannot be served", problem));
             }
@@ -198,6 +204,16 @@ impl Device {
         self.then(|device| {
             if device.channel.is_some() {
                 device.actions.push(Action::Announce(message::config_changed()));
+            }
+        });
+        let _ = self.advance();
+    }
+
+    /// A queue, if it is served, is to be served by another worker. The queue itself goes, with the ring beside it: its run goes on.
+    pub fn transfer(&mut self, queue: u16, worker: usize) {
+        self.then(move |device| {
+            if device.vrings.get(usize::from(queue)).is_some_and(Vring::is_served) {
+                device.act(Action::Transfer(queue, worker));
             }
         });
         let _ = self.advance();

@@ -59,24 +59,25 @@ pub(crate) struct Held {
 
 impl VhostUserSockets {
     pub(crate) fn hold(&self, timeout: Duration) -> Result<Held, String> {
-        let sockets = self.lock();
+        // Not under the lock: the main thread takes it. Sockets come and go by the thread that is here alone.
+        let sockets: Vec<Arc<SharedSocket>> = self.lock().iter().map(|socket| Arc::clone(&socket.shared)).collect();
         let mut held = Held { machines: Vec::new(), _until: Vec::new() };
         let mut replies = Vec::new();
         // In parallel: each may have to wait for a disk.
-        for socket in sockets.iter() {
+        for socket in &sockets {
             let ((reply, machine), (go, until)) = (channel(), channel());
-            socket.notify(Notice::Hold(Hold { reply, until }));
+            socket.notices.send(Notice::Hold(Hold { reply, until }));
             held._until.push(go);
             replies.push(machine);
         }
         let deadline = Instant::now() + timeout + ANSWER_TIMEOUT;
         for (socket, reply) in sockets.iter().zip(replies) {
             let machine = reply.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|_| {
-                let peer = socket.shared.state().peer.as_ref().map_or_else(|| "unknown".to_owned(), |(pid, _)| pid.to_string());
+                let peer = socket.state().peer.as_ref().map_or_else(|| "unknown".to_owned(), |peer| peer.pid.to_string());
                 format!(
                     "the virtual machine of disk '{}' at {} (process {peer}) is in the middle of a message, or of one that waits for the disk; try again, or end it",
-                    socket.shared.export.name(),
-                    socket.path().display(),
+                    socket.export.name(),
+                    socket.listener.path().display(),
                 )
             })?;
             held.machines.extend(machine);

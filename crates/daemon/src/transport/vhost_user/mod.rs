@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use fipsee_serve::QueueName;
 use fipsee_serve::unix::listener::Listener;
 
 pub(crate) use self::adoption::Machines;
@@ -23,6 +24,7 @@ use self::connection::FrontendConnection;
 use self::device::Asked;
 pub(crate) use self::handover::Held;
 use self::handover::Hold;
+use self::socket::Peer;
 pub(crate) use self::socket::{Socket, bind};
 use crate::export::Export;
 use crate::live::Live;
@@ -37,6 +39,13 @@ enum Notice {
     Hold(Hold),
     Stop,
     Resized,
+    /// Have another worker serve this queue, if it is of this connection.
+    MoveQueue {
+        queue: QueueName,
+        to: usize,
+    },
+    /// This worker is not in use any more: have others serve its queues.
+    Leave(usize),
     Asked(Asked),
     Fault {
         queue: u16,
@@ -93,7 +102,7 @@ impl VhostUserSockets {
         let unwanted: Vec<&Socket> = sockets.iter().filter(|socket| is_unwanted(&socket.shared.export, socket.path())).collect();
         let mut states: Vec<_> = unwanted.iter().map(|socket| socket.shared.state()).collect();
         for (socket, state) in unwanted.iter().zip(&states) {
-            if let Some((pid, _)) = &state.peer {
+            if let Some(Peer { pid, .. }) = &state.peer {
                 return Err(format!(
                     "the vhost-user socket {} of disk '{}' is in use by process {pid}; end that first",
                     socket.path().display(),
@@ -109,6 +118,19 @@ impl VhostUserSockets {
         let removed: Vec<Socket> = self.lock().extract_if(.., |socket| socket.shared.state().retired).collect();
         // Not under the lock: each waits for its thread to end.
         drop(removed);
+    }
+
+    /// Have another worker serve a queue of a machine. `false`: it is of no machine that is here.
+    pub(crate) fn move_queue(&self, queue: QueueName, to: usize) -> bool {
+        let sockets = self.lock();
+        let is_its = |socket: &&Socket| socket.shared.state().peer.as_ref().is_some_and(|peer| peer.client == queue.client);
+        let found = sockets.iter().find(is_its);
+        found.map(|socket| socket.notify(Notice::MoveQueue { queue, to })).is_some()
+    }
+
+    /// A worker is not in use any more: have others serve its queues of machines.
+    pub(crate) fn leave(&self, worker: usize) {
+        self.lock().iter().for_each(|socket| socket.notify(Notice::Leave(worker)));
     }
 
     /// The disk's size changed: hypervisors must notify their guests.

@@ -37,8 +37,21 @@ const TOKEN_CONNECTION: u64 = 2;
 pub(super) struct State {
     /// It is being removed.
     pub(super) retired: bool,
-    /// The process, and its connection to be shut down.
-    pub(super) peer: Option<(i32, Arc<UnixStream>)>,
+    pub(super) peer: Option<Peer>,
+}
+
+/// A connected hypervisor.
+pub(super) struct Peer {
+    pub(super) pid: i32,
+    pub(super) client: u64,
+    /// To be shut down.
+    stream: Arc<UnixStream>,
+}
+
+impl Peer {
+    fn of(connection: &FrontendConnection) -> Self {
+        Self { pid: connection.credentials.pid, client: connection.client, stream: Arc::clone(&connection.stream) }
+    }
 }
 
 /// State shared by a socket's handle, its thread and its connection.
@@ -133,7 +146,7 @@ impl Socket {
 
     /// Serve this one, which another daemon accepted.
     pub(super) fn adopt(&self, connection: FrontendConnection) {
-        self.shared.state().peer = Some((connection.credentials.pid, Arc::clone(&connection.stream)));
+        self.shared.state().peer = Some(Peer::of(&connection));
         self.notify(Notice::Adopt(Box::new(connection)));
     }
 
@@ -141,7 +154,7 @@ impl Socket {
     pub(super) fn stop(&self) {
         let mut state = self.shared.state();
         state.retired = true;
-        if let Some((_, stream)) = &state.peer {
+        if let Some(Peer { stream, .. }) = &state.peer {
             // Its thread may be waiting for the rest of a message.
             let _ = stream.shutdown(Shutdown::Both);
         }
@@ -208,7 +221,7 @@ impl SocketThread {
                         adopted = Some(*connection);
                     }
                     // From a closed connection.
-                    Notice::Resized | Notice::Asked(_) | Notice::Fault { .. } => {}
+                    Notice::Resized | Notice::MoveQueue { .. } | Notice::Leave(_) | Notice::Asked(_) | Notice::Fault { .. } => {}
                 }
             }
             let accepted = tokens.contains(&TOKEN_LISTENER) && adopted.is_none();
@@ -269,7 +282,7 @@ impl SocketThread {
             }
             return None;
         }
-        state.peer = Some((pid, Arc::clone(&connection.stream)));
+        state.peer = Some(Peer::of(&connection));
         drop(state);
         if self.quota.allows() {
             tracing::info!(client, pid, uid, disk, socket = %shared.listener.path().display(), "a hypervisor attached");
@@ -341,6 +354,11 @@ impl SocketThread {
                 Notice::Hold(hold) => hold.rest(Some(connection)),
                 Notice::Stop => stops = true,
                 Notice::Resized => connection.notify(|device, info| device.resized(info)),
+                Notice::MoveQueue { queue, to } if queue.client == connection.client => {
+                    connection.move_queues(Some(queue.index), None, Some(to));
+                }
+                Notice::MoveQueue { .. } => {}
+                Notice::Leave(worker) => connection.move_queues(None, Some(worker), None),
                 Notice::Asked(asked) => connection.notify(|device, _| device.asked(asked)),
                 Notice::Fault { queue, reason } => self.log_fault(queue, &reason),
             }

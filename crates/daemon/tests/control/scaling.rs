@@ -1,0 +1,84 @@
+//! Workers follow the load, and what is asked of them at run time.
+
+use fipsee_testkit::load::Load;
+use fipsee_testkit::{Daemon, assert_says, eventually};
+use serde_json::{Value, json};
+
+const DISKS: [&str; 4] = ["--disk", "a=memory:1M", "--disk", "b=memory:1M"];
+
+fn start(options: &[&str]) -> Daemon {
+    Daemon::start(&[&DISKS[..], options].concat())
+}
+
+fn states(daemon: &Daemon) -> Vec<String> {
+    let workers = daemon.admin(&json!({ "method": "workers" }));
+    let states = workers["workers"].as_array().expect("a list").iter();
+    states.map(|worker| worker["state"].as_str().expect("text").to_owned()).collect()
+}
+
+fn set(daemon: &Daemon, workers: &str) -> Value {
+    daemon.admin(&json!({ "method": "workers.set", "workers": workers }))
+}
+
+fn queues(daemon: &Daemon) -> Vec<u64> {
+    let workers = daemon.admin(&json!({ "method": "workers" }));
+    workers["workers"].as_array().expect("a list").iter().map(|worker| worker["queues"].as_u64().expect("a number")).collect()
+}
+
+#[test]
+fn a_second_worker_serves_while_two_clients_keep_one_busy() {
+    let daemon = start(&["--workers", "1..2"]);
+    assert_eq!(states(&daemon), ["in use", "parked"]);
+    let first = Load::start(&daemon, "a", 64);
+    first.await_progress();
+    let second = Load::start(&daemon, "b", 64);
+    eventually("each has a worker", || queues(&daemon) == [1, 1]);
+    assert_eq!(states(&daemon), ["in use", "in use"]);
+    first.await_progress();
+    second.await_progress();
+    assert!(first.finish() > 0);
+    eventually("one worker has room for what is left", || queues(&daemon) == [1, 0]);
+    assert_eq!(states(&daemon), ["in use", "parked"]);
+    second.await_progress();
+    assert!(second.finish() > 0);
+}
+
+#[test]
+fn the_number_in_use_is_set_at_run_time_within_what_was_started() {
+    let mut daemon = start(&["--workers", "1..3"]);
+    let loads = ["a", "b"].map(|disk| Load::start(&daemon, disk, 4));
+    assert_eq!(set(&daemon, "3")["mode"], "3");
+    eventually("all three are in use", || states(&daemon) == ["in use"; 3]);
+    for (text, pieces) in [
+        ("4", ["4 workers; this daemon has started 3", "use 1 to 3"]),
+        ("0", ["0 workers", "use 1 to 3"]),
+        ("2..4", ["2..4 workers", "--workers"]),
+        ("many", ["'many' is no number of workers", "1..4"]),
+    ] {
+        assert_says(set(&daemon, text)["error"].as_str().expect("refused"), &pieces);
+    }
+    assert_eq!(set(&daemon, "1")["mode"], "1");
+    eventually("no queue is left at the others", || queues(&daemon) == [2, 0, 0]);
+    assert_eq!(states(&daemon), ["in use", "parked", "parked"]);
+    loads.iter().for_each(Load::await_progress);
+    // What was set is kept by the daemon that takes over.
+    set(&daemon, "2..3");
+    daemon.take_over();
+    assert_eq!(daemon.admin(&json!({ "method": "workers" }))["mode"], "2..3");
+    assert!(daemon.admin(&json!({ "method": "config.dump" }))["toml"].as_str().expect("text").contains("workers = \"2..3\""));
+    loads.into_iter().for_each(|load| assert!(load.finish() > 0));
+}
+
+#[test]
+fn parked_workers_sleep_whatever_the_way_to_wait() {
+    let daemon = start(&["--workers", "1..3", "--wait", "pause"]);
+    let busy_ns = |worker: &Value| worker["busy_ns"].as_u64().expect("a number");
+    let workers = || daemon.admin(&json!({ "method": "workers" }))["workers"].as_array().expect("a list").clone();
+    let first = workers();
+    eventually("the first one polls for a while", || {
+        workers()[0]["measured_ns"].as_u64() > first[0]["measured_ns"].as_u64().map(|ns| ns + 100_000_000)
+    });
+    for worker in &workers()[1..] {
+        assert!(worker["sleeps"].as_u64() <= Some(3) && busy_ns(worker) < 100_000_000, "{worker}");
+    }
+}

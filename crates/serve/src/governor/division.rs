@@ -1,0 +1,154 @@
+//! Queues divided among workers.
+
+use super::{MARGIN, NEGLIGIBLE, WORTH_A_WORKER};
+use crate::QueueName;
+
+/// Moves of one decision at most; others follow.
+const MOST_MOVES: usize = 256;
+/// Busy all the time, as measured.
+const FULL: f64 = 0.97;
+/// A difference between two workers that is not worth a move.
+const SMALL: f64 = 0.02;
+
+/// This queue is to be served by another worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    pub queue: QueueName,
+    pub to: usize,
+}
+
+/// Divide these loads among so many workers, the largest first, each to the worker with the least. The load of the fullest worker that
+/// has more than one that is worth it: one queue cannot be divided, however large it is.
+pub(super) fn fullest_shared(mut loads: Vec<f64>, workers: usize) -> f64 {
+    if workers == 0 {
+        return f64::INFINITY;
+    }
+    loads.sort_unstable_by(|a, b| b.total_cmp(a));
+    // Of each worker: all, and all but the largest, which is its first.
+    let mut sums = vec![(0.0_f64, 0.0_f64); workers];
+    for load in loads {
+        if let Some((sum, rest)) = sums.iter_mut().min_by(|(a, _), (b, _)| a.total_cmp(b)) {
+            *rest += if *sum > 0.0 { load } else { 0.0 };
+            *sum += load;
+        }
+    }
+    sums.into_iter().filter(|(_, rest)| *rest >= WORTH_A_WORKER).map(|(sum, _)| sum).fold(0.0, f64::max)
+}
+
+struct Place {
+    worker: usize,
+    sum: f64,
+    was: f64,
+    /// Queues that take a good part of it.
+    queues: usize,
+    /// It is busy all the time: more queues would work there if they could.
+    is_full: bool,
+}
+
+/// Who has what now.
+pub(super) struct Division {
+    places: Vec<Place>,
+    /// Its place among `places`; `None`: its worker is not in use.
+    queues: Vec<(QueueName, Option<usize>, f64)>,
+    moves: Vec<Move>,
+}
+
+impl Division {
+    pub(super) fn new(in_use: &[usize], busy: &[f64], queues: Vec<(QueueName, usize, f64)>) -> Self {
+        let is_full = |worker: usize| busy.get(worker).is_some_and(|busy| *busy >= FULL);
+        let place = |worker: &usize| Place { worker: *worker, sum: 0.0, was: 0.0, queues: 0, is_full: is_full(*worker) };
+        let mut places: Vec<Place> = in_use.iter().map(place).collect();
+        let place_of = |worker| in_use.iter().position(|other| *other == worker);
+        let queues: Vec<_> = queues.into_iter().map(|(queue, worker, load)| (queue, place_of(worker), load)).collect();
+        for (_, place, load) in &queues {
+            if let Some(place) = place {
+                places[*place].sum += load;
+                places[*place].was += load;
+                places[*place].queues += usize::from(*load >= WORTH_A_WORKER);
+            }
+        }
+        Self { places, queues, moves: Vec::new() }
+    }
+
+    /// The moves after which no worker could be relieved by much; none, if they are not worth it.
+    pub(super) fn even_out(mut self) -> Vec<Move> {
+        self.place_homeless();
+        let homeless = self.moves.len();
+        while self.moves.len() < MOST_MOVES && self.relieve_one() {}
+        if !self.places.iter().any(|place| place.was - place.sum >= MARGIN) {
+            self.moves.truncate(homeless);
+        }
+        if self.moves.is_empty() {
+            self.even_out_full();
+        }
+        self.moves
+    }
+
+    /// Queues of workers that are not in use any more, the largest first.
+    fn place_homeless(&mut self) {
+        let mut homeless: Vec<usize> = (0..self.queues.len()).filter(|index| self.queues[*index].1.is_none()).collect();
+        homeless.sort_by(|a, b| self.queues[*b].2.total_cmp(&self.queues[*a].2));
+        for index in homeless {
+            let least = (0..self.places.len()).min_by(|a, b| self.places[*a].sum.total_cmp(&self.places[*b].sum));
+            if let Some(to) = least {
+                self.shift(index, to);
+                // Not a relief of anything.
+                self.places[to].was += self.queues[index].2;
+            }
+        }
+    }
+
+    /// One move from the fullest worker that can be relieved to the emptiest.
+    fn relieve_one(&mut self) -> bool {
+        let mut order: Vec<usize> = (0..self.places.len()).collect();
+        order.sort_by(|a, b| self.places[*b].sum.total_cmp(&self.places[*a].sum));
+        let Some(&to) = order.last() else { return false };
+        for from in order {
+            let gap = self.places[from].sum - self.places[to].sum;
+            if gap < SMALL {
+                return false;
+            }
+            // Its move halves the gap at best.
+            let on_it = (0..self.queues.len()).filter(|index| {
+                let (_, place, load) = self.queues[*index];
+                place == Some(from) && load > NEGLIGIBLE && load < gap - SMALL
+            });
+            let off = |index: &usize| (self.queues[*index].2 - gap / 2.0).abs();
+            let best = on_it.min_by(|a, b| off(a).total_cmp(&off(b)));
+            if let Some(index) = best {
+                self.shift(index, to);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Workers that are busy all the time look equally loaded, however many queues share them: one queue goes to the one with at least
+    /// two fewer.
+    fn even_out_full(&mut self) {
+        let full = || self.places.iter().enumerate().filter(|(_, place)| place.is_full);
+        let (most, fewest) = (full().max_by_key(|(_, place)| place.queues), full().min_by_key(|(_, place)| place.queues));
+        let (Some((from, most)), Some((to, fewest))) = (most, fewest) else { return };
+        if most.queues < fewest.queues + 2 {
+            return;
+        }
+        let found = self.queues.iter().position(|(_, place, load)| *place == Some(from) && *load >= WORTH_A_WORKER);
+        found.into_iter().for_each(|index| self.shift(index, to));
+    }
+
+    fn shift(&mut self, index: usize, to: usize) {
+        let (queue, from, load) = self.queues[index];
+        if let Some(from) = from {
+            self.places[from].sum -= load;
+            self.places[from].queues -= usize::from(load >= WORTH_A_WORKER);
+        }
+        self.places[to].sum += load;
+        self.places[to].queues += usize::from(load >= WORTH_A_WORKER);
+        self.queues[index].1 = Some(to);
+        let (moved, to) = (self.moves.iter().position(|other| other.queue == queue), self.places[to].worker);
+        match moved {
+            Some(earlier) => self.moves[earlier].to = to,
+            None => self.moves.push(Move { queue, to }),
+        }
+    }
+}
