@@ -16,9 +16,9 @@ fn counts(daemon: &Daemon) -> (u64, u64) {
     (sum("doorbells"), sum("suppressed"))
 }
 
-fn set(daemon: &Daemon, mut params: serde_json::Value) {
+fn set(daemon: &Daemon, disk: &str, mut params: serde_json::Value) {
     params["method"] = "notify.set".into();
-    params["disk"] = "d".into();
+    params["disk"] = disk.into();
     let answer = daemon.admin(&params);
     assert!(answer["error"].is_null(), "{answer}");
 }
@@ -29,7 +29,7 @@ fn is_kept(way: Way, event_index: bool) {
     let daemon = start_with(&["--disk", "d=memory:8M", "--workers", "1"]);
     let load = GuestLoad::start(&daemon, "d", &Options { event_index, ..Options::default() }, way, 32);
     load.await_progress();
-    set(&daemon, json!({ "max_rate": RATE }));
+    set(&daemon, "d", json!({ "max_rate": RATE }));
     let (started, before) = (Instant::now(), counts(&daemon));
     (0..3).for_each(|_| load.await_progress());
     let after = counts(&daemon);
@@ -37,7 +37,7 @@ fn is_kept(way: Way, event_index: bool) {
     // One of each policy object: the virtqueue's, and the ring's.
     assert!(after.0 - before.0 <= most + 1, "{} notifications, at most {most}", after.0 - before.0);
     for policy in [json!({ "min_completions": 8, "max_delay_us": 50 }), json!({ "auto": true }), json!({ "off": true })] {
-        set(&daemon, policy);
+        set(&daemon, "d", policy);
         load.await_progress();
     }
     assert!(load.finish() > 0);
@@ -57,18 +57,18 @@ fn rate_is_kept_and_every_request_ends_over_rings() {
 
 #[test]
 fn takeover_loses_no_interrupt_that_is_held_back() {
-    let mut daemon = start_with(&["--disk", "d=memory:8M", "--workers", "1"]);
-    let loads = [Way::Virtqueue, Way::Ring].map(|way| {
-        let load = GuestLoad::start(&daemon, "d", &Options::default(), way, 8);
+    let mut daemon = start_with(&["--disk", "d=memory:8M", "--disk", "e=memory:8M", "--workers", "1"]);
+    let loads = [("d", Way::Virtqueue), ("e", Way::Ring)].map(|(disk, way)| {
+        let load = GuestLoad::start(&daemon, disk, &Options::default(), way, 8);
         load.await_progress();
+        // What is lost waits for ever.
+        set(&daemon, disk, json!({ "max_rate": 200 }));
         load
     });
-    // What is lost waits for ever, and what is held back for up to a second.
-    set(&daemon, json!({ "max_rate": 200 }));
     for _ in 0..5 {
         daemon.take_over();
         loads.iter().for_each(GuestLoad::await_progress);
     }
-    set(&daemon, json!({ "off": true }));
+    ["d", "e"].iter().for_each(|disk| set(&daemon, disk, json!({ "off": true })));
     loads.into_iter().for_each(|load| assert!(load.finish() > 0));
 }
