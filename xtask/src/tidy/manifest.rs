@@ -28,6 +28,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "crates/ring",
             "crates/topology",
+            "crates/serve",
             "crates/block",
             "crates/virtio",
             "crates/daemon",

@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use fipsee_block::client::{AttachOptions, Buffer, Disk, Queue};
 use fipsee_block::wire::SECTOR_BYTES;
+use fipsee_ring::clock;
 use fipsee_testkit::{as_user, is_root};
 
+use super::costs::Steps;
 use crate::generator::Random;
 
 /// The first of the users.
@@ -44,6 +46,9 @@ pub(super) struct Crowd {
     clients: Vec<(Disk, Buffer)>,
     random: Random,
     next: usize,
+    is_silent: bool,
+    /// Give the CPU away after a round that found nothing: a worker has the same one.
+    pub(super) yields: bool,
 }
 
 /// Attach, as `user` if that can be chosen.
@@ -74,20 +79,31 @@ impl Lane {
 
 impl Crowd {
     pub(super) fn new() -> Self {
-        Self { lanes: Vec::new(), clients: Vec::new(), random: Random::default(), next: 0 }
+        Self { lanes: Vec::new(), clients: Vec::new(), random: Random::default(), next: 0, is_silent: false, yields: false }
+    }
+
+    /// One whose clients ask for nothing.
+    pub(super) fn silent() -> Self {
+        Self { is_silent: true, ..Self::new() }
     }
 
     /// A client more, whose queues are filled at once.
     pub(super) fn join(&mut self, socket: &Path, user: u32, shape: Shape) -> Result<(), String> {
-        let (disk, queues, buffer) = attach(socket, user, shape)?;
+        self.join_with(attach(socket, user, shape)?, shape);
+        Ok(())
+    }
+
+    /// Likewise, of one that is attached.
+    pub(super) fn join_with(&mut self, (disk, queues, buffer): (Disk, Vec<Queue>, Buffer), shape: Shape) {
         let blocks = disk.info().sector_count * SECTOR_BYTES / shape.bytes;
         for queue in queues {
             let mut lane = Lane { queue, client: self.clients.len(), bytes: shape.bytes, blocks, completed: 0 };
-            lane.fill(&buffer, &mut self.random);
+            if !self.is_silent {
+                lane.fill(&buffer, &mut self.random);
+            }
             self.lanes.push(lane);
         }
         self.clients.push((disk, buffer));
-        Ok(())
     }
 
     /// The last client leaves.
@@ -113,7 +129,24 @@ impl Crowd {
 
     /// Look at every queue once.
     pub(super) fn round(&mut self) -> Result<u64, String> {
-        (0..self.lanes.len()).try_fold(0, |count, _| Ok(count + self.turn()?))
+        let count = (0..self.lanes.len()).try_fold(0, |count, _| Ok::<_, String>(count + self.turn()?))?;
+        if count == 0 && self.yields {
+            std::thread::yield_now();
+        }
+        Ok(count)
+    }
+
+    /// Go on for so long, and time each look at a queue.
+    pub(super) fn run_timed(&mut self, duration: Duration) -> Result<Steps, String> {
+        let (mut steps, started) = (Steps::default(), Instant::now());
+        while started.elapsed() < duration {
+            for _ in 0..ROUNDS_PER_CHECK * u32::try_from(self.lanes.len()).unwrap_or(1) {
+                let before = clock::ticks();
+                let count = self.turn()?;
+                steps.add(clock::ticks().wrapping_sub(before), count);
+            }
+        }
+        Ok(steps)
     }
 
     /// Go on for so long; how long it was in the end, and what each client had answered meanwhile.

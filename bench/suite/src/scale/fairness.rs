@@ -40,9 +40,9 @@ const SAMPLES: usize = 100;
 const QUICK_SAMPLES: usize = 5;
 const CLIENTS: usize = 1000;
 const QUICK_CLIENTS: usize = 50;
-/// Requests of the others that a wait may last, for each of the users: one that is under way, one whose turn it is, one that
-/// is counted though it was answered later.
-const REQUESTS_PER_USER: f64 = 3.0;
+/// What a wait may last for each of the users, in cost units (decision 0033: the bound a), and what a request of 1 MiB costs.
+const UNITS_PER_USER: f64 = 12_304.0;
+const UNITS: f64 = 2048.0 + 8.0;
 const LONGEST_NS: u64 = 1 << 40;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -238,14 +238,14 @@ impl Fairness {
         let n = self.users.last().copied().unwrap_or(1);
         vec![
             Claim::at_most(
-                REQUESTS_PER_USER,
-                format!("1 MiB requests served to others in the worst wait, per user, 1 to {n} users"),
-                per_user(SERVED, Some(1.0)),
+                UNITS_PER_USER,
+                format!("cost units served to others in the worst wait, per user, 1 to {n} users"),
+                per_user(SERVED, Some(1.0 / UNITS)),
             ),
             Claim::at_most(
-                REQUESTS_PER_USER,
-                "1 MiB requests served to others in the worst wait of a client that was silent",
-                median(SILENT, SERVED),
+                UNITS_PER_USER,
+                "cost units served to the other in the worst wait of a client that was silent",
+                median(SILENT, SERVED).map(|served| served * UNITS),
             ),
             Claim::at_most(
                 2.0,

@@ -1,13 +1,16 @@
 //! `cargo xtask bench scale`: many clients. The tables of the report on the split driver model, with its server beside ours; what
 //! greedy clients cost the others.
 
+mod costs;
 mod crowd;
 mod fairness;
 mod figures;
+mod model;
 mod ours;
 mod picture;
 mod split_driver;
 mod tables;
+mod workers;
 
 use std::io::Write;
 
@@ -20,6 +23,7 @@ use serde_json::{Value, json};
 use self::fairness::Fairness;
 use self::figures::RATE;
 use self::tables::{CONNECTIONS, Tables};
+use self::workers::Workers;
 use crate::Settings;
 use crate::table::Results;
 
@@ -28,6 +32,7 @@ pub(crate) fn run(settings: &Settings) -> Result<(), String> {
     let (mut results, mut claims, mut skips) = (Results::default(), Vec::new(), Vec::new());
     let tables = if Tables::are_chosen(settings) { Some(Tables::start(settings)?) } else { None };
     let fairness = if Fairness::is_chosen(settings) { Some(Fairness::start(settings)?) } else { None };
+    let mut workers = Workers::are_chosen(settings).then(Workers::default);
     for round in 0..settings.rounds {
         if let Some(tables) = &tables {
             tables.measure(settings, round, &mut results)?;
@@ -35,9 +40,15 @@ pub(crate) fn run(settings: &Settings) -> Result<(), String> {
         if let Some(fairness) = &fairness {
             fairness.measure(settings, &mut results)?;
         }
+        if let Some(workers) = &mut workers {
+            workers.measure(settings, &mut results)?;
+        }
         let _ = writeln!(std::io::stderr(), "round {} of {}", round + 1, settings.rounds);
     }
     let (machine, noise) = run.end();
+    if let Some(workers) = &mut workers {
+        workers.simulate_larger(settings, &mut results)?;
+    }
     if let Some(tables) = &tables {
         tables.print(&results);
         claims.extend(tables.claims(&results));
@@ -47,6 +58,10 @@ pub(crate) fn run(settings: &Settings) -> Result<(), String> {
         fairness.print(&results);
         claims.extend(fairness.claims(&results));
         skips.extend(fairness.skips.iter().cloned());
+    }
+    if let Some(workers) = &workers {
+        workers.print(&results);
+        claims.extend(workers.claims(settings, &results));
     }
     if results.series.is_empty() {
         return Err("--only leaves nothing to measure".to_owned());
@@ -60,6 +75,7 @@ pub(crate) fn run(settings: &Settings) -> Result<(), String> {
         "rounds": settings.rounds,
         "seconds": settings.seconds,
         "tables": tables.as_ref().map_or(Value::Null, Tables::to_json),
+        "costs": workers.as_ref().map_or(Value::Null, Workers::to_json),
         "series": results.to_json(),
         "claims": claim::to_json(&claims),
         "skipped": skips.iter().map(|(name, reason)| json!({ "candidate": name, "reason": reason })).collect::<Vec<_>>(),
@@ -68,6 +84,7 @@ pub(crate) fn run(settings: &Settings) -> Result<(), String> {
     let pictures = [
         ("scale-tables", tables.and_then(|tables| picture::tables(tables.tables, &results, &entry))),
         ("scale-fairness", fairness.and_then(|fairness| picture::waits(fairness.users, &results, &entry))),
+        ("scale-workers", workers.and_then(|workers| picture::workers(&workers, &results, &entry))),
     ];
     for (name, svg) in pictures {
         if let Some(svg) = svg {

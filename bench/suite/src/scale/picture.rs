@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::fairness;
 use super::figures::RATE;
 use super::tables::{SERVERS, Table, candidate};
+use super::workers::{self, Workers};
 use crate::table::{P50, P99, Results, Series};
 
 const COLORS: [RGBColor; 4] = [THEIRS, KERNEL, OURS, FLOOR];
@@ -55,6 +56,40 @@ pub(super) fn waits(users: &[usize], results: &Results, entry: &Value) -> Option
     };
     let panels: Vec<Panel<'_>> = [panel].into_iter().filter(has_points).collect();
     drawing(&panels, "One worker; the waiting client and all users are driven by one thread on the other CPU", entry)
+}
+
+/// Requests per second of real workers beside the model of them, and of the model of larger machines.
+pub(super) fn workers(workers: &Workers, results: &Results, entry: &Value) -> Option<Result<String, String>> {
+    let loads = Workers::curves(results);
+    let color = |index: usize| COLORS[index % COLORS.len()];
+    let both = |(index, (name, [real, model])): (usize, &(&'static str, [Points; 2]))| {
+        let dashed = Curve { is_dashed: true, ..Curve::new("simulated", color(index), model.clone()) };
+        [Curve::new(name, color(index), real.clone()), dashed]
+    };
+    let measured = Panel {
+        title: "Measured (lines) and simulated (dashes)".to_owned(),
+        names: ["clients", "requests per second"],
+        is_logarithmic: [true, true],
+        curves: loads.iter().enumerate().flat_map(both).collect(),
+        label: rate,
+    };
+    let counts = workers::QUEUES;
+    let names = counts.map(|count| format!("{count} clients"));
+    let of = |count: usize| workers.larger().filter(move |(_, queues, _)| *queues == count);
+    let points = |count| of(count).map(|(cpus, _, rate)| (fipsee::load::count_f64(cpus as u64), rate)).collect();
+    let larger = Panel {
+        title: "Simulated: null disk, QD1, best number of workers".to_owned(),
+        names: ["CPUs", "requests per second"],
+        is_logarithmic: [true, true],
+        curves: counts.iter().enumerate().map(|(index, count)| Curve::new(&names[index], color(index), points(*count))).collect(),
+        label: rate,
+    };
+    let panels: Vec<Panel<'_>> = [measured, larger].into_iter().filter(has_points).collect();
+    drawing(
+        &panels,
+        "Costs of each step are measured on this machine's two CPUs; larger machines are simulated with these",
+        entry,
+    )
 }
 
 fn has_points(panel: &Panel<'_>) -> bool {

@@ -1,0 +1,259 @@
+//! Requests per second of 1 and 2 workers, measured and simulated, and of larger machines, simulated.
+
+use std::time::Duration;
+
+use fipsee::load::count_f64;
+use fipsee_block::wire::SECTOR_BYTES;
+use fipsee_measure::claim::Claim;
+use fipsee_measure::cpus::Cpus;
+use fipsee_measure::plot::curves::Points;
+use serde_json::{Value, json};
+
+use super::costs::{self, Costs};
+use super::crowd::{Crowd, Shape};
+use super::figures::RATE;
+use super::model::{Machine, simulate};
+use crate::Settings;
+use crate::daemon::Daemon;
+use crate::generator;
+use crate::idle::daemon_usage;
+use crate::place::on;
+use crate::service::MEMORY_BYTES;
+use crate::table::{Results, Series};
+
+/// Of the daemon, in percent of one CPU.
+const CPU_PERCENT: &str = "cpu_percent";
+
+/// A disk under a load, on so many workers.
+struct Load {
+    name: &'static str,
+    spec: &'static str,
+    workers: usize,
+    depth: u32,
+    bytes: u64,
+    clients: &'static [usize],
+}
+
+const LOADS: [Load; 3] = [
+    Load {
+        name: "null disk, 4 KiB, QD1, 1 worker",
+        spec: "null:1G",
+        workers: 1,
+        depth: 1,
+        bytes: 4096,
+        clients: &[1, 3, 30, 300, 1000],
+    },
+    Load {
+        name: "memory disk, 16 KiB, QD4, 1 worker",
+        spec: "memory:64M",
+        workers: 1,
+        depth: 4,
+        bytes: 16_384,
+        clients: &[1, 2, 4, 8, 16, 200, 1000],
+    },
+    Load {
+        name: "memory disk, 16 KiB, QD4, 2 workers",
+        spec: "memory:64M",
+        workers: 2,
+        depth: 4,
+        bytes: 16_384,
+        clients: &[1, 2, 4, 8, 16, 200, 1000],
+    },
+];
+const QUICK_CLIENTS: [usize; 2] = [1, 4];
+const QUICK_COSTS: [usize; 1] = [1];
+const IDLE: Duration = Duration::from_secs(2);
+/// Of the model to what it is a model of.
+const MOST_APART: f64 = 0.15;
+
+const SIMULATED_SECONDS: f64 = 0.03;
+const CPUS: [usize; 7] = [2, 4, 8, 16, 32, 64, 128];
+pub(super) const QUEUES: [usize; 3] = [100, 1000, 10_000];
+/// Of the CPUs, in eighths, workers have so many.
+const EIGHTHS: [usize; 5] = [2, 3, 4, 5, 6];
+
+fn candidate(how: &str, load: &Load, clients: usize) -> String {
+    format!("{how}: {}, {clients} client{}", load.name, if clients == 1 { "" } else { "s" })
+}
+
+const REAL: &str = "measured";
+const MODEL: &str = "simulated";
+
+fn machine(workers: usize, queues: usize, cpus: usize) -> String {
+    format!("{MODEL}: {cpus} CPUs, {queues} clients, {workers} workers")
+}
+
+fn idle(load: &Load) -> String {
+    format!("idle: {} workers", load.workers)
+}
+
+#[derive(Default)]
+pub(super) struct Workers {
+    /// Of the last round, by disk.
+    costs: Vec<(&'static str, Vec<Costs>)>,
+    /// Of a null disk: CPUs, clients, the best number of workers, and requests per second with it.
+    larger: Vec<(usize, usize, usize, f64)>,
+}
+
+impl Workers {
+    pub(super) fn are_chosen(settings: &Settings) -> bool {
+        let named =
+            |load: &Load| clients(settings, load).iter().any(|clients| settings.chooses(&candidate(REAL, load, *clients)));
+        LOADS.iter().any(named)
+    }
+
+    pub(super) fn measure(&mut self, settings: &Settings, results: &mut Results) -> Result<(), String> {
+        let seconds = settings.seconds / 2.0;
+        self.costs.clear();
+        for load in &LOADS {
+            let is_chosen = |clients: &&usize| settings.chooses(&candidate(REAL, load, **clients));
+            let chosen: Vec<usize> = clients(settings, load).iter().filter(is_chosen).copied().collect();
+            if chosen.is_empty() {
+                continue;
+            }
+            if !self.costs.iter().any(|(spec, _)| *spec == load.spec) {
+                let queues: &[usize] = if settings.quick { &QUICK_COSTS } else { &costs::QUEUES };
+                self.costs.push((load.spec, costs::measure(load.spec, load.bytes, queues, seconds)?));
+            }
+            real(load, &chosen, settings, results)?;
+            let Some((_, costs)) = self.costs.iter().find(|(spec, _)| *spec == load.spec) else { continue };
+            for clients in chosen {
+                let model = Machine {
+                    workers: load.workers,
+                    drivers: 1,
+                    shares_cpu: load.workers > 1,
+                    queues: clients,
+                    depth: load.depth,
+                    blocks: load.bytes / SECTOR_BYTES,
+                };
+                results.add(&candidate(MODEL, load, clients), RATE, simulate(&model, costs, simulated_seconds(settings))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Machines with more CPUs, each with the best number of workers.
+    pub(super) fn simulate_larger(&mut self, settings: &Settings, results: &mut Results) -> Result<(), String> {
+        let Some((_, costs)) = self.costs.iter().find(|(spec, _)| *spec == LOADS[0].spec) else { return Ok(()) };
+        let (cpus, queues): (&[usize], &[usize]) = if settings.quick { (&[4], &[10]) } else { (&CPUS, &QUEUES) };
+        for (cpus, queues) in cpus.iter().flat_map(|cpus| queues.iter().map(move |queues| (*cpus, *queues))) {
+            let mut best = (0, 0.0);
+            let mut tried: Vec<usize> = EIGHTHS.iter().map(|part| (cpus * part / 8).clamp(1, cpus - 1)).collect();
+            tried.dedup();
+            for workers in tried {
+                let drivers = (cpus - workers).min(queues);
+                let model = Machine { workers, drivers, shares_cpu: false, queues, depth: 1, blocks: 8 };
+                // Several rounds of each thread over its queues.
+                let seconds = 5e-4 + 4e-6 * count_f64((queues / cpus) as u64);
+                let rate = simulate(&model, costs, seconds)?;
+                best = if rate > best.1 { (workers, rate) } else { best };
+            }
+            results.add(&machine(best.0, queues, cpus), RATE, best.1);
+            self.larger.push((cpus, queues, best.0, best.1));
+        }
+        Ok(())
+    }
+
+    pub(super) fn print(&self, results: &Results) {
+        println!("\n{:<56} {:>12} {:>12} {:>7} {:>6}", "requests/s", REAL, MODEL, "ratio", "CPU %");
+        for load in &LOADS {
+            let quick = QUICK_CLIENTS.iter().filter(|clients| !load.clients.contains(clients));
+            for clients in load.clients.iter().chain(quick) {
+                let [real, model] = [REAL, MODEL].map(|how| results.get(&candidate(how, load, *clients), RATE));
+                if let Some((real, model)) = real.zip(model) {
+                    let cpu = results.get(&candidate(REAL, load, *clients), CPU_PERCENT).map_or(f64::NAN, Series::median);
+                    let name = candidate("", load, *clients);
+                    let (measured, simulated, ratio) = (real.median(), model.median(), model.ratio_to(real));
+                    println!("{:<56} {measured:>12.0} {simulated:>12.0} {ratio:>7.3} {cpu:>6.0}", &name[2..]);
+                }
+            }
+        }
+        for (cpus, queues, workers, rate) in &self.larger {
+            println!("{:<56} {:>12} {rate:>12.0}", format!("{cpus} CPUs, {queues} clients, {workers} workers"), "");
+        }
+    }
+
+    pub(super) fn claims(&self, settings: &Settings, results: &Results) -> Vec<Claim> {
+        let apart = |load: &'static Load| {
+            let of = move |clients: &usize| {
+                let [real, model] = [REAL, MODEL].map(|how| results.get(&candidate(how, load, *clients), RATE));
+                Some((model?.ratio_to(real?) - 1.0).abs())
+            };
+            clients(settings, load).iter().map(of).collect::<Option<Vec<f64>>>()?.into_iter().reduce(f64::max)
+        };
+        let of_load = |load| {
+            Claim::at_most(MOST_APART, format!("simulated requests/s off measured ones: {}", load_name(load)), apart(load))
+        };
+        let mut claims: Vec<Claim> = LOADS.iter().map(of_load).collect();
+        let idle = LOADS.iter().filter_map(|load| results.get(&idle(load), CPU_PERCENT)).map(Series::median);
+        claims.push(Claim::at_most(1.0, "% of a CPU of the idle daemon, 1 and 2 workers", idle.reduce(f64::max)));
+        claims
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        let of_disk = |(spec, costs): &(&str, Vec<Costs>)| json!({ "disk": spec, "at": costs.iter().map(|costs| costs.to_json()).collect::<Vec<_>>() });
+        json!(self.costs.iter().map(of_disk).collect::<Vec<_>>())
+    }
+
+    /// CPUs, clients and requests per second.
+    pub(super) fn larger(&self) -> impl Iterator<Item = (usize, usize, f64)> {
+        self.larger.iter().map(|(cpus, queues, _, rate)| (*cpus, *queues, *rate))
+    }
+
+    /// Clients and requests per second of each load: measured, then simulated.
+    pub(super) fn curves(results: &Results) -> Vec<(&'static str, [Points; 2])> {
+        let of_load = |load: &'static Load| {
+            let points = |how| {
+                let point = |clients: &usize| {
+                    let rate = results.get(&candidate(how, load, *clients), RATE)?.median();
+                    Some((count_f64(*clients as u64), rate))
+                };
+                load.clients.iter().filter_map(point).collect()
+            };
+            (load.name, [REAL, MODEL].map(points))
+        };
+        LOADS.iter().map(of_load).collect()
+    }
+}
+
+const fn load_name(load: &Load) -> &'static str {
+    load.name
+}
+
+const fn clients(settings: &Settings, load: &Load) -> &'static [usize] {
+    if settings.quick { &QUICK_CLIENTS } else { load.clients }
+}
+
+const fn simulated_seconds(settings: &Settings) -> f64 {
+    if settings.quick { SIMULATED_SECONDS / 10.0 } else { SIMULATED_SECONDS }
+}
+
+/// The daemon as it ships, with the first worker on the clients' CPU where there are two.
+fn real(load: &Load, clients: &[usize], settings: &Settings, results: &mut Results) -> Result<(), String> {
+    let cpus = Cpus::choose();
+    let list = if load.workers > 1 { format!("{},{}", cpus.client, cpus.server) } else { cpus.server.to_string() };
+    let (workers, disk) = (load.workers.to_string(), format!("m={},shared", load.spec));
+    let daemon = Daemon::start_program(&Daemon::shipped()?, &[disk], &["--workers", &workers, "--cpus", &list])?;
+    if load.spec.starts_with("memory") {
+        generator::fill(&daemon.socket(), "m", MEMORY_BYTES)?;
+    }
+    let (percent, _) = daemon_usage(&daemon, if settings.quick { IDLE / 20 } else { IDLE })?;
+    results.add(&idle(load), CPU_PERCENT, percent);
+    let user = rustix::process::geteuid().as_raw();
+    let shape = Shape { queues: 1, depth: load.depth, bytes: load.bytes };
+    on(cpus.client, || {
+        for count in clients {
+            let mut crowd = Crowd::new();
+            crowd.yields = load.workers > 1;
+            (0..*count).try_for_each(|_| crowd.join(&daemon.socket(), user, shape))?;
+            crowd.run(Duration::from_secs_f64(settings.seconds / 4.0))?;
+            let before = daemon.usage()?.0;
+            let (seconds, completed) = crowd.run(Duration::from_secs_f64(settings.seconds))?;
+            let used = daemon.usage()?.0.saturating_sub(before);
+            let name = candidate(REAL, load, *count);
+            results.add(&name, RATE, count_f64(completed.iter().sum()) / seconds);
+            results.add(&name, CPU_PERCENT, 100.0 * used.as_secs_f64() / seconds);
+        }
+        Ok(())
+    })
+}
