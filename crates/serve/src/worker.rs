@@ -265,6 +265,11 @@ impl<E: Engine> Worker<E> {
         self.queues.get_mut(id as usize).map(|slot| &mut *slot.queue)
     }
 
+    /// The caller has published for this queue, outside of a pass, and may have held a notification back.
+    pub fn published(&mut self, id: u32) {
+        self.queues.list_due(id as usize);
+    }
+
     pub(crate) fn run_engine(&mut self) -> u32 {
         let (queues, touched) = (&mut self.queues, &mut self.touched);
         self.engine.flush();

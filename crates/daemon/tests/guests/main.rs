@@ -7,6 +7,7 @@ mod guest_death;
 mod guest_migration;
 mod guest_model;
 mod guest_moves;
+mod guest_notify;
 mod guest_sleep;
 mod guest_totals;
 mod guest_upgrade;
