@@ -14,7 +14,7 @@ use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_WRITE};
 use fipsee_serve::limit::Limiter;
 use fipsee_serve::session::Credentials;
-use fipsee_serve::{Pool, QueueName};
+use fipsee_serve::{Pool, QueueName, probe};
 use serde::{Deserialize, Serialize};
 
 pub use self::client::AttachedClient;
@@ -275,6 +275,7 @@ impl Export {
         if !wish.ignores_claims {
             self.check_claims(&users, client, role)?;
         }
+        probe!(attach, client, credentials.pid, uid, name.as_ptr(), name.len());
         users.add(AttachedClient::new(wish.kind, client, credentials, exclusive, role));
         Ok(())
     }
@@ -404,6 +405,7 @@ impl Export {
         let mut users = self.lock();
         if let Some(index) = users.attached.iter().position(|attached| attached.client == client) {
             let gone = users.attached.remove(index);
+            probe!(detach, client, gone.pid, gone.uid, self.spec.name.as_ptr(), self.spec.name.len());
             users.totals.finish(&gone);
         }
         drop(users);

@@ -296,7 +296,7 @@ impl Daemon {
     /// It never served: release sockets and disks before anything else is tried.
     fn abandon(self) {
         self.admin.stop();
-        self.metrics.1.map(MetricsHandle::stop);
+        self.metrics.1.into_iter().for_each(MetricsHandle::stop);
         let _ = stop_workers(&self.workers, self.threads);
     }
 
@@ -329,7 +329,7 @@ impl Daemon {
             std::process::exit(0);
         }
         self.admin.stop();
-        self.metrics.1.map(MetricsHandle::stop);
+        self.metrics.1.into_iter().for_each(MetricsHandle::stop);
         let drained = self.vms.stop(DRAIN_TIMEOUT) && ended == Ended::Drained;
         if !drained {
             // The workers still wait for a disk, and would keep the process from ending.

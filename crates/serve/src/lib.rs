@@ -14,6 +14,7 @@ pub mod governor;
 pub mod limit;
 mod meter;
 mod poll_set;
+pub mod probes;
 mod queue;
 mod quiesce;
 pub mod session;

@@ -20,7 +20,7 @@ use rustix::event::{Timespec, epoll};
 use crate::assignment::Pool;
 use crate::meter::{IdleTime, Meter, WakesUp};
 use crate::poll_set::{PollSet, Slot};
-use crate::{Added, Change, Command, Engine, Make, NotAdded, Queue, QueueName, Quiesce, Removed, Share, When, Which};
+use crate::{Added, Change, Command, Engine, Make, NotAdded, Queue, QueueName, Quiesce, Removed, Share, When, Which, probe};
 
 /// Most completions of asynchronous work that are looked at before the first of them are answered, so that the clients' next requests
 /// are under way: what ends at once may be a queue's worth.
@@ -28,6 +28,12 @@ const MOST_REPORTED: usize = 14;
 
 const TOKEN_MAILBOX: u64 = u64::MAX;
 const TOKEN_ENGINE: u64 = u64::MAX - 1;
+
+/// Why a worker woke, for tracers (docs/guide/tracing.md).
+const WAKE_TIME: u32 = 0;
+const WAKE_DOORBELL: u32 = 1;
+const WAKE_COMMAND: u32 = 2;
+const WAKE_ENGINE: u32 = 3;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerPlacement {
@@ -421,6 +427,7 @@ impl<E: Engine> Worker<E> {
             self.watch_engine();
         }
         self.handle.counters.sleeps.fetch_add(1, Ordering::Relaxed);
+        probe!(sleep, self.handle.counters.queues.load(Ordering::Relaxed));
         self.meter.falls_asleep(&self.handle.counters.idle);
         let mut events = Vec::<epoll::Event>::with_capacity(64);
         let deadlines = [deadline_ticks, self.queues.next_due(), self.queues.throttled_until()].into_iter().flatten();
@@ -433,12 +440,18 @@ impl<E: Engine> Worker<E> {
         }
         self.meter.wakes(&self.handle.counters.idle, &self.handle.counters.wakes_up);
         let is_woken = !events.is_empty();
+        if !is_woken {
+            probe!(wake, WAKE_TIME, 0, 0);
+        }
         for event in events {
             // Those of the mailbox and the engine are no queue's.
             let id = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
             if let Some(slot) = self.queues.get_mut(id) {
+                probe!(wake, WAKE_DOORBELL, slot.name.client, slot.name.index);
                 slot.queue.doorbell_rang();
                 self.queues.activate(id);
+            } else {
+                probe!(wake, if event.data.u64() == TOKEN_ENGINE { WAKE_ENGINE } else { WAKE_COMMAND }, 0, 0);
             }
         }
         is_woken

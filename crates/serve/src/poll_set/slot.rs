@@ -7,7 +7,7 @@ use fipsee_ring::mapped::{Mapping, NextStamp};
 use super::Poll;
 use crate::due::{Due, DueQueues};
 use crate::share::{Share, Taken, Turn};
-use crate::{Change, Engine, Queue, QueueName, Removed};
+use crate::{Change, Engine, Queue, QueueName, Removed, probe};
 
 /// Empty visits after which a queue is sampled instead of visited every pass.
 pub(super) const EMPTY_VISITS_BEFORE_IDLE: u32 = 1000;
@@ -89,8 +89,11 @@ impl<E: Engine> Slot<E> {
     #[inline(always)]
     pub(super) fn visit(&mut self, id: u32, engine: &mut E, turn: Turn, clock: Clock, due: &mut DueQueues) -> (Taken, bool) {
         let visited = if self.limited { self.visit_limited(engine, turn, clock()) } else { self.visit_within(engine, turn) };
-        if visited.0.requests > 0 && self.due.may_be {
-            due.list(id, self);
+        if visited.0.requests > 0 {
+            probe!(visit, id, self.name.client, self.name.index, visited.0.requests);
+            if self.due.may_be {
+                due.list(id, self);
+            }
         }
         visited
     }
