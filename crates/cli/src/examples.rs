@@ -59,18 +59,18 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
-        "fipsee-top",
-        &[
-            ("Watch disks, clients, queues and workers", "fipsee top"),
-            ("Print the clients once, the slowest first", "fipsee top --once --view clients --sort p99"),
-        ],
-    ),
-    (
         "fipsee-notify",
         &[
             ("Wake sleeping clients at most 10,000 times a second", "fipsee notify data --max-rate 10k"),
             ("Wake them for eight completions, or after 50 us", "fipsee notify data --min-completions 8 --max-delay 50us"),
             ("See the policies and what they did, then end them", "fipsee notify data\nfipsee notify data --off"),
+        ],
+    ),
+    (
+        "fipsee-top",
+        &[
+            ("Watch disks, clients, queues and workers", "fipsee top"),
+            ("Print the clients once, the slowest first", "fipsee top --once --view clients --sort p99"),
         ],
     ),
     (

@@ -11,6 +11,7 @@ mod declaration;
 mod due;
 mod engine;
 pub mod governor;
+pub mod limit;
 mod meter;
 mod poll_set;
 pub mod probes;

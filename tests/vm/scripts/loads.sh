@@ -45,6 +45,25 @@ for label in host hostmem $(setting disks | tr , ' '); do
     echo "$label is $name"
 done
 
+# Interrupts so far, of all CPUs: of disks, from one CPU to another, of timers.
+interrupts() {
+    disks=0 between=0 timers=0
+    while read -r row rest; do
+        sum=0
+        for word in $rest; do
+            case $word in
+            *[!0-9]*) break ;;
+            esac
+            sum=$((sum + word))
+        done
+        case "$row $rest" in
+        RES:* | CAL:*) between=$((between + sum)) ;;
+        LOC:*) timers=$((timers + sum)) ;;
+        *virtio*) disks=$((disks + sum)) ;;
+        esac
+    done </proc/interrupts
+}
+
 while read -r verb tag label rest; do
     case $verb in
     run)
@@ -52,6 +71,20 @@ while read -r verb tag label rest; do
         echo "device=/dev/$name $rest" >$load || fail "$label: the load '$rest' cannot be run"
         read -r line <$load
         report "run $tag $label $line"
+        ;;
+    # A load, and what notified whom meanwhile. The host counts what is written to doorbells; it looks when it has the event.
+    causes)
+        eval "name=\$device_$label"
+        report "event watch $tag"
+        sleep 0.1
+        interrupts
+        before=$disks,$between,$timers
+        echo "device=/dev/$name $rest" >$load || fail "$label: the load '$rest' cannot be run"
+        read -r line <$load
+        interrupts
+        sleep 0.1
+        report "event unwatch $tag"
+        report "causes $tag $label before=$before after=$disks,$between,$timers $line"
         ;;
     set)
         eval "name=\$device_$label"

@@ -6,6 +6,7 @@ mod crowd;
 mod fairness;
 mod figures;
 mod model;
+mod notified;
 mod ours;
 mod picture;
 mod split_driver;
@@ -43,6 +44,9 @@ pub(crate) fn run(settings: &Settings) -> Result<(), String> {
         if let Some(workers) = &mut workers {
             workers.measure(settings, &mut results)?;
         }
+        if notified::is_chosen(settings) {
+            notified::measure(settings, &mut results)?;
+        }
         let _ = writeln!(std::io::stderr(), "round {} of {}", round + 1, settings.rounds);
     }
     let (machine, noise) = run.end();
@@ -62,6 +66,10 @@ pub(crate) fn run(settings: &Settings) -> Result<(), String> {
     if let Some(workers) = &workers {
         workers.print(&results);
         claims.extend(workers.claims(settings, &results));
+    }
+    if notified::is_chosen(settings) {
+        notified::print(&results);
+        claims.extend(notified::claims(&results));
     }
     if results.series.is_empty() {
         return Err("--only leaves nothing to measure".to_owned());

@@ -28,17 +28,18 @@ const CPU_PERCENT: &str = "cpu_percent";
 struct Load {
     name: &'static str,
     spec: &'static str,
-    workers: usize,
+    /// `None`: 1 to 2, as many as the load needs.
+    workers: Option<usize>,
     depth: u32,
     bytes: u64,
     clients: &'static [usize],
 }
 
-const LOADS: [Load; 3] = [
+const LOADS: [Load; 4] = [
     Load {
         name: "null disk, 4 KiB, QD1, 1 worker",
         spec: "null:1G",
-        workers: 1,
+        workers: Some(1),
         depth: 1,
         bytes: 4096,
         clients: &[1, 3, 30, 300, 1000],
@@ -46,7 +47,7 @@ const LOADS: [Load; 3] = [
     Load {
         name: "memory disk, 16 KiB, QD4, 1 worker",
         spec: "memory:64M",
-        workers: 1,
+        workers: Some(1),
         depth: 4,
         bytes: 16_384,
         clients: &[1, 2, 4, 8, 16, 200, 1000],
@@ -54,10 +55,18 @@ const LOADS: [Load; 3] = [
     Load {
         name: "memory disk, 16 KiB, QD4, 2 workers",
         spec: "memory:64M",
-        workers: 2,
+        workers: Some(2),
         depth: 4,
         bytes: 16_384,
         clients: &[1, 2, 4, 8, 16, 200, 1000],
+    },
+    Load {
+        name: "memory disk, 16 KiB, QD4, 1..2 workers",
+        spec: "memory:64M",
+        workers: None,
+        depth: 4,
+        bytes: 16_384,
+        clients: &[1, 2, 4, 8, 16],
     },
 ];
 const QUICK_CLIENTS: [usize; 2] = [1, 4];
@@ -84,7 +93,12 @@ fn machine(workers: usize, queues: usize, cpus: usize) -> String {
 }
 
 fn idle(load: &Load) -> String {
-    format!("idle: {} workers", load.workers)
+    format!("idle: {}", load.name)
+}
+
+/// Measured once more while the number of clients falls.
+fn back(load: &Load, clients: usize) -> String {
+    candidate("measured, back", load, clients)
 }
 
 #[derive(Default)]
@@ -117,11 +131,12 @@ impl Workers {
             }
             real(load, &chosen, settings, results)?;
             let Some((_, costs)) = self.costs.iter().find(|(spec, _)| *spec == load.spec) else { continue };
+            let Some(workers) = load.workers else { continue };
             for clients in chosen {
                 let model = Machine {
-                    workers: load.workers,
+                    workers,
                     drivers: 1,
-                    shares_cpu: load.workers > 1,
+                    shares_cpu: workers > 1,
                     queues: clients,
                     depth: load.depth,
                     blocks: load.bytes / SECTOR_BYTES,
@@ -160,10 +175,11 @@ impl Workers {
             let quick = QUICK_CLIENTS.iter().filter(|clients| !load.clients.contains(clients));
             for clients in load.clients.iter().chain(quick) {
                 let [real, model] = [REAL, MODEL].map(|how| results.get(&candidate(how, load, *clients), RATE));
-                if let Some((real, model)) = real.zip(model) {
+                if let Some(real) = real {
                     let cpu = results.get(&candidate(REAL, load, *clients), CPU_PERCENT).map_or(f64::NAN, Series::median);
                     let name = candidate("", load, *clients);
-                    let (measured, simulated, ratio) = (real.median(), model.median(), model.ratio_to(real));
+                    let measured = real.median();
+                    let (simulated, ratio) = model.map_or((f64::NAN, f64::NAN), |model| (model.median(), model.ratio_to(real)));
                     println!("{:<56} {measured:>12.0} {simulated:>12.0} {ratio:>7.3} {cpu:>6.0}", &name[2..]);
                 }
             }
@@ -184,7 +200,19 @@ impl Workers {
         let of_load = |load| {
             Claim::at_most(MOST_APART, format!("simulated requests/s off measured ones: {}", load_name(load)), apart(load))
         };
-        let mut claims: Vec<Claim> = LOADS.iter().map(of_load).collect();
+        let mut claims: Vec<Claim> = LOADS.iter().filter(|load| load.workers.is_some()).map(of_load).collect();
+        let [_, one, two, automatic] = &LOADS;
+        let counts = clients(settings, automatic).iter();
+        let over_better = counts.flat_map(|clients| {
+            [candidate(REAL, automatic, *clients), back(automatic, *clients)].map(|name| {
+                let fixed = [one, two].map(|load| results.get(&candidate(REAL, load, *clients), RATE));
+                let over = |fixed: &Series| Some(results.get(&name, RATE)?.ratio_to(fixed));
+                let ratios = fixed.map(|fixed| fixed.and_then(over));
+                (name.clone(), ratios[0].zip(ratios[1]).map(|(one, two)| one.min(two)))
+            })
+        });
+        let text = "requests/s of 1..2 workers over the better of 1 and 2, 1 to 16 clients and back";
+        claims.push(Claim::all_at_least(0.95, text, over_better));
         let idle = LOADS.iter().filter_map(|load| results.get(&idle(load), CPU_PERCENT)).map(Series::median);
         claims.push(Claim::at_most(1.0, "% of a CPU of the idle daemon, 1 and 2 workers", idle.reduce(f64::max)));
         claims
@@ -231,8 +259,12 @@ const fn simulated_seconds(settings: &Settings) -> f64 {
 /// The daemon as it ships, with the first worker on the clients' CPU where there are two.
 fn real(load: &Load, clients: &[usize], settings: &Settings, results: &mut Results) -> Result<(), String> {
     let cpus = Cpus::choose();
-    let list = if load.workers > 1 { format!("{},{}", cpus.client, cpus.server) } else { cpus.server.to_string() };
-    let (workers, disk) = (load.workers.to_string(), format!("m={},shared", load.spec));
+    let (workers, list) = match load.workers {
+        Some(1) => ("1".to_owned(), cpus.server.to_string()),
+        Some(count) => (count.to_string(), format!("{},{}", cpus.client, cpus.server)),
+        None => ("1..2".to_owned(), format!("{},{}", cpus.server, cpus.client)),
+    };
+    let disk = format!("m={},shared", load.spec);
     let daemon = Daemon::start_program(&Daemon::shipped()?, &[disk], &["--workers", &workers, "--cpus", &list])?;
     if load.spec.starts_with("memory") {
         generator::fill(&daemon.socket(), "m", MEMORY_BYTES)?;
@@ -241,16 +273,19 @@ fn real(load: &Load, clients: &[usize], settings: &Settings, results: &mut Resul
     results.add(&idle(load), CPU_PERCENT, percent);
     let user = rustix::process::geteuid().as_raw();
     let shape = Shape { queues: 1, depth: load.depth, bytes: load.bytes };
+    let mut runs: Vec<(String, usize)> = clients.iter().map(|count| (candidate(REAL, load, *count), *count)).collect();
+    if load.workers.is_none() {
+        runs.extend(clients.iter().rev().map(|count| (back(load, *count), *count)));
+    }
     on(cpus.client, || {
-        for count in clients {
+        for (name, count) in runs {
             let mut crowd = Crowd::new();
-            crowd.yields = load.workers > 1;
-            (0..*count).try_for_each(|_| crowd.join(&daemon.socket(), user, shape))?;
+            crowd.yields = load.workers != Some(1);
+            (0..count).try_for_each(|_| crowd.join(&daemon.socket(), user, shape))?;
             crowd.run(Duration::from_secs_f64(settings.seconds / 4.0))?;
             let before = daemon.usage()?.0;
             let (seconds, completed) = crowd.run(Duration::from_secs_f64(settings.seconds))?;
             let used = daemon.usage()?.0.saturating_sub(before);
-            let name = candidate(REAL, load, *count);
             results.add(&name, RATE, count_f64(completed.iter().sum()) / seconds);
             results.add(&name, CPU_PERCENT, 100.0 * used.as_secs_f64() / seconds);
         }

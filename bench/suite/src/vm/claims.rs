@@ -2,6 +2,7 @@
 
 use fipsee_measure::claim::Claim;
 
+use super::causes::Causes;
 use super::plan::{FIP, HOST, Load, QEMU, VIRTIO, WATCH_BESIDE, WATCH_IDLE};
 use super::results::{Figures, Results};
 use super::{DAEMON, GUEST, PEER};
@@ -38,6 +39,12 @@ pub(super) fn all(results: &Results) -> Vec<Claim> {
         at_most("idle guest with five disks: CPU of the guest in percent", results.percent(WATCH_IDLE, GUEST), 1.0),
         at_most("while null_blk is measured: CPU of the daemon in percent", results.percent(WATCH_BESIDE, DAEMON), 1.0),
         at_most("while null_blk is measured: CPU of qemu-storage-daemon in percent", results.percent(WATCH_BESIDE, PEER), 1.0),
+        at_most(
+            "fip_blk, QD1, both sides poll: doorbells, interrupts and IPIs per request",
+            results.causes.get("causes:fnull:1").map(Causes::notifications),
+            0.01,
+        ),
+        at_most("the same, QD64", results.causes.get("causes:fnull:64").map(Causes::notifications), 0.01),
         at_most("first read after idling, fip_blk over virtio_blk (fipseed)", of_wakes, 1.0),
     ]
 }

@@ -1,6 +1,7 @@
 //! `cargo xtask bench vm`: the guest's driver beside the kernel's own and beside no back end at all, in one guest, which
 //! `xtask/src/vm/bench` boots.
 
+mod causes;
 mod claims;
 mod plan;
 mod report;

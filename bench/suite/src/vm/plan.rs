@@ -87,6 +87,17 @@ pub(super) const WATCH_BESIDE: &str = "beside";
 /// A tag of a load that is a single request after some idleness.
 pub(super) const WAKE: &str = "wake";
 
+/// Loads whose notifications are counted, with the name of each: fip_blk as it is, with a driver that sleeps at once, virtio_blk.
+pub(super) fn causes() -> Vec<(String, Load, bool)> {
+    let named = |load: Load, sleeps: bool| {
+        let how = if sleeps { ", asleep" } else { "" };
+        (format!("causes:{}:{}{}", load.device.label, load.depth, how.replace(", ", ":")), load, sleeps)
+    };
+    let of = |depth| [FIP, VIRTIO, QEMU].map(|device| named(Load::reads(device, depth), false));
+    let asleep = [1, 64].map(|depth| named(Load::reads(FIP, depth), true));
+    [1, 64].into_iter().flat_map(of).chain(asleep).collect()
+}
+
 /// Loads that are compared with each other, which run one after the other: one for each device that takes part.
 fn cells(extent: Extent) -> Vec<Vec<Load>> {
     let mut cells = Vec::new();
@@ -148,6 +159,13 @@ pub(super) fn write(extent: Extent) -> String {
             line(format_args!("pause 0.1\nrun {WAKE}{number} {} {} requests=1 ms=60000", device.label, Load::reads(device, 1)));
         }
     }
+    // Last: the parameter stays.
+    for (name, load, sleeps) in causes() {
+        if sleeps {
+            line(format_args!("parameter spin_us 0\nparameter thread_us 0"));
+        }
+        line(format_args!("causes {name} {} {load} ms={}", load.device.label, 10 * extent.ms));
+    }
     text
 }
 
@@ -197,6 +215,17 @@ mod tests {
             assert!(lines[index - 1].starts_with("set iostats") && lines[index - 1].ends_with('0'), "{}", lines[index - 1]);
             assert!(lines[index + 1].starts_with("set iostats") && lines[index + 1].ends_with('1'), "{}", lines[index + 1]);
         }
+    }
+
+    #[test]
+    fn notifications_are_counted_after_all_else_and_last_with_a_driver_that_sleeps() {
+        let plan = write(FULL);
+        let lines: Vec<&str> = plan.lines().collect();
+        let first = lines.iter().position(|line| line.starts_with("causes ")).expect("there are some");
+        let sleeps = lines.iter().position(|line| *line == "parameter spin_us 0").expect("there is one");
+        assert!(lines[first..].iter().all(|line| line.starts_with("causes ") || line.starts_with("parameter ")));
+        assert!(lines[sleeps..].iter().filter(|line| line.starts_with("causes ")).all(|line| line.contains(":asleep ")));
+        assert_eq!(causes().len(), lines[first..].iter().filter(|line| line.starts_with("causes ")).count());
     }
 
     #[test]

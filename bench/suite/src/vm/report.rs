@@ -10,7 +10,7 @@ use fipsee_measure::statistics::median;
 use serde_json::{Value, json};
 
 use super::Options;
-use super::plan::{BLOCKS, DEPTHS, DEVICES, Extent, FIP, HOST, Load, QEMU, VIRTIO};
+use super::plan::{BLOCKS, DEPTHS, DEVICES, Extent, FIP, HOST, Load, QEMU, VIRTIO, WATCH_BESIDE, WATCH_IDLE};
 use super::results::{Figures, Results};
 
 /// Tables: requests per second of everything, latency one at a time, processor time.
@@ -19,7 +19,8 @@ pub(super) fn print(results: &Results) {
         print!("{}", rates(results, block, write));
     }
     print!("{}", latencies(results));
-    for watch in &results.watches {
+    results.causes.print();
+    for watch in results.watches.iter().filter(|watch| [WATCH_IDLE, WATCH_BESIDE].contains(&watch.name.as_str())) {
         let words: Vec<String> = watch.percent.iter().map(|(role, percent)| format!("{role} {percent:.2} %")).collect();
         println!("CPU, {}: {}", watch.name, words.join(", "));
     }
@@ -113,6 +114,7 @@ pub(super) fn to_json(options: &Options, machine: &Value, results: &Results, cla
         "machine": machine,
         "series": results.loads.iter().map(|(load, rounds)| json_of_series(load, &rounds.collect::<Vec<_>>())).collect::<Vec<_>>(),
         "cpu_percent": watches.collect::<Vec<_>>(),
+        "causes": results.causes.to_json(),
         "first_after_idle": wakes.collect::<Vec<_>>(),
         "claims": claim::to_json(claims),
     })

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use fipsee_measure::results::Rounds;
 
+use super::causes::All;
 use super::plan::{DEVICES, Load, WAKE, WATCH_BESIDE, round_of};
 
 /// What one load came to.
@@ -28,6 +29,7 @@ pub(super) struct Results {
     /// Of the first request after some idleness, by device: nanoseconds, turn by turn.
     pub(super) wakes: Rounds<&'static str, f64>,
     pub(super) watches: Vec<Watch>,
+    pub(super) causes: All,
 }
 
 impl Results {
@@ -38,11 +40,12 @@ impl Results {
         Ok(results)
     }
 
-    /// Take a report: `run TAG LABEL NAME=VALUE...` of the guest, or `cpu WATCH ROLE=PERCENT...`; others are none of ours.
+    /// Take a report: `run TAG LABEL NAME=VALUE...` of the guest, or `cpu WATCH ROLE=PERCENT...`, or what `causes` knows; others are none of ours.
     pub(super) fn take(&mut self, report: &str) -> Result<(), String> {
         let mut words = report.split(' ');
         let (tag, label) = match (words.next(), words.next()) {
             (Some("run"), Some(tag)) => (tag, words.next().unwrap_or_default()),
+            (Some("causes" | "writes"), Some(_)) => return self.causes.take(report),
             (Some("cpu"), Some(name)) => {
                 let percent = words
                     .filter_map(|word| word.split_once('='))

@@ -246,8 +246,8 @@ mod tests {
 
     #[test]
     fn clients_beyond_the_limit_have_no_metrics_of_their_own() {
-        let disks = disks_of("[[disk]]\nname = \"a\"\nspec = \"null:1M\"\n").expect("a disk");
-        let export = Export::open(&disks[0]).expect("open");
+        let spec = DiskSpec::parse("a=null:1M").expect("a disk");
+        let export = Export::open(&DiskConfig::new(spec, AllowList::default())).expect("open");
         for client in (0..1000).rev() {
             export.keep(Kind::Ring, client, &Credentials::default(), (false, Role::Reader));
         }

@@ -1,4 +1,4 @@
-//! Processor time of the guest and its back ends while something else, or nothing, goes on.
+//! Processor time of the guest and its back ends while something else, or nothing, goes on, and their writes: to doorbells.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use super::{DAEMON, GUEST, PEER};
 
-/// The nanoseconds of CPU time that each has used.
-type Times = Vec<(&'static str, u64)>;
+/// The nanoseconds of CPU time that each has used, and its calls of write(2).
+type Times = Vec<(&'static str, u64, u64)>;
 
 /// Does what the guest's events say.
 pub(super) struct Watcher {
@@ -16,7 +16,7 @@ pub(super) struct Watcher {
     /// The guest's program.
     guest: &'static str,
     begun: Option<(String, Instant, Times)>,
-    /// `cpu WATCH ROLE=PERCENT...`
+    /// `cpu WATCH ROLE=PERCENT...`, `writes WATCH ROLE=COUNT...`
     pub(super) reports: Vec<String>,
 }
 
@@ -25,6 +25,7 @@ struct Process {
     group: u32,
     /// On a CPU, in nanoseconds.
     time_ns: u64,
+    writes: u64,
     command: String,
 }
 
@@ -42,12 +43,14 @@ impl Watcher {
                 let begun = self.begun.take().filter(|(begun, ..)| begun == name);
                 let (name, since, before) = begun.ok_or_else(|| format!("'{name}' is not being watched"))?;
                 let passed_ns = (now - since).as_secs_f64() * 1e9;
-                let share = |(role, time): (&'static str, u64)| {
-                    let earlier = before.iter().find(|(name, _)| *name == role).map_or(0, |(_, time)| *time);
-                    format!(" {role}={}", 100.0 * to_f64(time.saturating_sub(earlier)) / passed_ns)
-                };
-                let percent: String = times.into_iter().map(share).collect();
-                self.reports.push(format!("cpu {name}{percent}"));
+                let (mut percent, mut written) = (String::new(), String::new());
+                for (role, time_ns, writes) in times {
+                    let earlier = before.iter().find(|(name, ..)| *name == role);
+                    let (time_before, writes_before) = earlier.map_or((0, 0), |(_, time_ns, writes)| (*time_ns, *writes));
+                    percent += &format!(" {role}={}", 100.0 * to_f64(time_ns.saturating_sub(time_before)) / passed_ns);
+                    written += &format!(" {role}={}", writes.saturating_sub(writes_before));
+                }
+                self.reports.extend([format!("cpu {name}{percent}"), format!("writes {name}{written}")]);
             }
             _ => return Err("the plan has no such event".to_owned()),
         }
@@ -68,7 +71,8 @@ impl Watcher {
         };
         let of = |(role, program)| {
             let group = group_of(program)?;
-            Ok((role, processes.iter().filter(|process| process.group == group).map(|process| process.time_ns).sum()))
+            let of_group = || processes.iter().filter(|process| process.group == group);
+            Ok((role, of_group().map(|process| process.time_ns).sum(), of_group().map(|process| process.writes).sum()))
         };
         [(GUEST, self.guest), (DAEMON, DAEMON), (PEER, PEER)].into_iter().map(of).collect()
     }
@@ -95,8 +99,14 @@ fn process(id: u32) -> Option<Process> {
     Some(Process {
         group: group(&stat)?,
         time_ns: threads.filter_map(time_of).sum(),
+        writes: fs::read_to_string(format!("/proc/{id}/io")).map_or(0, |text| writes(&text)),
         command: String::from_utf8_lossy(&command).into_owned(),
     })
+}
+
+/// Calls of write(2) and its siblings in what `/proc/ID/io` says.
+fn writes(io: &str) -> u64 {
+    io.lines().find_map(|line| line.strip_prefix("syscw: ")?.parse().ok()).unwrap_or(0)
 }
 
 /// The process group in what `/proc/ID/stat` says; the name before it may hold anything.
@@ -123,6 +133,12 @@ mod tests {
         while process(own).expect("we are there").time_ns == before {
             std::hint::spin_loop();
         }
+    }
+
+    #[test]
+    fn calls_of_write_are_found() {
+        assert_eq!(writes("rchar: 7\nwchar: 8\nsyscr: 9\nsyscw: 10\nread_bytes: 0\n"), 10);
+        assert_eq!(writes(""), 0);
     }
 
     #[test]
