@@ -339,8 +339,8 @@ impl VirtqueueServer {
             return self.publish_moderated();
         }
         if self.queue.flush() {
-            probe!(doorbell, self.id);
-            self.counters.doorbells.add(self.queue.interrupt().into());
+            let is_interrupted = self.queue.interrupt();
+            self.count_interrupt(is_interrupted);
         }
     }
 
