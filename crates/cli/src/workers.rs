@@ -86,7 +86,7 @@ mod tests {
         let answer = |busy: u64, measured: u64| {
             json!({ "mode": "1..2", "workers": [
                 { "worker": 0, "cpu": 1, "state": "in use", "queues": 3, "sleeps": 9, "busy_ns": busy, "measured_ns": measured },
-                { "worker": 1, "cpu": null, "state": "parked", "queues": 0, "sleeps": 1, "busy_ns": 7, "measured_ns": measured },
+                { "worker": 1, "cpu": null, "state": "unused", "queues": 0, "sleeps": 1, "busy_ns": 7, "measured_ns": measured },
             ] })
         };
         let mut now = answer(1750, 3000);
@@ -95,6 +95,6 @@ mod tests {
         let cells = |line: usize| text.lines().nth(line).expect("a line").split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(cells(0), "1 to 2 workers serve, as the load needs, of 2");
         assert_eq!(cells(2), "0 1 in use 75.0 % 3 9");
-        assert_eq!(cells(3), "1 any parked 0.0 % 0 1");
+        assert_eq!(cells(3), "1 any unused 0.0 % 0 1");
     }
 }

@@ -83,7 +83,7 @@ impl Scaling {
             let _ = worker.counters.wakes_up.set(Arc::clone(&scaling.wake_up));
         }
         let mut state = scaling.state();
-        scaling.park(&mut state);
+        scaling.set_pools(&mut state);
         scaling.wait_for_work(&mut state);
         drop(state);
         Ok(scaling)
@@ -165,7 +165,7 @@ impl Scaling {
                 Action::Move(wanted) => state.wanted.push_back(wanted),
             }
         }
-        self.park(&mut state);
+        self.set_pools(&mut state);
         let busiest = busy.iter().copied().fold(0.0, f64::max);
         let has_choice = self.workers.len() > 1;
         let tick = if busiest > HARDLY_BUSY { TICK } else { SLOW_TICK };
@@ -173,9 +173,12 @@ impl Scaling {
         if has_choice {
             self.ask_for_loads(&busy);
         }
-        let is_stray = |worker: &WorkerHandle| worker.counters.pool.is_parked() && assigned_to(worker) > 0;
+        let is_stray = |worker: &WorkerHandle| worker.counters.pool.is_unused() && assigned_to(worker) > 0;
         let strays: Vec<_> = (0..self.workers.len()).filter(|worker| is_stray(&self.workers[*worker])).collect();
-        let is_settled = state.wanted.is_empty() && strays.is_empty() && state.dedicated.iter().all(|of| of.is_ready);
+        let is_settled = busiest <= HARDLY_BUSY
+            && state.wanted.is_empty()
+            && strays.is_empty()
+            && state.dedicated.iter().all(|of| of.is_ready);
         if is_settled && state.governor.is_at_rest(state.usable.len()) {
             self.wait_for_work(&mut state);
         }
@@ -196,10 +199,10 @@ impl Scaling {
         self.workers.iter().zip(&mut state.idle_ticks).map(share).collect()
     }
 
-    /// What each queue was served; the answers are there at the next sample. A worker that sleeps is not woken for that.
+    /// What each queue was served; the answers are there at the next sample. A worker that hardly works is not woken for that.
     fn ask_for_loads(&self, busy: &[f64]) {
         for (index, (worker, busy)) in self.workers.iter().zip(busy).enumerate() {
-            if *busy > HARDLY_BUSY && !worker.counters.idle.is_asleep() {
+            if *busy > HARDLY_BUSY {
                 let to = Arc::clone(&self.reported);
                 let report = move |loads: Vec<(QueueName, u64)>| {
                     let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
@@ -235,12 +238,12 @@ impl Scaling {
             worker.set_place(*place, &cpus);
         }
         state.cpus = cpus;
-        self.park(state);
+        self.set_pools(state);
         placement::leave_to_workers(&places[..state.governor.count().min(places.len())]);
     }
 
     /// New queues go to the workers in use alone.
-    fn park(&self, state: &mut State) {
+    fn set_pools(&self, state: &mut State) {
         let State { usable, dedicated, governor, cpus, .. } = state;
         let most = if cpus.len() < self.places.usable().len() { cpus.len().saturating_sub(1) } else { usize::MAX };
         let is_free = |worker: &usize| dedicated.iter().all(|of| of.worker != *worker);
@@ -252,7 +255,7 @@ impl Scaling {
             worker.counters.pool.set(match (own, is_used) {
                 (true, _) => number_of(index),
                 (false, true) => Pool::SHARED,
-                (false, false) => Pool::PARKED,
+                (false, false) => Pool::UNUSED,
             });
         }
     }
@@ -296,7 +299,7 @@ impl Scaling {
         for Dedicated { export, .. } in freed {
             export.pool.set(Pool::SHARED);
         }
-        self.park(&mut state);
+        self.set_pools(&mut state);
         for export in exports {
             if state.dedicated.iter().any(|of| Arc::ptr_eq(&of.export, export)) {
                 continue;
@@ -305,7 +308,7 @@ impl Scaling {
             let is_free = |worker: &usize| state.dedicated.iter().all(|of| of.worker != *worker);
             let Some(worker) = (1..self.workers.len()).rev().find(is_free) else { return };
             state.dedicated.push(Dedicated { export: Arc::clone(export), worker, is_ready: false });
-            self.park(&mut state);
+            self.set_pools(&mut state);
         }
         self.dedicate_what_is_free(&mut state);
         state.next = Some(Instant::now());
@@ -356,21 +359,16 @@ impl Scaling {
     /// The worker that is to have a queue less, and where that goes: no queue stays at a worker that is not in use; those that do not work
     /// are shared by their number.
     pub(crate) fn uneven(&self) -> Option<(usize, Assignment)> {
-        let has_strays = |worker: &WorkerHandle| worker.counters.pool.is_parked() && assigned_to(worker) > 0;
+        let has_strays = |worker: &WorkerHandle| worker.counters.pool.is_unused() && assigned_to(worker) > 0;
         if let Some(from) = self.workers.iter().position(has_strays) {
             return Some((from, Assignment::choose(&self.workers)));
         }
         if self.mode() == Mode::Off { None } else { Assignment::uneven(&self.workers) }
     }
 
-    /// Queues that work are moved by what they take of their workers, not by their number: unless there is a worker that does nothing.
-    pub(crate) fn may_balance(&self, queue: QueueName) -> bool {
-        let state = self.state();
-        let Some(worker) = state.governor.worker_of(queue) else { return true };
-        let does_nothing = |(index, worker): (usize, &WorkerHandle)| {
-            worker.counters.pool.number() == Pool::SHARED && state.governor.is_idle(index)
-        };
-        self.workers[worker].counters.pool.is_parked() || self.workers.iter().enumerate().any(does_nothing)
+    /// Queues that work are moved by what they take of their workers; by their number only if that makes none busier.
+    pub(crate) fn may_balance(&self, queue: QueueName, from: usize, to: usize) -> bool {
+        self.workers[from].counters.pool.is_unused() || self.state().governor.may_move(queue, to)
     }
 }
 

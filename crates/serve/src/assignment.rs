@@ -13,7 +13,7 @@ impl Pool {
     /// The pool of all workers, unless they are given another.
     pub const SHARED: u64 = 0;
     /// For no queue: the worker sleeps until it is used.
-    pub const PARKED: u64 = u64::MAX;
+    pub const UNUSED: u64 = u64::MAX;
 
     pub fn number(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -24,8 +24,8 @@ impl Pool {
     }
 
     #[inline(always)]
-    pub fn is_parked(&self) -> bool {
-        self.number() == Self::PARKED
+    pub fn is_unused(&self) -> bool {
+        self.number() == Self::UNUSED
     }
 }
 

@@ -247,7 +247,7 @@ impl<E: Engine> Worker<E> {
             return self.rest_quiesced();
         }
         self.meter.idle(&self.handle.counters.idle);
-        if self.queues.is_empty() && self.handle.counters.pool.is_parked() && self.nothing_remains_after_arming() {
+        if self.queues.is_empty() && self.handle.counters.pool.is_unused() && self.nothing_remains_after_arming() {
             // However it waits otherwise: nothing can come but a command.
             let _ = self.sleep(deadline_ticks);
             return;

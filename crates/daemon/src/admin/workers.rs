@@ -27,7 +27,7 @@ impl Admin {
             "state": match counters.pool.number() {
                 _ if disk.is_some() => "dedicated",
                 Pool::SHARED => "in use",
-                _ => "parked",
+                _ => "unused",
             },
             "disk": disk,
             "queues": counters.queues.load(Ordering::Relaxed),

@@ -4,7 +4,7 @@ use fipsee_testkit::load::Load;
 use fipsee_testkit::{Daemon, Scratch, assert_says, eventually, refused_in};
 use serde_json::{Value, json};
 
-const DISKS: [&str; 4] = ["--disk", "a=memory:1M", "--disk", "b=memory:1M"];
+const DISKS: [&str; 6] = ["--disk", "a=memory:1M", "--disk", "b=memory:1M", "--disk", "c=memory:1M"];
 
 fn start(options: &[&str]) -> Daemon {
     Daemon::start(&[&DISKS[..], options].concat())
@@ -28,7 +28,7 @@ fn queues(daemon: &Daemon) -> Vec<u64> {
 #[test]
 fn a_second_worker_serves_while_two_clients_keep_one_busy() {
     let daemon = start(&["--workers", "1..2"]);
-    assert_eq!(states(&daemon), ["in use", "parked"]);
+    assert_eq!(states(&daemon), ["in use", "unused"]);
     let first = Load::start(&daemon, "a", 64);
     first.await_progress();
     let second = Load::start(&daemon, "b", 64);
@@ -38,7 +38,7 @@ fn a_second_worker_serves_while_two_clients_keep_one_busy() {
     second.await_progress();
     assert!(first.finish() > 0);
     eventually("one worker has room for what is left", || queues(&daemon) == [1, 0]);
-    assert_eq!(states(&daemon), ["in use", "parked"]);
+    assert_eq!(states(&daemon), ["in use", "unused"]);
     second.await_progress();
     assert!(second.finish() > 0);
 }
@@ -59,7 +59,7 @@ fn the_number_in_use_is_set_at_run_time_within_what_was_started() {
     }
     assert_eq!(set(&daemon, "1")["mode"], "1");
     eventually("no queue is left at the others", || queues(&daemon) == [2, 0, 0]);
-    assert_eq!(states(&daemon), ["in use", "parked", "parked"]);
+    assert_eq!(states(&daemon), ["in use", "unused", "unused"]);
     loads.iter().for_each(Load::await_progress);
     // What was set is kept by the daemon that takes over.
     set(&daemon, "2..3");
@@ -86,7 +86,7 @@ fn expect(daemon: &Daemon, expected: &[(&str, Value, u64)]) {
 #[test]
 fn a_dedicated_disk_has_a_worker_to_itself() {
     let mut daemon = start(&["--workers", "2"]);
-    let (a, b) = (["a", "a"].map(|disk| Load::start(&daemon, disk, 4)), Load::start(&daemon, "b", 4));
+    let (a, b) = (["a", "c"].map(|disk| Load::start(&daemon, disk, 4)), Load::start(&daemon, "b", 4));
     a.iter().chain([&b]).for_each(Load::await_progress);
     let set = |daemon: &Daemon, disk: &str, dedicated: bool| {
         daemon.admin(&json!({ "method": "disk.set", "disk": disk, "dedicated": dedicated }))
@@ -123,7 +123,7 @@ fn more_dedicated_disks_than_workers_are_refused_at_the_start() {
 }
 
 #[test]
-fn parked_workers_sleep_whatever_the_way_to_wait() {
+fn unused_workers_sleep_whatever_the_way_to_wait() {
     let daemon = start(&["--workers", "1..3", "--wait", "pause"]);
     let busy_ns = |worker: &Value| worker["busy_ns"].as_u64().expect("a number");
     let workers = || daemon.admin(&json!({ "method": "workers" }))["workers"].as_array().expect("a list").clone();

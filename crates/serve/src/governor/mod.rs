@@ -137,14 +137,12 @@ impl Governor {
         (self.has_room_since, self.is_uneven_since) = (None, None);
     }
 
-    /// The worker of a queue that worked lately.
-    pub fn worker_of(&self, queue: QueueName) -> Option<usize> {
-        self.loads.get(&queue).map(|load| load.worker)
-    }
-
-    /// Did no queue of this worker work lately?
-    pub fn is_idle(&self, worker: usize) -> bool {
-        self.loads.values().all(|load| load.worker != worker)
+    /// May a queue go to this worker because that has fewer? One that does not work may, and one that does not make it busier than the
+    /// queue's own worker is.
+    pub fn may_move(&self, queue: QueueName, to: usize) -> bool {
+        let Some(load) = self.loads.get(&queue) else { return true };
+        let sum = |worker| self.loads.values().filter(|load| load.worker == worker).map(Load::now).sum::<f64>();
+        sum(to) + load.now() <= sum(load.worker)
     }
 
     /// May a sample lead to anything when no queue works?

@@ -39,7 +39,9 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         let Some((from, to)) = (if self.is_moving() { None } else { self.host.uneven() }) else { return };
         let on_it = |id: u64, held: &Held<E>| {
             let mut on_it = (0_u16..).zip(&held.assignments).filter(|(_, assignment)| assignment.worker == from);
-            on_it.find(|(index, _)| self.host.may_balance(QueueName { client: id, index: *index })).map(|(index, _)| index)
+            on_it
+                .find(|(index, _)| self.host.may_balance(QueueName { client: id, index: *index }, from, to.worker))
+                .map(|(index, _)| index)
         };
         let found = self.ids(|_| true).into_iter().find_map(|id| Some((id, on_it(id, self.sessions.get(&id)?.held()?)?)));
         if let Some((id, index)) = found {

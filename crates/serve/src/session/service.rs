@@ -191,8 +191,8 @@ pub trait Host<E: Engine> {
         None
     }
 
-    /// May this queue be the one that goes, if the workers are unbalanced?
-    fn may_balance(&self, _queue: QueueName) -> bool {
+    /// May this queue be the one that goes, from the one worker to the other, if the workers are unbalanced?
+    fn may_balance(&self, _queue: QueueName, _from: usize, _to: usize) -> bool {
         true
     }
 

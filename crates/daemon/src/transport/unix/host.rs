@@ -104,8 +104,8 @@ impl Host<DiskEngine> for DaemonHost {
         self.scaling.uneven()
     }
 
-    fn may_balance(&self, queue: QueueName) -> bool {
-        self.scaling.may_balance(queue)
+    fn may_balance(&self, queue: QueueName, from: usize, to: usize) -> bool {
+        self.scaling.may_balance(queue, from, to)
     }
 
     fn departures(&self) -> u64 {

@@ -78,7 +78,7 @@ impl UnixSocket {
         let orders = Arc::new(Mailbox::new()?);
         clients.listen(listener.socket())?;
         clients.watch(&*orders, TOKEN_ORDERS, EventFlags::ET)?;
-        // Whoever rings, the next turn looks at the workers.
+        // A worker has woken up while no sample was due.
         clients.watch(&woken, TOKEN_WOKEN, EventFlags::ET)?;
         // Once: the signal is not read, and must not keep the drain from sleeping.
         clients.watch(stop, TOKEN_STOP, EventFlags::ONESHOT)?;
