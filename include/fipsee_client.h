@@ -111,9 +111,8 @@ struct fipsee_options {
 	 */
 	uint64_t reconnect_ns;
 	/*
-	 * When a daemon that sleeps is woken for requests, such as "max_rate=10000,max_delay_us=50" or "auto"; default: at once.
-	 * What is held back waits until its time comes in fipsee_reap or fipsee_wait, and is sent when the
-	 * caller arms the queue to wait elsewhere: a thread that does none of this leaves its requests there.
+	 * When a daemon that sleeps is woken for requests: "max_rate=10000,max_delay_us=50", "auto"; default: at once. What is held
+	 * back is sent in time by fipsee_reap and fipsee_wait, and by fipsee_arm: a thread that calls none of them leaves it there.
 	 */
 	const char *notify;
 };
