@@ -110,13 +110,19 @@ struct fipsee_options {
 	 * fipsee_reconnect.
 	 */
 	uint64_t reconnect_ns;
+	/*
+	 * When a daemon that sleeps is woken for requests, such as "max_rate=10000,max_delay_us=50" or "auto"; default: at once.
+	 * What is held back waits until its time comes in fipsee_reap or fipsee_wait, and is sent when the
+	 * caller arms the queue to wait elsewhere: a thread that does none of this leaves its requests there.
+	 */
+	const char *notify;
 };
 
 /* Set every field to its default. */
 static inline void fipsee_options_init(struct fipsee_options *options)
 {
 	static const struct fipsee_options defaults = {
-		sizeof(struct fipsee_options), NULL, NULL, 0, 0, 0, 0, 0, 0, 0,
+		sizeof(struct fipsee_options), NULL, NULL, 0, 0, 0, 0, 0, 0, 0, NULL,
 	};
 
 	*options = defaults;

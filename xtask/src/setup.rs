@@ -57,6 +57,10 @@ const TOOLS: &[Tool] = &[
     tool("xmllint", "libxml2-utils", "the test of the XML for libvirt"),
     tool("virt-xml-validate", "libvirt-clients", "the schema in that test"),
     tool("setpriv", "util-linux", "the tests of a mounted disk's permissions"),
+    tool("promtool", "prometheus", "the test of the metrics' format"),
+    tool("prometheus", "prometheus", "the test of the dashboard's queries"),
+    tool("bpftrace", "bpftrace", "the test of the tracing scripts"),
+    tool("readelf", "binutils", "the test of the tracing probes"),
     tool("qemu-img", "qemu-utils", "images on mounted disks"),
 ];
 

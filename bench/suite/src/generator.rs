@@ -45,6 +45,7 @@ pub(crate) fn settings(socket: &Path, disk: &str, cell: Cell, seconds: f64, cpus
         queues: 1,
         duration: Duration::from_secs_f64(seconds),
         wait: WaitMode::Adaptive,
+        notify: None,
         data_path: DataPath::Memshare,
         cpus,
         verify: false,

@@ -16,7 +16,7 @@ use fipsee_ring::memory::{Memory, RegionTable, Span};
 use fipsee_ring::notify::SharedPolicy;
 use fipsee_ring::pace::{MAX_BUDGET, Visits};
 use fipsee_ring::{Message, clock};
-use fipsee_serve::{Queue, Taken, Turn};
+use fipsee_serve::{Queue, Taken, Turn, probe};
 
 use crate::disk::{AnyDisk, Disk, Engine, Submitted, Ticket};
 use crate::packed::{is_packed, unpack};
@@ -181,6 +181,7 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
             return Taken::NOTHING;
         }
         self.queue.requests.disarm();
+        probe!(take, self.id);
         self.visits += 1;
         let sampled = !D::ANSWERS_AT_ONCE || self.visits.is_multiple_of(VISITS_PER_SAMPLE);
         let started_ticks = if sampled { clock::ticks() } else { 0 };
@@ -248,7 +249,10 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         // dropped, only when nothing is in flight (`in_flight`).
         match unsafe { disk.submit(&request, &self.spans, ticket, engine) } {
             Submitted::Done(status) => self.answer(request.tag, status),
-            Submitted::Pending => self.in_flight += 1,
+            Submitted::Pending => {
+                probe!(submit, self.id, request.tag, request.operation.to_wire(), request.sector, request.length_sectors);
+                self.in_flight += 1;
+            }
         }
     }
 
@@ -271,6 +275,7 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
 
     #[inline(always)]
     fn publish_packed(&mut self) {
+        probe!(publish, self.id, self.packer.count);
         let message = self.packer.take();
         self.queue.completions.publish(&message);
         self.queue.completions.prefetch(1);
@@ -278,6 +283,7 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
 
     /// A request that was pending is finished. [`flush`](Self::flush) publishes it.
     pub fn finish(&mut self, ticket: Ticket, status: Status) {
+        probe!(complete, self.id, ticket.tag, status.to_wire());
         self.in_flight -= 1;
         self.counters.latency.record(clock::ticks().wrapping_sub(ticket.started_ticks), 1);
         self.answer(ticket.tag, status);
@@ -299,6 +305,7 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
 
     #[cold]
     fn ring(&mut self) {
+        probe!(doorbell, self.id);
         self.counters.doorbells.add(1);
         self.queue.client_doorbell.ring();
     }

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::path::Path;
 use std::time::Duration;
 
+use fipsee_ring::notify::Policy;
 use fipsee_ring::tuning::Choices;
 use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
 use fipsee_ring::{Message, clock};
@@ -37,6 +38,8 @@ pub struct ServerOptions {
     pub socket_mode: u32,
     /// How the server's ends of the rings go about their work, and what it advises clients (docs/protocol.md section 2.6).
     pub choices: Choices,
+    /// When clients that sleep are woken for replies; `None`: at once.
+    pub notify: Option<Policy>,
     /// The users that may call; `None`: the server's own user, and root.
     pub allow: Option<Allow>,
 }
@@ -54,6 +57,7 @@ impl Default for ServerOptions {
             look: DEFAULT_LOOK,
             socket_mode: 0o666,
             choices: choices_here(),
+            notify: None,
             allow: None,
         }
     }

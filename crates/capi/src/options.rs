@@ -27,6 +27,7 @@ pub(crate) struct Options {
     pub(crate) flags: u32,
     pub(crate) look_ns: u64,
     pub(crate) reconnect_ns: u64,
+    pub(crate) notify: *const c_char,
 }
 
 /// `struct fipsee_info`.
@@ -132,6 +133,11 @@ pub(crate) unsafe fn read(options: *const Options) -> Result<Wanted, Failure> {
     attach.exclusive = options.flags & OPEN_EXCLUSIVE != 0;
     if options.look_ns != 0 {
         attach.look = Duration::from_nanos(options.look_ns);
+    }
+    // SAFETY: promised by the caller.
+    if let Some(notify) = unsafe { text(options.notify) } {
+        let policy = notify.to_string_lossy().parse();
+        attach.notify = Some(policy.map_err(|text: String| Failure::invalid(format!("options->notify: {text}")))?);
     }
     let reconnect = (options.reconnect_ns != 0).then(|| ReconnectPolicy::within(Duration::from_nanos(options.reconnect_ns)));
     if reconnect.is_some() && queue_count > 1 {
@@ -256,7 +262,7 @@ pub(crate) mod tests {
     fn structures_have_the_committed_layout() {
         let here = [
             layout!("fipsee_options", Options: size_bytes, socket_path, disk, queue_count, depth, pool_bytes, wait, flags,
-                look_ns, reconnect_ns),
+                look_ns, reconnect_ns, notify),
             layout!("fipsee_info", Info: size_bytes, capacity_bytes, block_bytes, optimal_bytes, max_transfer_bytes, max_segments,
                 max_range_bytes, capabilities, queue_count, identity),
             layout!("fipsee_result", Outcome: token, result, status),

@@ -10,6 +10,7 @@ use fipsee::cpus::CpuChoice;
 use fipsee::load::{self, DataPath, Mix, Report, Settings, count_f64};
 use fipsee_block::disk::spec::parse_size;
 use fipsee_ring::clock;
+use fipsee_ring::notify::Policy;
 use fipsee_ring::wait::WaitMode;
 use serde_json::json;
 
@@ -40,6 +41,10 @@ pub(crate) struct Arguments {
     /// between two looks.
     #[arg(long, default_value = "adaptive")]
     wait: WaitMode,
+    /// When a sleeping daemon is woken for requests: auto, max_rate=N, min_completions=N, max_delay_us=N, with commas between
+    /// them; completions are requests here [default: at once].
+    #[arg(long, value_name = "POLICY")]
+    notify: Option<Policy>,
     /// The memory of the data.
     #[arg(long, value_enum, default_value = "memshare")]
     data_path: DataPath,
@@ -95,6 +100,7 @@ pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
         queues: arguments.queues,
         duration: arguments.seconds,
         wait: arguments.wait,
+        notify: arguments.notify,
         data_path: arguments.data_path,
         cpus: arguments.cpus.clone().unwrap_or(default),
         verify: arguments.verify,

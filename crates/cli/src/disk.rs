@@ -109,6 +109,9 @@ pub(crate) struct SetArguments {
     /// Requests outstanding per queue of one that attaches from now on, or off: the daemon's max_depth
     #[arg(long, value_name = "N", value_parser = limit::<u32>)]
     max_depth: Option<Value>,
+    /// Is a worker, and its CPU, for this disk alone?
+    #[arg(long, value_name = "BOOL")]
+    dedicated: Option<bool>,
     /// Print JSON: the disk's new description, as info does
     #[arg(long)]
     json: bool,
@@ -181,8 +184,18 @@ impl Opened {
 }
 
 fn set(socket: &Path, arguments: &SetArguments) -> Result<(), Error> {
-    let SetArguments { disk, allow_user, allow_group, allow_everyone, shared, max_clients, max_queues, max_depth, json } =
-        arguments;
+    let SetArguments {
+        disk,
+        allow_user,
+        allow_group,
+        allow_everyone,
+        shared,
+        max_clients,
+        max_queues,
+        max_depth,
+        dedicated,
+        json,
+    } = arguments;
     let params = json!({
         "disk": disk,
         "allow_uids": allow_user,
@@ -192,9 +205,11 @@ fn set(socket: &Path, arguments: &SetArguments) -> Result<(), Error> {
         "max_clients": max_clients,
         "max_queues": max_queues,
         "max_depth": max_depth,
+        "dedicated": dedicated,
     });
     if params.as_object().is_some_and(|params| params.values().filter(|value| !value.is_null()).count() == 1) {
-        let options = "--allow-user, --allow-group, --allow-everyone, --shared, --max-clients, --max-queues or --max-depth";
+        let options = "--allow-user, --allow-group, --allow-everyone, --shared, --max-clients, --max-queues, --max-depth or \
+                       --dedicated";
         return Err(format!("nothing to change; give {options}").into());
     }
     let answer = admin::ask(socket, "disk.set", &params)?;

@@ -67,6 +67,13 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "fipsee-top",
+        &[
+            ("Watch disks, clients, queues and workers", "fipsee top"),
+            ("Print the clients once, the slowest first", "fipsee top --once --view clients --sort p99"),
+        ],
+    ),
+    (
         "fipsee-resize",
         &[
             ("Let a disk grow", "fipsee resize data 20G"),

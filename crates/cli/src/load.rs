@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use fipsee_block::client::{AttachOptions, Buffer, Claim, Completion, Disk, Error, Queue};
 use fipsee_block::wire::{SECTOR_SHIFT, Segment, Status};
 use fipsee_ring::clock;
+use fipsee_ring::notify::Policy;
 use fipsee_ring::wait::WaitMode;
 use fipsee_topology::pin;
 use hdrhistogram::Histogram;
@@ -88,6 +89,8 @@ pub struct Settings {
     pub duration: Duration,
     /// How clients wait.
     pub wait: WaitMode,
+    /// When clients wake a daemon that sleeps.
+    pub notify: Option<Policy>,
     /// The memory of the data.
     pub data_path: DataPath,
     /// CPUs to bind the threads to.
@@ -169,6 +172,7 @@ pub fn run_until(settings: &Settings, is_asked_to_end: &dyn Fn() -> bool) -> Res
     options.queue_count = settings.queues;
     options.depth = settings.depth;
     options.wait = settings.wait;
+    options.notify = settings.notify;
     options.read_only = !settings.mix.writes();
     options.claim = settings.claim;
     // Buffers of the pool start at pages.

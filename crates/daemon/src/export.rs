@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, FileDisk};
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_WRITE};
+use fipsee_serve::limit::Limiter;
 use fipsee_serve::session::Credentials;
+use fipsee_serve::{Pool, QueueName, probe};
 use serde::{Deserialize, Serialize};
 
 pub use self::client::AttachedClient;
@@ -89,7 +91,11 @@ pub struct Export {
     /// Its configuration; the size may have changed, and [`shared`](Self::shared).
     pub(crate) spec: DiskSpec,
     shared: AtomicBool,
+    /// The workers for its queues.
+    pub(crate) pool: Pool,
     pub(crate) disk: Arc<AnyDisk>,
+    /// Of all its clients together.
+    pub(crate) limiter: Arc<Limiter>,
     users: Mutex<Users>,
     /// A client has left.
     left: Condvar,
@@ -182,7 +188,8 @@ impl Export {
         let totals = Totals::default();
         let users = Mutex::new(Users { allow, limits, notify, attached: Vec::new(), retired: false, totals });
         let (spec, shared) = (config.spec.clone(), AtomicBool::new(config.spec.shared));
-        Self { spec, shared, disk: Arc::new(disk), users, left: Condvar::new() }
+        let (pool, limiter) = (Pool::default(), Arc::default());
+        Self { spec, shared, pool, disk: Arc::new(disk), limiter, users, left: Condvar::new() }
     }
 
     pub(crate) fn open(disk: &DiskConfig) -> Result<Arc<Self>, String> {
@@ -268,6 +275,7 @@ impl Export {
         if !wish.ignores_claims {
             self.check_claims(&users, client, role)?;
         }
+        probe!(attach, client, credentials.pid, uid, name.as_ptr(), name.len());
         users.add(AttachedClient::new(wish.kind, client, credentials, exclusive, role));
         Ok(())
     }
@@ -286,6 +294,15 @@ impl Export {
         );
         let staying = users.attached.iter().filter(|client| !client.leaving).count();
         Err(if staying < limit_clients { Denied::FullForNow(text) } else { Denied::Full(text) })
+    }
+
+    /// Its queues, by the numbers of their clients.
+    pub(crate) fn queues(&self) -> Vec<QueueName> {
+        let queues = |client: &AttachedClient| {
+            let (client, count) = (client.client, client.queues.len());
+            (0..u16::try_from(count).unwrap_or(u16::MAX)).map(move |index| QueueName { client, index })
+        };
+        self.lock().attached.iter().flat_map(queues).collect()
     }
 
     /// May several clients write at a time, whatever they claim?
@@ -388,6 +405,7 @@ impl Export {
         let mut users = self.lock();
         if let Some(index) = users.attached.iter().position(|attached| attached.client == client) {
             let gone = users.attached.remove(index);
+            probe!(detach, client, gone.pid, gone.uid, self.spec.name.as_ptr(), self.spec.name.len());
             users.totals.finish(&gone);
         }
         drop(users);

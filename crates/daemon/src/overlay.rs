@@ -40,6 +40,8 @@ pub(crate) struct AddedDisk {
     /// Its file was opened by another process, and its path is only a name.
     was_passed: bool,
     notify: Notify,
+    #[serde(default)]
+    dedicated: bool,
 }
 
 /// `None`: as configured.
@@ -52,12 +54,14 @@ pub(crate) struct Settings {
     pub(crate) limits: Option<DiskLimits>,
     #[serde(default)]
     pub(crate) notify: Option<Notify>,
+    #[serde(default)]
+    pub(crate) dedicated: Option<bool>,
 }
 
 impl Overlay {
     pub(crate) fn add(&mut self, disk: &DiskConfig, was_passed: bool) {
-        let DiskConfig { spec, allow, limits, notify, .. } = disk.clone();
-        self.added.push(AddedDisk { spec, allow, limits, notify, was_passed });
+        let DiskConfig { spec, allow, limits, notify, dedicated, .. } = disk.clone();
+        self.added.push(AddedDisk { spec, allow, limits, notify, dedicated, was_passed });
     }
 
     /// It is no longer served, whether it was added or is configured.
@@ -69,12 +73,13 @@ impl Overlay {
         }
     }
 
-    pub(crate) fn set(&mut self, name: &str, Settings { allow, shared, limits, notify }: Settings) {
+    pub(crate) fn set(&mut self, name: &str, Settings { allow, shared, limits, notify, dedicated }: Settings) {
         if let Some(added) = self.added.iter_mut().find(|added| added.spec.name == name) {
             added.allow = allow.unwrap_or_else(|| added.allow.clone());
             added.spec.shared = shared.unwrap_or(added.spec.shared);
             added.limits = limits.unwrap_or(added.limits);
             added.notify = notify.unwrap_or(added.notify);
+            added.dedicated = dedicated.unwrap_or(added.dedicated);
             return;
         }
         let settings = self.set.entry(name.to_owned()).or_default();
@@ -82,6 +87,7 @@ impl Overlay {
         settings.shared = shared.or(settings.shared);
         settings.limits = limits.or(settings.limits);
         settings.notify = notify.or(settings.notify);
+        settings.dedicated = dedicated.or(settings.dedicated);
     }
 
     /// The disk has another size. A configured one is known by that of the configuration.
@@ -147,18 +153,20 @@ impl Overlay {
     /// The configured disks with these changes.
     pub(crate) fn over(&self, configured: &[DiskConfig]) -> Vec<DiskConfig> {
         let there = configured.iter().filter(|disk| !self.removed.contains(&disk.spec.name)).cloned().map(|mut disk| {
-            if let Some(Settings { allow, shared, limits, notify }) = self.set.get(&disk.spec.name) {
+            if let Some(Settings { allow, shared, limits, notify, dedicated }) = self.set.get(&disk.spec.name) {
                 disk.allow = allow.clone().unwrap_or(disk.allow);
                 disk.spec.shared = shared.unwrap_or(disk.spec.shared);
                 disk.limits = limits.unwrap_or(disk.limits);
                 disk.notify = notify.unwrap_or(disk.notify);
+                disk.dedicated = dedicated.unwrap_or(disk.dedicated);
             }
             disk.vhost_user.retain(|path| !self.detached.contains(path));
             disk
         });
-        let added = self.added.iter().map(|AddedDisk { spec, allow, limits, notify, .. }| DiskConfig {
+        let added = self.added.iter().map(|AddedDisk { spec, allow, limits, notify, dedicated, .. }| DiskConfig {
             limits: *limits,
             notify: *notify,
+            dedicated: *dedicated,
             ..DiskConfig::new(spec.clone(), allow.clone())
         });
         there.chain(added).collect()
@@ -248,7 +256,7 @@ mod tests {
         overlay.set("b", Settings { shared: Some(true), ..Settings::default() });
         let limits = DiskLimits { max_depth: std::num::NonZeroU32::new(7), ..DiskLimits::default() };
         for name in ["b", "c"] {
-            overlay.set(name, Settings { limits: Some(limits), ..Settings::default() });
+            overlay.set(name, Settings { limits: Some(limits), dedicated: Some(true), ..Settings::default() });
         }
         let everyone = AllowList { everyone: true, ..AllowList::default() };
         overlay.set("c", Settings { allow: Some(everyone), ..Settings::default() });
@@ -256,7 +264,7 @@ mod tests {
         overlay.set_workers(Mode::Fixed(3));
         let over = overlay.over(&configured);
         assert_eq!(names(&over), ["b=null:2097152,shared", "c=null:3145728"]);
-        assert!(over.iter().all(|disk| disk.limits == limits));
+        assert!(over.iter().all(|disk| disk.limits == limits && disk.dedicated));
         assert!(over[0].vhost_user.is_empty() && over[1].allow.everyone && overlay.was_passed("c"));
         let wire: Vec<String> = overlay.pieces().iter().map(|piece| serde_json::to_string(piece).expect("JSON")).collect();
         let mut overlay = Overlay::default();

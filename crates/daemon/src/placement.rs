@@ -31,33 +31,68 @@ pub(crate) fn check(config: &Config, machine: &Machine) -> Result<(), String> {
     machine.check_usable(&config.cpus).map_err(|problem| format!("{problem} (--cpus, cpus)"))
 }
 
-/// Choose a place for each worker, and the choices of its rings; log them with the reason. Nothing is measured here: that would
-/// delay the start.
-///
-/// # Errors
-/// As [`check`].
-pub(crate) fn choose(config: &Config) -> Result<Vec<WorkerPlacement>, String> {
-    let machine = Machine::this();
-    check(config, &machine)?;
-    // With one CPU left to clients.
-    let workers = config.workers.most().unwrap_or_else(|| machine.usable.len().saturating_sub(1).max(1));
-    let kept = load(&machine);
-    let matrix = kept.as_ref().map(|kept| &kept.matrix);
-    let cpus: Vec<usize> = match (config.cpus.as_slice(), config.placement) {
-        ([], Placement::Auto) => planned(&Plan::new(&machine, matrix, workers)),
-        ([], Placement::Off) => Vec::new(),
-        (given, _) => given.to_vec(),
-    };
-    let chosen = kept.as_ref().map(|kept| &kept.choices);
-    let place = |worker: usize| {
-        let cpu = cpus.get(worker).copied();
-        // Those before it are in use when it is; those after it may not be.
-        let taken = cpus.get(..=worker).unwrap_or(&cpus);
-        let clients = cpu.map_or_else(Vec::new, |cpu| clients_of(&machine, matrix, cpu, taken));
-        let choices = choices_of(worker, &machine, cpu, &clients, chosen);
-        WorkerPlacement { cpu, node: cpu.and_then(|cpu| machine.node_of(cpu)), choices }
-    };
-    Ok((0..workers).map(place).collect())
+/// Where the workers can be, and the choices of their rings, for any CPUs that may be used. Nothing is measured here: that would delay the
+/// start.
+pub(crate) struct Places {
+    placement: Placement,
+    /// Given for the workers.
+    cpus: Vec<usize>,
+    kept: Option<Kept>,
+    /// Those of the start, if this process was bound to fewer than it can reach.
+    limit: Option<Vec<usize>>,
+    workers: usize,
+    /// At the start.
+    usable: Vec<usize>,
+}
+
+impl Places {
+    /// # Errors
+    /// As [`check`].
+    pub(crate) fn new(config: &Config) -> Result<Self, String> {
+        let machine = Machine::this();
+        check(config, &machine)?;
+        // With one CPU left to clients.
+        let workers = config.workers.most().unwrap_or_else(|| machine.usable.len().saturating_sub(1).max(1));
+        let limit = pin::reachable().filter(|reachable| *reachable != machine.usable).map(|_| machine.usable.clone());
+        let (placement, cpus, kept) = (config.placement, config.cpus.clone(), load(&machine));
+        Ok(Self { placement, cpus, kept, limit, workers, usable: machine.usable })
+    }
+
+    pub(crate) fn usable(&self) -> &[usize] {
+        &self.usable
+    }
+
+    /// The CPUs that may be used now, if that can be found out.
+    pub(crate) fn usable_now(&self) -> Option<Vec<usize>> {
+        let reachable = pin::reachable()?;
+        let within: Vec<usize> = match &self.limit {
+            Some(limit) => reachable.iter().copied().filter(|cpu| limit.contains(cpu)).collect(),
+            None => return Some(reachable),
+        };
+        Some(if within.is_empty() { reachable } else { within })
+    }
+
+    /// A place for each worker on these CPUs; logged with the reason.
+    pub(crate) fn choose(&self, usable: &[usize]) -> Vec<WorkerPlacement> {
+        let mut machine = Machine::this();
+        machine.usable = usable.to_vec();
+        let matrix = self.kept.as_ref().map(|kept| &kept.matrix);
+        let cpus: Vec<Option<usize>> = match (self.cpus.as_slice(), self.placement) {
+            ([], Placement::Auto) => planned(&Plan::new(&machine, matrix, self.workers)).into_iter().map(Some).collect(),
+            ([], Placement::Off) => Vec::new(),
+            (given, _) => given.iter().map(|cpu| usable.contains(cpu).then_some(*cpu)).collect(),
+        };
+        let chosen = self.kept.as_ref().map(|kept| &kept.choices);
+        let place = |worker: usize| {
+            let cpu = cpus.get(worker).copied().flatten();
+            // Those before it are in use when it is; those after it may not be.
+            let taken: Vec<usize> = cpus.iter().take(worker + 1).flatten().copied().collect();
+            let clients = cpu.map_or_else(Vec::new, |cpu| clients_of(&machine, matrix, cpu, &taken));
+            let choices = choices_of(worker, &machine, cpu, &clients, chosen);
+            WorkerPlacement { cpu, node: cpu.and_then(|cpu| machine.node_of(cpu)), choices }
+        };
+        (0..self.workers).map(place).collect()
+    }
 }
 
 /// Those measured between the worker and the CPU where its clients should run, else those of the CPU's family.

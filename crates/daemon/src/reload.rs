@@ -67,6 +67,8 @@ impl Admin {
         let is_gone = |old: &&Arc<Export>| exports.iter().all(|export| !Arc::ptr_eq(export, old));
         let removed: Vec<_> = served.exports.iter().filter(is_gone).collect();
         let sockets = self.new_sockets(&disks, &exports)?;
+        let dedicated = dedicated(&disks, &exports);
+        self.scaling.check_dedicated(&dedicated)?;
         retire(&removed)?;
         let unwanted = self.vms.retire(|export, path| is_unwanted(&before, &disks, export, path));
         unwanted.inspect_err(|_| removed.iter().for_each(|export| export.reinstate()))?;
@@ -79,14 +81,16 @@ impl Admin {
         keep_what_cannot_change(&mut next, &self.running, &before, &mut outcome.needs_restart);
         outcome.changed = self.changed_settings(&next);
         for (disk, export) in disks.iter().zip(&exports).filter(|(disk, _)| !outcome.added.contains(&disk.spec.name)) {
+            let dedicated_changes = disk.dedicated != self.scaling.is_dedicated(export);
             let sockets_change = sockets_of(&before, export.name()) != sockets_of(&disks, export.name());
             let limits_change = export.set_limits(disk.limits);
             let notify_change = set_notify(export, disk.notify);
             let lists_change = export.set_allow(&disk.allow) | export.set_shared(disk.spec.shared);
-            if lists_change | limits_change | notify_change | sockets_change {
+            if lists_change | limits_change | notify_change | sockets_change | dedicated_changes {
                 outcome.changed.push(format!("disk '{}'", disk.spec.name));
             }
         }
+        self.scaling.dedicate(&dedicated);
         self.live.replace(exports, next.clients);
         self.policies_changed(Which::All);
         self.vms.remove_retired();
@@ -155,6 +159,12 @@ impl Admin {
 /// Unless it is the same: then what was set for one client stays.
 fn set_notify(export: &Export, notify: Notify) -> bool {
     export.notify() != notify && export.set_notify(notify)
+}
+
+/// Those that have a worker each.
+pub(crate) fn dedicated(disks: &[DiskConfig], exports: &[Arc<Export>]) -> Vec<Arc<Export>> {
+    let is_dedicated = |export: &&Arc<Export>| disks.iter().any(|disk| disk.dedicated && disk.spec.name == export.name());
+    exports.iter().filter(is_dedicated).cloned().collect()
 }
 
 fn sockets_of<'a>(disks: &'a [DiskConfig], name: &str) -> &'a [PathBuf] {

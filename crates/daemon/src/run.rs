@@ -88,11 +88,12 @@ fn run_confined(
     let hang_up = config.arguments.config.as_ref().map(|_| readable_signals(&[signal_hook::consts::SIGHUP])).transpose()?;
     let mut inherited = inherited?;
     let ready = Ready::new(inherited.ready.take());
-    let places = placement::choose(&config)?;
+    let chooses = Arc::new(placement::Places::new(&config)?);
+    let places = chooses.choose(chooses.usable());
     // Of those that serve at once.
     let least = config.workers.bounds(places.len()).map_or(1, |(least, _)| least);
     placement::prefer_memory(&places[..least]);
-    let process = Process { stop, hang_up, confinement, services, places, log, ready };
+    let process = Process { stop, hang_up, confinement, services, chooses, places, log, ready };
     if config.arguments.takeover {
         match serve(config.clone(), None, &process) {
             Err(Failure::Refused(reason)) => return Err(reason),
@@ -114,6 +115,7 @@ struct Process {
     hang_up: Option<UnixStream>,
     confinement: Confinement,
     services: Services,
+    chooses: Arc<placement::Places>,
     places: Vec<WorkerPlacement>,
     log: LogLevel,
     ready: Ready,
@@ -200,7 +202,7 @@ fn serve(config: Config, inherited: Option<Inherited>, process: &Process) -> Res
 
 impl Daemon {
     fn build(config: Config, origin: Origin, process: &Process) -> Result<Self, String> {
-        let Process { stop, hang_up, confinement, services, places, log, .. } = process;
+        let Process { stop, hang_up, confinement, services, chooses, places, log, .. } = process;
         let opened = origin.opened;
         let listener = Arc::new(origin.clients);
         let handed_over = origin.machines.iter().map(|(_, listener)| listener.path());
@@ -214,8 +216,12 @@ impl Daemon {
             threads.push(thread);
         }
         let mode = origin.overlay.workers().unwrap_or(config.workers);
-        let scaling = Scaling::new(workers.clone(), mode).map_err(|error| format!("cannot watch the workers: {error}"))?;
+        let scaling = Scaling::new(workers.clone(), mode, Arc::clone(chooses))
+            .map_err(|error| format!("cannot watch the workers: {error}"))?;
         let scaling = Arc::new(scaling);
+        let dedicated = reload::dedicated(&origin.overlay.over(&config.disks), &live.now().exports);
+        scaling.check_dedicated(&dedicated)?;
+        scaling.dedicate(&dedicated);
         // Afterwards: unbound workers run anywhere.
         placement::leave_to_workers(&places[..scaling.count()]);
         if confinement.is_wanted() {
@@ -290,7 +296,7 @@ impl Daemon {
     /// It never served: release sockets and disks before anything else is tried.
     fn abandon(self) {
         self.admin.stop();
-        self.metrics.1.map(MetricsHandle::stop);
+        self.metrics.1.into_iter().for_each(MetricsHandle::stop);
         let _ = stop_workers(&self.workers, self.threads);
     }
 
@@ -323,7 +329,7 @@ impl Daemon {
             std::process::exit(0);
         }
         self.admin.stop();
-        self.metrics.1.map(MetricsHandle::stop);
+        self.metrics.1.into_iter().for_each(MetricsHandle::stop);
         let drained = self.vms.stop(DRAIN_TIMEOUT) && ended == Ended::Drained;
         if !drained {
             // The workers still wait for a disk, and would keep the process from ending.

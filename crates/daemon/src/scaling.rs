@@ -1,17 +1,24 @@
 //! The workers under their governor: samples of how busy they are, taken by the thread that accepts clients, and what it decides of them.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fipsee_ring::clock;
 use fipsee_serve::governor::{Action, Governor, Mode, Move, SLOW_TICK, Sample, TICK};
 use fipsee_serve::{Assignment, Command, Pool, QueueName, WakeUp};
+use fipsee_topology::cpu_list;
 
+use crate::export::Export;
+use crate::placement::{self, Places};
 use crate::worker::WorkerHandle;
 
 /// Below this busy share a worker is hardly busy, and is not asked for its queues.
 const HARDLY_BUSY: f64 = 0.05;
+
+/// How often the CPUs that may be used are looked at, while workers work.
+const CPU_TICK: Duration = Duration::from_secs(1);
 
 /// What workers reported of their queues since the last sample.
 type Reported = Arc<Mutex<Vec<(QueueName, usize, u64)>>>;
@@ -20,6 +27,7 @@ pub(crate) struct Scaling {
     workers: Vec<WorkerHandle>,
     /// Rings when a worker wakes up while no sample is due.
     pub(crate) wake_up: Arc<WakeUp>,
+    places: Arc<Places>,
     since_ticks: u64,
     reported: Reported,
     state: Mutex<State>,
@@ -34,12 +42,24 @@ struct State {
     sampled_ticks: u64,
     /// When the next sample is to be taken; `None`: when a worker wakes up.
     next: Option<Instant>,
-    /// What the governor wants moved.
+    /// What is to be moved.
     wanted: VecDeque<Move>,
+    dedicated: Vec<Dedicated>,
+    /// The CPUs that may be used, and when they are to be looked at.
+    cpus: Vec<usize>,
+    next_cpus: Instant,
+}
+
+/// A disk with a worker to itself.
+struct Dedicated {
+    export: Arc<Export>,
+    worker: usize,
+    /// The queues of other disks have left it.
+    is_ready: bool,
 }
 
 impl Scaling {
-    pub(crate) fn new(workers: Vec<WorkerHandle>, mode: Mode) -> std::io::Result<Self> {
+    pub(crate) fn new(workers: Vec<WorkerHandle>, mode: Mode, places: Arc<Places>) -> std::io::Result<Self> {
         let now = clock::ticks();
         let scaling = Self {
             wake_up: Arc::new(WakeUp::new()?),
@@ -52,23 +72,21 @@ impl Scaling {
                 sampled_ticks: now,
                 next: None,
                 wanted: VecDeque::new(),
+                dedicated: Vec::new(),
+                cpus: places.usable().to_vec(),
+                next_cpus: Instant::now(),
             }),
+            places,
             workers,
         };
-        if scaling.is_needed() {
-            for worker in &scaling.workers {
-                let _ = worker.counters.wakes_up.set(Arc::clone(&scaling.wake_up));
-            }
-            let mut state = scaling.state();
-            let _ = scaling.park(&state);
-            scaling.wait_for_work(&mut state);
+        for worker in &scaling.workers {
+            let _ = worker.counters.wakes_up.set(Arc::clone(&scaling.wake_up));
         }
+        let mut state = scaling.state();
+        scaling.park(&mut state);
+        scaling.wait_for_work(&mut state);
+        drop(state);
         Ok(scaling)
-    }
-
-    /// Is there anything to decide?
-    fn is_needed(&self) -> bool {
-        self.workers.len() > 1
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -86,7 +104,7 @@ impl Scaling {
 
     pub(crate) fn set_mode(&self, mode: Mode) {
         let mut state = self.state();
-        if state.governor.mode() != mode && self.is_needed() {
+        if state.governor.mode() != mode {
             state.next = Some(Instant::now());
             self.wake_up.doorbell.ring();
         }
@@ -121,34 +139,47 @@ impl Scaling {
     }
 
     /// Take a sample, if it is time, and do what follows from it; `is_moving`: a queue is on its way. Returns the workers that are not in
-    /// use any more.
+    /// use and have queues.
     pub(crate) fn tick(&self, is_moving: bool) -> Vec<usize> {
-        let (mut state, mut left) = (self.state(), Vec::new());
+        let mut state = self.state();
         if state.next.is_none_or(|next| Instant::now() < next) {
-            return left;
+            return Vec::new();
         }
+        self.follow_cpus(&mut state);
         let busy = self.busy_shares(&mut state);
         let loads = std::mem::take(&mut *self.reported.lock().unwrap_or_else(PoisonError::into_inner));
         let is_moving = is_moving || !state.wanted.is_empty();
-        let State { governor, usable, .. } = &mut *state;
+        self.dedicate_what_is_free(&mut state);
+        let State { governor, usable, dedicated, .. } = &mut *state;
+        let is_governed = |(queue, worker, _): &(QueueName, usize, u64)| {
+            dedicated.iter().all(|of| of.worker != *worker && !of.export.queues().contains(queue))
+        };
+        let loads: Vec<_> = if dedicated.is_empty() { loads } else { loads.into_iter().filter(is_governed).collect() };
         let now = Duration::from_nanos(clock::ticks_to_ns(clock::ticks()));
         let actions = governor.sample(&Sample { now, busy: &busy, loads: &loads, usable, is_moving });
         for action in actions {
             match action {
                 Action::Use(workers) => {
                     tracing::info!(workers, "another number of workers serves");
-                    left.extend(self.park(&state));
                 }
                 Action::Move(wanted) => state.wanted.push_back(wanted),
             }
         }
+        self.park(&mut state);
         let busiest = busy.iter().copied().fold(0.0, f64::max);
-        state.next = Some(Instant::now() + if busiest > HARDLY_BUSY { TICK } else { SLOW_TICK });
-        self.ask_for_loads(&busy);
-        if state.governor.is_at_rest(state.usable.len()) && state.wanted.is_empty() {
+        let has_choice = self.workers.len() > 1;
+        let tick = if busiest > HARDLY_BUSY { TICK } else { SLOW_TICK };
+        state.next = Some(Instant::now() + if has_choice { tick } else { CPU_TICK });
+        if has_choice {
+            self.ask_for_loads(&busy);
+        }
+        let is_stray = |worker: &WorkerHandle| worker.counters.pool.is_parked() && assigned_to(worker) > 0;
+        let strays: Vec<_> = (0..self.workers.len()).filter(|worker| is_stray(&self.workers[*worker])).collect();
+        let is_settled = state.wanted.is_empty() && strays.is_empty() && state.dedicated.iter().all(|of| of.is_ready);
+        if is_settled && state.governor.is_at_rest(state.usable.len()) {
             self.wait_for_work(&mut state);
         }
-        left
+        strays
     }
 
     /// Since the last sample.
@@ -184,30 +215,148 @@ impl Scaling {
         state.next = None;
         self.wake_up.want();
         if self.workers.iter().any(|worker| !worker.counters.idle.is_asleep()) {
-            state.next = Some(Instant::now() + SLOW_TICK);
+            state.next = Some(Instant::now() + if self.workers.len() > 1 { SLOW_TICK } else { CPU_TICK });
         }
     }
 
-    /// New queues go to the workers in use alone. Returns the others.
-    fn park(&self, state: &State) -> Vec<usize> {
-        let (in_use, parked) = state.usable.split_at(state.governor.count().min(state.usable.len()));
-        in_use.iter().for_each(|worker| self.workers[*worker].counters.pool.set(Pool::SHARED));
-        parked.iter().for_each(|worker| self.workers[*worker].counters.pool.set(Pool::PARKED));
-        parked.to_vec()
+    /// The CPUs that may be used have changed: place all workers anew, and use no more than there are CPUs beside that of clients, if some
+    /// have gone.
+    fn follow_cpus(&self, state: &mut State) {
+        let now = Instant::now();
+        if now < state.next_cpus {
+            return;
+        }
+        state.next_cpus = now + CPU_TICK;
+        let Some(cpus) = self.places.usable_now().filter(|cpus| *cpus != state.cpus) else { return };
+        let (list, before) = (cpu_list::format(&cpus), cpu_list::format(&state.cpus));
+        tracing::warn!(cpus = list, before, "the CPUs that this daemon may use have changed; its workers are placed anew");
+        let places = self.places.choose(&cpus);
+        for (worker, place) in self.workers.iter().zip(&places) {
+            worker.set_place(*place, &cpus);
+        }
+        state.cpus = cpus;
+        self.park(state);
+        placement::leave_to_workers(&places[..state.governor.count().min(places.len())]);
+    }
+
+    /// New queues go to the workers in use alone.
+    fn park(&self, state: &mut State) {
+        let State { usable, dedicated, governor, cpus, .. } = state;
+        let most = if cpus.len() < self.places.usable().len() { cpus.len().saturating_sub(1) } else { usize::MAX };
+        let is_free = |worker: &usize| dedicated.iter().all(|of| of.worker != *worker);
+        *usable = (0..self.workers.len()).filter(is_free).take(most.saturating_sub(dedicated.len()).max(1)).collect();
+        for (index, worker) in self.workers.iter().enumerate() {
+            let place = usable.iter().position(|usable| *usable == index);
+            let is_used = place.is_some_and(|place| place < governor.count());
+            let own = dedicated.iter().any(|of| of.worker == index && of.is_ready);
+            worker.counters.pool.set(match (own, is_used) {
+                (true, _) => number_of(index),
+                (false, true) => Pool::SHARED,
+                (false, false) => Pool::PARKED,
+            });
+        }
+    }
+
+    /// Workers without other queues serve the disks that they are for.
+    fn dedicate_what_is_free(&self, state: &mut State) {
+        let State { dedicated, wanted, .. } = state;
+        for Dedicated { export, worker, is_ready } in dedicated.iter_mut().filter(|of| !of.is_ready) {
+            let counters = &self.workers[*worker].counters;
+            if assigned_to(&self.workers[*worker]) == 0 {
+                counters.pool.set(number_of(*worker));
+                export.pool.set(number_of(*worker));
+                wanted.extend(export.queues().into_iter().map(|queue| Move { queue, to: *worker }));
+                *is_ready = true;
+                tracing::info!(disk = export.name(), worker, "has a worker to itself");
+            }
+        }
+    }
+
+    /// Can these have a worker each?
+    pub(crate) fn check_dedicated(&self, exports: &[Arc<Export>]) -> Result<(), String> {
+        let started = self.workers.len();
+        if exports.is_empty() || exports.len() < started {
+            return Ok(());
+        }
+        let names: Vec<_> = exports.iter().take(8).map(|export| format!("'{}'", export.name())).collect();
+        Err(format!(
+            "{} with a worker to itself (dedicated: {}), and {started} started, of which one is for all other disks; start {} (--workers, \
+             workers), or dedicate fewer",
+            if exports.len() == 1 { "there is a disk".to_owned() } else { format!("there are {} disks, each", exports.len()) },
+            names.join(", "),
+            exports.len() + 1
+        ))
+    }
+
+    /// These have a worker each from now on, and no others; checked before.
+    pub(crate) fn dedicate(&self, exports: &[Arc<Export>]) {
+        let mut state = self.state();
+        let is_meant = |of: &Dedicated| exports.iter().any(|export| Arc::ptr_eq(export, &of.export));
+        let freed: Vec<_> = state.dedicated.extract_if(.., |of| !is_meant(of)).collect();
+        for Dedicated { export, .. } in freed {
+            export.pool.set(Pool::SHARED);
+        }
+        self.park(&mut state);
+        for export in exports {
+            if state.dedicated.iter().any(|of| Arc::ptr_eq(&of.export, export)) {
+                continue;
+            }
+            // The last is the first that is not needed otherwise.
+            let is_free = |worker: &usize| state.dedicated.iter().all(|of| of.worker != *worker);
+            let Some(worker) = (1..self.workers.len()).rev().find(is_free) else { return };
+            state.dedicated.push(Dedicated { export: Arc::clone(export), worker, is_ready: false });
+            self.park(&mut state);
+        }
+        self.dedicate_what_is_free(&mut state);
+        state.next = Some(Instant::now());
+        self.wake_up.doorbell.ring();
+    }
+
+    /// As [`dedicate`](Self::dedicate), for one disk.
+    pub(crate) fn set_dedicated(&self, export: &Arc<Export>, dedicated: bool) -> Result<(), String> {
+        let mut exports: Vec<_> = self.state().dedicated.iter().map(|of| Arc::clone(&of.export)).collect();
+        exports.retain(|other| !Arc::ptr_eq(other, export));
+        if dedicated {
+            exports.push(Arc::clone(export));
+            self.check_dedicated(&exports)?;
+        }
+        self.dedicate(&exports);
+        Ok(())
+    }
+
+    /// The disk is served no longer.
+    pub(crate) fn remove(&self, export: &Arc<Export>) {
+        if self.is_dedicated(export) {
+            let _ = self.set_dedicated(export, false);
+        }
+    }
+
+    pub(crate) fn is_dedicated(&self, export: &Export) -> bool {
+        self.state().dedicated.iter().any(|of| std::ptr::eq(&raw const *of.export, export))
+    }
+
+    /// The disk that has a worker to itself.
+    pub(crate) fn dedicated_to(&self, worker: usize) -> Option<String> {
+        self.state().dedicated.iter().find(|of| of.worker == worker).map(|of| of.export.name().to_owned())
     }
 
     /// The next move that the governor wants.
     pub(crate) fn wanted_move(&self) -> Option<(QueueName, usize)> {
-        self.state().wanted.pop_front().map(|Move { queue, to }| (queue, to))
+        let mut state = self.state();
+        loop {
+            let Move { queue, to } = state.wanted.pop_front()?;
+            // It may have become the queue of a disk with a worker to itself.
+            let belongs = state.dedicated.iter().find(|of| of.is_ready && of.export.queues().contains(&queue));
+            if belongs.is_none_or(|of| of.worker == to) {
+                return Some((queue, to));
+            }
+        }
     }
 
     /// The worker that is to have a queue less, and where that goes: no queue stays at a worker that is not in use; those that do not work
     /// are shared by their number.
     pub(crate) fn uneven(&self) -> Option<(usize, Assignment)> {
-        let has_strays = |worker: &WorkerHandle| {
-            let counters = &worker.counters;
-            counters.pool.is_parked() && counters.queues.load(std::sync::atomic::Ordering::Relaxed) > 0
-        };
+        let has_strays = |worker: &WorkerHandle| worker.counters.pool.is_parked() && assigned_to(worker) > 0;
         if let Some(from) = self.workers.iter().position(has_strays) {
             return Some((from, Assignment::choose(&self.workers)));
         }
@@ -223,4 +372,13 @@ impl Scaling {
         };
         self.workers[worker].counters.pool.is_parked() || self.workers.iter().enumerate().any(does_nothing)
     }
+}
+
+/// The pool of a disk that has this worker to itself.
+const fn number_of(worker: usize) -> u64 {
+    worker as u64 + 1
+}
+
+fn assigned_to(worker: &WorkerHandle) -> u64 {
+    worker.counters.assigned.load(Ordering::Relaxed)
 }

@@ -97,7 +97,7 @@ impl Disk {
 #[pymethods]
 impl Disk {
     #[new]
-    #[pyo3(signature = (name, *, socket=None, queues=1, depth=64, read_only=false, exclusive=false, claim="none", wait="adaptive", reconnect=0.0))]
+    #[pyo3(signature = (name, *, socket=None, queues=1, depth=64, read_only=false, exclusive=false, claim="none", wait="adaptive", reconnect=0.0, notify=None))]
     #[expect(clippy::too_many_arguments, reason = "Python has keywords for them")]
     fn new(
         py: Python<'_>,
@@ -110,7 +110,10 @@ impl Disk {
         claim: &str,
         wait: &str,
         reconnect: f64,
+        notify: Option<&str>,
     ) -> PyResult<Self> {
+        let bad_notify = |problem: String| PyValueError::new_err(format!("notify: {problem}"));
+        let notify = notify.map(|policy| policy.parse().map_err(bad_notify)).transpose()?;
         let mode = wait.parse().map_err(PyValueError::new_err)?;
         let claim = match claim {
             "none" => Claim::None,
@@ -134,6 +137,7 @@ impl Disk {
             exclusive,
             claim,
             wait: mode,
+            notify,
             ..AttachOptions::new(&name)
         };
         let attached = py.detach(|| DiskConnection::open(socket, &options, reconnect_for)).map_err(Failure::from)?;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::channel::ClientQueue;
 use crate::clock;
 use crate::error::Error;
+use crate::notify::{Moderator, Policy};
 use crate::pace::{CallerPace, let_answers_gather};
 use crate::wait::{Backoff, Next};
 
@@ -24,20 +25,83 @@ pub struct Port {
     /// Reset when what was waited for has come.
     pub backoff: Backoff,
     looks: u32,
+    /// Doorbells that a policy may hold back. None: each is rung at once.
+    moderated: Option<Box<Moderated>>,
+}
+
+#[derive(Debug)]
+struct Moderated {
+    moderator: Moderator,
+    /// Requests outstanding after the last burst.
+    outstanding: u32,
 }
 
 impl Port {
     pub fn new(queue: ClientQueue, backoff: Backoff) -> Self {
-        Self { pace: CallerPace::new(&queue.tuning), queue, backoff, looks: 0 }
+        Self { pace: CallerPace::new(&queue.tuning), queue, backoff, looks: 0, moderated: None }
+    }
+
+    /// Ring the daemon's doorbell as `policy` says from now on; its completions are requests here. What is held back is rung at the
+    /// latest when the caller waits: one that does something else in between leaves its requests there for so long.
+    pub fn set_policy(&mut self, policy: Option<Policy>) {
+        self.ring_what_is_held();
+        let moderator = policy.map(|policy| Moderator::new(policy, clock::ticks_per_second()));
+        self.moderated = moderator.map(|moderator| Box::new(Moderated { moderator, outstanding: 0 }));
     }
 
     /// A burst was published: wake the daemon if it sleeps, and guess when the first answer comes.
     #[inline(always)]
     pub fn published(&mut self) {
-        if self.queue.requests.reader_needs_doorbell() {
+        if self.moderated.is_some() {
+            self.ring_moderated(true);
+        } else if self.queue.requests.reader_needs_doorbell() {
             self.queue.daemon_doorbell.ring();
         }
         self.pace_first_look();
+    }
+
+    /// `more`: requests may be published before the caller waits.
+    #[inline(never)]
+    fn ring_moderated(&mut self, more: bool) {
+        let requests = &mut self.queue.requests;
+        let (sleeps, outstanding, free) = (requests.reader_sleeps(), requests.outstanding(), requests.free());
+        let Some(Moderated { moderator, outstanding: before }) = self.moderated.as_deref_mut() else { return };
+        let count = outstanding.saturating_sub(std::mem::replace(before, outstanding)).max(more.into());
+        if !sleeps {
+            moderator.reader_is_awake(count);
+        } else if moderator.reader_sleeps(clock::ticks(), count, if more { free } else { 0 }) && requests.reader_needs_doorbell()
+        {
+            self.queue.daemon_doorbell.ring();
+        }
+    }
+
+    /// Nothing came: ring what is held back if its time has come. `more`: requests may be published before the caller waits.
+    #[inline(always)]
+    pub fn ring_if_due(&mut self, more: bool) {
+        if self.moderated.is_some() {
+            self.ring_due(more);
+        }
+    }
+
+    #[inline(never)]
+    fn ring_due(&mut self, more: bool) {
+        let due = self.held_until();
+        if due.is_some_and(|due| !more || due <= clock::ticks()) {
+            self.ring_moderated(more);
+        }
+    }
+
+    fn held_until(&self) -> Option<u64> {
+        self.moderated.as_ref()?.moderator.due()
+    }
+
+    /// Ring at once if a doorbell is held back: the caller waits elsewhere.
+    pub fn ring_what_is_held(&mut self) {
+        let Some(moderated) = self.moderated.as_mut().filter(|moderated| moderated.moderator.due().is_some()) else { return };
+        moderated.moderator.notified(clock::ticks());
+        if self.queue.requests.reader_needs_doorbell() {
+            self.queue.daemon_doorbell.ring();
+        }
     }
 
     /// Guess when the first answer to what was published comes.
@@ -67,6 +131,7 @@ impl Port {
             self.backoff.reset();
             return Ok(false);
         }
+        self.ring_if_due(false);
         match self.backoff.step_watching(true, || Some(self.queue.completions.watch())) {
             Next::Look => {
                 self.check_liveness_now_and_then(is_hung_up)?;
@@ -95,6 +160,7 @@ impl Port {
     #[cold]
     fn sleep<S>(&mut self, deadline_ticks: Option<u64>) -> Result<(), Error<S>> {
         if !self.queue.completions.arm_and_work_remains() {
+            let deadline_ticks = deadline_ticks.into_iter().chain(self.held_until()).min();
             let slept = self.queue.sleep(deadline_ticks);
             slept.map_err(|source| Error::Io { context: "wait for the daemon's doorbell", source })?;
         }

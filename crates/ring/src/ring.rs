@@ -260,6 +260,12 @@ impl<M: RingMemory> CallWriter<M> {
     pub fn reader_needs_doorbell(&mut self) -> bool {
         self.writer.reader_needs_doorbell()
     }
+
+    /// As [`Writer::reader_sleeps`].
+    #[must_use = "a sleeping reader wakes only by its doorbell"]
+    pub fn reader_sleeps(&mut self) -> bool {
+        self.writer.reader_sleeps()
+    }
 }
 
 #[derive(Debug)]

@@ -62,7 +62,7 @@ impl Assignment {
 
     pub fn to<E: Engine>(worker: usize, handle: &WorkerHandle<E>) -> Self {
         handle.counters.assigned.fetch_add(1, Ordering::Relaxed);
-        Self { worker, place: handle.place, counters: Arc::clone(&handle.counters) }
+        Self { worker, place: handle.place(), counters: Arc::clone(&handle.counters) }
     }
 }
 

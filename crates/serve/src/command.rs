@@ -39,9 +39,13 @@ pub enum Command<E: Engine> {
     },
     /// Report what each queue that worked was served since this was asked last: its cost.
     Loads(Box<dyn FnOnce(Vec<(QueueName, u64)>) + Send>),
+    /// Run on these CPUs from now on.
+    Bind(Vec<usize>),
     /// Call [`Engine::start`]: dropping the sender says that it is done.
     StartEngine(Sender<()>),
     Quiesce(Quiesce),
+    /// A [`Limiter`](crate::limit::Limiter) was set: queues that wait for it may go on.
+    LimitsChanged,
     /// Stop when every queue is gone.
     Stop,
 }

@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use rustix::event::{Timespec, epoll};
 use crate::assignment::Pool;
 use crate::meter::{IdleTime, Meter, WakesUp};
 use crate::poll_set::{PollSet, Slot};
-use crate::{Added, Change, Command, Engine, Make, NotAdded, Queue, QueueName, Quiesce, Removed, Share, When, Which};
+use crate::{Added, Change, Command, Engine, Make, NotAdded, Queue, QueueName, Quiesce, Removed, Share, When, Which, probe};
 
 /// Most completions of asynchronous work that are looked at before the first of them are answered, so that the clients' next requests
 /// are under way: what ends at once may be a queue's worth.
@@ -28,6 +28,12 @@ const MOST_REPORTED: usize = 14;
 
 const TOKEN_MAILBOX: u64 = u64::MAX;
 const TOKEN_ENGINE: u64 = u64::MAX - 1;
+
+/// Why a worker woke, for tracers (docs/guide/tracing.md).
+const WAKE_TIME: u32 = 0;
+const WAKE_DOORBELL: u32 = 1;
+const WAKE_COMMAND: u32 = 2;
+const WAKE_ENGINE: u32 = 3;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerPlacement {
@@ -56,12 +62,24 @@ pub struct WorkerCounters {
 pub struct WorkerHandle<E: Engine> {
     pub mailbox: Arc<Mailbox<Command<E>>>,
     pub counters: Arc<WorkerCounters>,
-    pub place: WorkerPlacement,
+    place: Arc<Mutex<WorkerPlacement>>,
 }
 
 impl<E: Engine> Clone for WorkerHandle<E> {
     fn clone(&self) -> Self {
-        Self { mailbox: Arc::clone(&self.mailbox), counters: Arc::clone(&self.counters), place: self.place }
+        Self { mailbox: Arc::clone(&self.mailbox), counters: Arc::clone(&self.counters), place: Arc::clone(&self.place) }
+    }
+}
+
+impl<E: Engine> WorkerHandle<E> {
+    pub fn place(&self) -> WorkerPlacement {
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is there from now on. Without a CPU of its own, it runs on any of these.
+    pub fn set_place(&self, place: WorkerPlacement, any: &[usize]) {
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = place;
+        self.mailbox.send(Command::Bind(place.cpu.map_or_else(|| any.to_vec(), |cpu| vec![cpu])));
     }
 }
 
@@ -121,7 +139,8 @@ pub fn spawn<E: Engine>(
 }
 
 fn prepare<E: Engine>(place: WorkerPlacement) -> io::Result<(WorkerHandle<E>, OwnedFd)> {
-    let handle = WorkerHandle { mailbox: Arc::new(Mailbox::new()?), counters: Arc::default(), place };
+    let handle =
+        WorkerHandle { mailbox: Arc::new(Mailbox::new()?), counters: Arc::default(), place: Arc::new(Mutex::new(place)) };
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
     epoll::add(&epoll, &*handle.mailbox, epoll::EventData::new_u64(TOKEN_MAILBOX), on)?;
@@ -252,6 +271,11 @@ impl<E: Engine> Worker<E> {
         self.queues.get_mut(id as usize).map(|slot| &mut *slot.queue)
     }
 
+    /// The caller has published for this queue, outside of a pass, and may have held a notification back.
+    pub fn published(&mut self, id: u32) {
+        self.queues.list_due(id as usize);
+    }
+
     pub(crate) fn run_engine(&mut self) -> u32 {
         let (queues, touched) = (&mut self.queues, &mut self.touched);
         self.engine.flush();
@@ -314,6 +338,11 @@ impl<E: Engine> Worker<E> {
                 Command::Change { which, when, change } => self.change(which, when, change),
                 Command::Remove { which, finish, removed } => self.begin_removal(which, finish, removed),
                 Command::Loads(report) => report(self.queues.take_loads()),
+                Command::Bind(cpus) => {
+                    if let Err(error) = pin::bind_to_any(&cpus) {
+                        tracing::warn!(?cpus, %error, "cannot bind a worker; it runs wherever the scheduler puts it");
+                    }
+                }
                 Command::StartEngine(done) => {
                     if let Err(error) = self.engine.start() {
                         tracing::error!(error, "a worker has no asynchronous I/O");
@@ -326,6 +355,7 @@ impl<E: Engine> Worker<E> {
                     self.deferred = commands.collect();
                     return;
                 }
+                Command::LimitsChanged => self.queues.limits_changed(),
                 Command::Stop => self.stopping = true,
             }
         }
@@ -374,11 +404,12 @@ impl<E: Engine> Worker<E> {
     /// Before [`sleep`](Self::sleep): ask every client for its doorbell, then look once more. `false`: the worker has something
     /// to do.
     pub fn nothing_remains_after_arming(&mut self) -> bool {
-        if self.quiescing.is_some() || self.engine.has_unsent() || (!self.unsettled.is_empty() && self.engine.in_flight() == 0) {
+        let settles = self.engine.in_flight() == 0 && self.unsettled.iter().any(|id| !self.queues.is_throttled(*id as usize));
+        if self.quiescing.is_some() || self.engine.has_unsent() || settles {
             return false;
         }
         let mut waiting = Vec::new();
-        for (id, slot) in self.queues.iter_mut().filter(|(_, slot)| slot.takes_requests()) {
+        for (id, slot) in self.queues.iter_mut().filter(|(_, slot)| slot.takes_requests() && !slot.is_throttled()) {
             if slot.queue.arm_and_work_remains() {
                 waiting.push(id);
             }
@@ -396,10 +427,11 @@ impl<E: Engine> Worker<E> {
             self.watch_engine();
         }
         self.handle.counters.sleeps.fetch_add(1, Ordering::Relaxed);
+        probe!(sleep, self.handle.counters.queues.load(Ordering::Relaxed));
         self.meter.falls_asleep(&self.handle.counters.idle);
         let mut events = Vec::<epoll::Event>::with_capacity(64);
-        let deadline_ticks = [deadline_ticks, self.queues.next_due()].into_iter().flatten().min();
-        let until = [self.engine.time_to_look(), deadline_ticks.map(clock::until)].into_iter().flatten().min();
+        let deadlines = [deadline_ticks, self.queues.next_due(), self.queues.throttled_until()].into_iter().flatten();
+        let until = self.engine.time_to_look().into_iter().chain(deadlines.map(clock::until)).min();
         let timeout = until.and_then(|left| Timespec::try_from(left).ok());
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
             Ok(0) => self.engine.look_for_stalled(),
@@ -408,12 +440,18 @@ impl<E: Engine> Worker<E> {
         }
         self.meter.wakes(&self.handle.counters.idle, &self.handle.counters.wakes_up);
         let is_woken = !events.is_empty();
+        if !is_woken {
+            probe!(wake, WAKE_TIME, 0, 0);
+        }
         for event in events {
             // Those of the mailbox and the engine are no queue's.
             let id = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
             if let Some(slot) = self.queues.get_mut(id) {
+                probe!(wake, WAKE_DOORBELL, slot.name.client, slot.name.index);
                 slot.queue.doorbell_rang();
                 self.queues.activate(id);
+            } else {
+                probe!(wake, if event.data.u64() == TOKEN_ENGINE { WAKE_ENGINE } else { WAKE_COMMAND }, 0, 0);
             }
         }
         is_woken

@@ -41,6 +41,29 @@ pub fn bind(cpu: usize) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
+/// The CPUs that this thread could use if it were bound to none: those of its cpuset that are online. For a moment it is bound to none.
+/// `None` if that cannot be found out.
+pub fn reachable() -> Option<Vec<usize>> {
+    let own = rustix::thread::sched_getaffinity(None).ok()?;
+    let mut all = CpuSet::new();
+    (0..FIRST_UNBINDABLE).for_each(|cpu| all.set(cpu));
+    rustix::thread::sched_setaffinity(None, &all).ok()?;
+    let reachable = allowed();
+    // It fails when none of them is left: then the thread stays where it may be.
+    let _ = rustix::thread::sched_setaffinity(None, &own);
+    reachable
+}
+
+/// Have this thread run on these CPUs, of which at least one is possible.
+///
+/// # Errors
+/// None of them can be used.
+pub fn bind_to_any(cpus: &[usize]) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    cpus.iter().copied().filter(|cpu| *cpu < FIRST_UNBINDABLE).for_each(|cpu| set.set(cpu));
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
 /// Have this thread, and those that it starts from now on, run on all that it may use but `cpus`. `false`: nothing would be left,
 /// and nothing was changed.
 pub fn keep_off(cpus: &[usize]) -> io::Result<bool> {
@@ -88,6 +111,21 @@ mod tests {
             let Some((first, rest)) = all.split_first().filter(|(_, rest)| !rest.is_empty()) else { return };
             assert!(keep_off(&[*first]).expect("there are others"));
             assert_eq!(std::thread::spawn(allowed).join().expect("no panic").as_deref(), Some(rest));
+        })
+        .join()
+        .expect("no panic");
+    }
+
+    #[test]
+    fn a_bound_thread_finds_the_cpus_beyond_its_own() {
+        let all = allowed().expect("this thread runs somewhere");
+        std::thread::spawn(move || {
+            bind(all[0]).expect("one of ours");
+            let reachable = reachable().expect("a machine of this size");
+            assert!(all.iter().all(|cpu| reachable.contains(cpu)), "{reachable:?}");
+            assert_eq!(allowed(), Some(vec![all[0]]), "it is bound as before");
+            bind_to_any(&all).expect("all of ours");
+            assert_eq!(allowed(), Some(all));
         })
         .join()
         .expect("no panic");

@@ -19,6 +19,7 @@ int main(void)
 	FIELD(fipsee_options, flags);
 	FIELD(fipsee_options, look_ns);
 	FIELD(fipsee_options, reconnect_ns);
+	FIELD(fipsee_options, notify);
 	STRUCT(fipsee_info);
 	FIELD(fipsee_info, size_bytes);
 	FIELD(fipsee_info, capacity_bytes);

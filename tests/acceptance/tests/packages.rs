@@ -372,6 +372,15 @@ fn programs_name_their_version_and_commit() {
 }
 
 #[test]
+fn probes_are_left_in_the_stripped_daemon() {
+    let Some(path) = shipped("probes", "bin/fipseed") else { return };
+    let notes = run(Command::new("readelf").arg("--notes").arg(path));
+    for probe in ["attach", "complete", "detach", "doorbell", "publish", "sleep", "submit", "take", "visit", "wake"] {
+        assert!(notes.contains(&format!("Provider: fipsee\n    Name: {probe}\n")), "{probe} is not in: {notes}");
+    }
+}
+
+#[test]
 fn packages_keep_the_rules_of_debian() {
     let debug = COMPILED.map(|(package, _)| format!("{package}-dbgsym"));
     let names: Vec<&str> = PACKAGES.into_iter().chain(debug.iter().map(String::as_str)).collect();
@@ -439,7 +448,7 @@ fn units_are_correct_and_the_daemon_is_hardly_exposed() {
     let (directory, bin) = (Scratch::new(), shipped("units", "bin").expect("just seen"));
     let mut verify = Command::new("systemd-analyze");
     verify.args(["verify", "--man=no"]);
-    for name in ["fipseed.service", "fipseed.socket", "fipseed-admin.socket"] {
+    for name in ["fipseed.service", "fipseed.socket", "fipseed-admin.socket", "fipseed-metrics.socket"] {
         let text = fs::read_to_string(units.join(name)).expect("a unit");
         let copy = directory.path(name);
         fs::write(&copy, text.replace("/usr/bin/", &format!("{}/", bin.canonicalize().expect("there").display())))

@@ -23,6 +23,8 @@ const DISK_BYTES: u64 = SECTOR_COUNT * SECTOR_BYTES as u64;
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// A kill comes after a random number of completions below this.
 const COMPLETIONS_PER_KILL: u64 = 400;
+/// Moves between two comparisons.
+const MOVES_PER_CHECK: u64 = 8;
 
 /// The writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -67,6 +69,8 @@ pub enum Victim {
     Client,
     /// Both, as when a machine loses its power.
     Both,
+    /// Nothing is killed: the queue goes from one worker to the other.
+    Worker,
 }
 
 #[derive(Clone, Debug)]
@@ -145,6 +149,7 @@ struct Campaign<'a> {
     random: Random,
     daemon: Daemon,
     writer: Option<Writer>,
+    moves: u64,
 }
 
 /// Kill so many times, and compare each time.
@@ -161,6 +166,7 @@ pub fn run(settings: &Settings) -> Result<Counts, String> {
         random: Random(settings.seed),
         daemon: daemon::start(daemon::own(&settings.program), &settings.directory, &spec)?,
         writer: None,
+        moves: 0,
     };
     let outcome = campaign.run();
     campaign.abort();
@@ -186,6 +192,11 @@ impl Campaign<'_> {
             Victim::Daemon => {
                 self.daemon.kill_and_begin()?;
                 self.check(false, false)
+            }
+            Victim::Worker => {
+                self.moves += 1;
+                daemon::move_queues(&self.daemon, self.moves % 2 == 1)?;
+                if self.moves % MOVES_PER_CHECK == 0 { self.check(false, true) } else { Ok(()) }
             }
             Victim::Client => {
                 self.signal_writer()?;

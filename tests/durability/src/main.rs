@@ -52,13 +52,15 @@ enum Commands {
 }
 
 /// What is worth killing.
-const CAMPAIGNS: [(Storage, Victim); 6] = [
+const CAMPAIGNS: [(Storage, Victim); 8] = [
     (Storage::File, Victim::Daemon),
     (Storage::File, Victim::Client),
     (Storage::Late, Victim::Daemon),
     (Storage::PowerCut, Victim::Both),
     (Storage::Torn, Victim::Both),
     (Storage::Torn, Victim::Daemon),
+    (Storage::File, Victim::Worker),
+    (Storage::Late, Victim::Worker),
 ];
 
 fn main() -> ExitCode {
@@ -104,8 +106,9 @@ fn one(way: Way, storage: Storage, victim: Victim, kills: u64, seed: u64, direct
         Storage::PowerCut | Storage::Torn => format!(", {} times a sector was forgotten that was not flushed", counts.forgotten),
     };
     println!(
-        "{what}: {kills} kills, {} requests, 0 lost, 0 double, 0 missing ({} writes over others in flight; {} flushes and FUA; {} in flight when the daemon died, {} \
+        "{what}: {kills} {}, {} requests, 0 lost, 0 double, 0 missing ({} writes over others in flight; {} flushes and FUA; {} in flight when the daemon died, {} \
          with their writer; {} reconnections; {} sectors compared{forgotten}) in {:.0?}",
+        if victim == Victim::Worker { "moves" } else { "kills" },
         counts.completed,
         counts.overlapping,
         counts.hardened,

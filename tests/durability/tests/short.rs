@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use fipsee_durability::campaign::{Settings, Storage, Victim, Way, run};
 
 const KILLS: u64 = 24;
+const MOVES: u64 = 100;
 
 /// The place of the disk: data that is lost with a process needs no slow storage below.
 fn parent_of(storage: Storage) -> PathBuf {
@@ -17,7 +18,8 @@ fn nothing_is_lost(way: Way, storage: Storage, victim: Victim) {
     let name = format!("fipsee-short-{}-{way:?}-{storage:?}-{victim:?}", std::process::id());
     let directory = parent_of(storage).join(name);
     let program = PathBuf::from(env!("CARGO_BIN_EXE_fipsee-endure"));
-    let settings = Settings { program, directory: directory.clone(), way, storage, victim, kills: KILLS, seed: 1 };
+    let kills = if victim == Victim::Worker { MOVES } else { KILLS };
+    let settings = Settings { program, directory: directory.clone(), way, storage, victim, kills, seed: 1 };
     let outcome = run(&settings);
     if let Err(error) = &outcome {
         let log = std::fs::read_to_string(directory.join("log")).unwrap_or_default();
@@ -30,6 +32,7 @@ fn nothing_is_lost(way: Way, storage: Storage, victim: Victim) {
     assert!(counts.completed > 20 * KILLS && counts.hardened > KILLS, "{counts:?}");
     match victim {
         Victim::Daemon => assert!(counts.resumed >= KILLS && counts.in_flight_at_loss > KILLS, "{counts:?}"),
+        Victim::Worker => {}
         Victim::Client | Victim::Both => assert!(counts.died > KILLS, "{counts:?}"),
     }
 }
@@ -52,6 +55,10 @@ campaigns! {
     library_when_the_power_fails: Library, PowerCut, Both;
     library_when_the_power_fails_and_writes_are_torn: Library, Torn, Both;
     library_when_the_disk_alone_loses_power_and_writes_are_torn: Library, Torn, Daemon;
+    library_and_file_disk_while_its_queue_moves: Library, File, Worker;
+    library_and_late_disk_while_its_queue_moves: Library, Late, Worker;
+    guest_and_file_disk_while_its_queue_moves: VhostUser, File, Worker;
+    guest_and_late_disk_while_its_queue_moves: VhostUser, Late, Worker;
     guest_and_file_disk_when_the_daemon_is_killed: VhostUser, File, Daemon;
     guest_and_file_disk_when_the_guest_is_killed: VhostUser, File, Client;
     guest_and_late_disk_when_the_daemon_is_killed: VhostUser, Late, Daemon;

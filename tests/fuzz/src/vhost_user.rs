@@ -109,6 +109,10 @@ impl<'a> Conversation<'a> {
         if let Err(problem) = &taken {
             assert!(problem.starts_with(&header.to_string()), "{header} is not named by {problem:?}");
         }
+        if choice & 128 != 0 {
+            // A queue goes to another worker, if it is served when the message has taken effect; there may be no such queue.
+            self.device.transfer(u16::from(choice & 3), usize::from(choice & 1));
+        }
         let has_settled = self.settle(choice & 64 == 0);
         assert!(self.answers.1 <= 1, "{header} is answered {} times", self.answers.1);
         if taken.is_ok() && has_settled { Ok(()) } else { Err(()) }
@@ -166,8 +170,10 @@ impl<'a> Conversation<'a> {
                 Action::Move(number, memory, rings) => {
                     Acknowledgement::Moved(number, self.served(number).set_memory(memory, rings))
                 }
-                Action::Transfer(number, _) => {
-                    let _ = self.served(number);
+                Action::Transfer(number, worker) => {
+                    let id = u32::try_from(worker).expect("small");
+                    let info = self.fixture.disk.info();
+                    self.served(number).moved(id, &info);
                     Acknowledgement::Transferred(number, Ok(Choices::default()))
                 }
                 Action::Change(number, change) => Acknowledgement::Done(change(self.served(number))),

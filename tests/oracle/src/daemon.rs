@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use fipsee_daemon::config::Arguments;
@@ -10,6 +11,9 @@ use fipsee_testkit::{Daemon, Scratch};
 use serde_json::{Value, json};
 
 use crate::interrupt;
+
+/// What should happen soon has failed after so long.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Be a daemon with that command line, for the process that started this one.
 pub fn serve(arguments: Vec<OsString>) -> Result<(), String> {
@@ -30,7 +34,8 @@ pub fn own(program: &Path) -> Vec<String> {
 
 /// Serve `spec` as `d`, with sockets and log in `folder`.
 pub fn start(program: Vec<String>, folder: &Path, spec: &str) -> Result<Daemon, String> {
-    let arguments = ["--disk", &format!("d={spec}"), "--vhost-user", "d={dir}/v"].map(str::to_owned).to_vec();
+    let arguments = ["--disk", &format!("d={spec}"), "--vhost-user", "d={dir}/v", "--workers", "1..2"];
+    let arguments = arguments.map(str::to_owned).to_vec();
     // A SIGINT from the terminal is for us, and we end it.
     let launch = Launch { program, arguments, own_group: true };
     let mut daemon = Daemon::begin(Scratch::existing(folder), launch)?;
@@ -47,6 +52,25 @@ pub fn vm_socket(daemon: &Daemon) -> PathBuf {
 pub fn resize(daemon: &Daemon, sector_count: u64) -> Result<(), String> {
     let size_bytes = sector_count * 512;
     ask(daemon, &json!({ "method": "disk.resize", "disk": "d", "size_bytes": size_bytes, "shrink": true, "force": true }))
+}
+
+/// Have the disk's queues go to the second worker, or back, and wait until all are there and at least one is.
+pub fn move_queues(daemon: &Daemon, to_second: bool) -> Result<(), String> {
+    ask(daemon, &json!({ "method": "disk.set", "disk": "d", "dedicated": to_second }))?;
+    let (has, has_not) = if to_second { (1, 0) } else { (0, 1) };
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let answer = daemon.try_admin(&json!({ "method": "workers" })).map_err(|error| format!("the admin socket: {error}"))?;
+        let queues = |worker: usize| answer["workers"][worker]["queues"].as_u64();
+        if queues(has) > Some(0) && queues(has_not) == Some(0) {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(format!("queues do not move within {TIMEOUT:?}: {answer}"));
+        }
+        // tidy: allow sleep, nothing notifies when a queue has moved
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn ask(daemon: &Daemon, request: &Value) -> Result<(), String> {

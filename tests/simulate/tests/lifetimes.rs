@@ -72,6 +72,7 @@ fn every_kind_of_fault_is_drawn() {
     has(|fault| matches!(fault, MachineFault::Paused));
     has(|fault| matches!(fault, MachineFault::Memory));
     has(|fault| matches!(fault, MachineFault::Call));
+    has(|fault| matches!(fault, MachineFault::Transfer));
     has(|fault| matches!(fault, MachineFault::BadChain));
 }
 

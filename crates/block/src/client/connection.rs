@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fipsee_ring::PeerFault;
-use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU};
+use fipsee_ring::channel::{ClientQueue, FEATURE_CHOICES, FEATURE_WORKER_CPU};
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, MAX_REGIONS, Wanted};
 use fipsee_ring::handshake::{self, AttachedChannel, ask, unexpected};
-use fipsee_ring::port::ReconnectPolicy;
+use fipsee_ring::notify::Policy;
+use fipsee_ring::port::{Port, ReconnectPolicy};
 use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode};
@@ -60,6 +61,10 @@ pub struct AttachOptions {
     pub look: Duration,
     /// Ask where the daemon's workers run, for [`Queue::worker_cpu`].
     pub ask_worker_cpu: bool,
+    /// When a daemon that sleeps is woken for requests; none: at once. What is held back waits until its time comes in
+    /// [`Queue::reap`] or [`Queue::wait`], and no longer than the latter or [`Queue::arm_and_work_remains`] allows: a thread that calls
+    /// none of them leaves its requests there.
+    pub notify: Option<Policy>,
 }
 
 impl AttachOptions {
@@ -76,6 +81,7 @@ impl AttachOptions {
             wait: WaitMode::Adaptive,
             look: DEFAULT_LOOK,
             ask_worker_cpu: true,
+            notify: None,
         }
     }
 }
@@ -104,8 +110,10 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn backoff(&self) -> Backoff {
-        Backoff::new(self.options.wait, self.options.look)
+    pub(super) fn port(&self, channel: ClientQueue) -> Port {
+        let mut port = Port::new(channel, Backoff::new(self.options.wait, self.options.look));
+        port.set_policy(self.options.notify);
+        port
     }
 
     pub(super) fn is_hung_up(&self) -> bool {

@@ -85,7 +85,7 @@ impl Queue {
         let slots = depth as usize;
         let free_tags = (0..u16::try_from(depth).unwrap_or(u16::MAX)).rev().collect();
         Self {
-            port: Port::new(channel, shared.backoff()),
+            port: shared.port(channel),
             shared,
             requests: vec![None; slots],
             others: vec![Message::ZERO; slots],
@@ -193,6 +193,9 @@ impl Queue {
                 break; // Nothing outstanding: reading the next slot would only take its cache line from the daemon.
             }
         }
+        if count == 0 {
+            self.port.ring_if_due(true);
+        }
         if !self.unacknowledged.is_empty() && !self.free_tags.is_empty() {
             self.submit(); // Now: a caller that keeps the queue full would never leave room for it.
         }
@@ -291,6 +294,7 @@ impl Queue {
     #[must_use = "waiting while work remains loses a wake-up"]
     pub fn arm_and_work_remains(&mut self) -> bool {
         self.submit();
+        self.port.ring_what_is_held();
         self.port.queue.completions.arm_and_work_remains()
     }
 
@@ -335,7 +339,7 @@ impl Queue {
     /// Replace the failed channel by a new one and resubmit everything unanswered, lowest tags first. The
     /// order among requests in flight was never guaranteed. `info`: the description from the new daemon.
     pub(super) fn resume(&mut self, channel: ClientQueue, info: &BlockInfo) {
-        self.port = Port::new(channel, self.shared.backoff());
+        self.port = self.shared.port(channel);
         self.packs = info.can(CAPABILITY_PACKED);
         self.max_segments = info.most_segments();
         self.unacknowledged.clear();

@@ -10,6 +10,7 @@ use fipsee_ring::channel::{FEATURE_CHOICES, RegionLayout};
 use fipsee_ring::control::{RefusalCode, Wanted};
 use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::mailbox::Mailbox;
+use fipsee_ring::notify::Policy;
 use fipsee_ring::tuning::Choices;
 use fipsee_serve::session::{Attachment, Client, ClientLimits, Credentials, Denial, Granted, Held, Host, Sessions};
 use fipsee_serve::unix::listener::Listener;
@@ -49,6 +50,7 @@ pub struct Serving {
     pub(super) allow: Allow,
     /// Of both ends of the rings: used here, and advised to clients that ask.
     pub(super) choices: Choices,
+    pub(super) notify: Option<Policy>,
     pub(super) workers: BTreeMap<usize, WorkerHandle<Turns>>,
     pub(super) clients: u64,
     pub(super) groups: Groups,
@@ -121,7 +123,7 @@ impl Host<Turns> for Serving {
             return Err(refuse(RefusalCode::ShuttingDown, "no worker answers calls here any more; try again later").into());
         };
         let (peer, pool) = ((client.id, client.credentials.clone()), (Arc::clone(&grant.region), grant.layout.pool_offset_bytes));
-        let (id, events) = (client.id, Arc::clone(&self.events));
+        let (id, events, notify) = (client.id, Arc::clone(&self.events), self.notify);
         let added = move |added: Result<(), _>| {
             if added.is_err() {
                 let text =
@@ -129,7 +131,7 @@ impl Host<Turns> for Serving {
                 events.send(Event::Refused { client: id, text: text.to_owned() });
             }
         };
-        let make = move |id| Ok(CallQueue::new(id, peer, queue, pool, depth));
+        let make = move |id| Ok(CallQueue::new(id, peer, queue, pool, depth, notify));
         let add = Command::add(QueueName { client: id, index: 0 }, client.share.clone(), make, added);
         Ok(Granted {
             attachment: Box::new(CallAttachment(Arc::clone(name))),

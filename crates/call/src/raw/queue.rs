@@ -6,11 +6,12 @@ use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use fipsee_ring::Message;
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::doorbell::EventDoorbell;
+use fipsee_ring::notify::{Moderator, Policy};
 use fipsee_ring::pace::{MAX_BUDGET, Visits};
 use fipsee_ring::region::Region;
+use fipsee_ring::{Message, clock};
 use fipsee_serve::{Engine, Queue, Taken, Turn, Worker};
 
 use crate::payload::Payload;
@@ -52,6 +53,10 @@ pub(super) struct CallServerQueue {
     left: u32,
     /// The client is not served any more, and about to be removed.
     refused: bool,
+    /// Doorbells that a policy may hold back. None: each is rung at once.
+    moderator: Option<Box<Moderator>>,
+    /// Replies since the client was last looked at; counted with a policy only.
+    replies: u32,
 }
 
 impl CallServerQueue {
@@ -105,6 +110,7 @@ impl CallServerQueue {
     pub(super) fn end_turn(&mut self) {
         let taken = std::mem::take(&mut self.taken);
         if taken > 0 {
+            self.replies = self.replies.saturating_add(taken);
             self.wake_client();
             let ServerQueue { requests, completions, .. } = &mut self.queue;
             self.visits.end((taken, MAX_BUDGET), true, requests, completions);
@@ -114,7 +120,22 @@ impl CallServerQueue {
 
     #[inline(always)]
     fn wake_client(&mut self) {
-        if self.queue.completions.reader_needs_doorbell() {
+        if self.moderator.is_some() {
+            self.wake_moderated();
+        } else if self.queue.completions.reader_needs_doorbell() {
+            self.queue.client_doorbell.ring();
+        }
+    }
+
+    #[inline(never)]
+    fn wake_moderated(&mut self) {
+        let (sleeps, to_come) = (self.queue.completions.reader_sleeps(), self.queue.requests.has_message());
+        let Some(moderator) = self.moderator.as_deref_mut() else { return };
+        let count = std::mem::take(&mut self.replies);
+        if !sleeps {
+            moderator.reader_is_awake(count);
+        } else if moderator.reader_sleeps(clock::ticks(), count, to_come.into()) && self.queue.completions.reader_needs_doorbell()
+        {
             self.queue.client_doorbell.ring();
         }
     }
@@ -130,7 +151,11 @@ impl CallServerQueue {
         self.end_turn();
         let queue = worker.queue(self.id).map(|queue| queue as &mut dyn Any);
         if let Some(queue) = queue.and_then(<dyn Any>::downcast_mut::<CallQueue>) {
+            let (id, may_hold_back) = (self.id, self.moderator.is_some());
             queue.channel = Some(self);
+            if may_hold_back {
+                worker.published(id);
+            }
         }
     }
 
@@ -164,11 +189,25 @@ impl CallQueue {
         queue: ServerQueue,
         (region, pool_offset_bytes): (Arc<Region>, u64),
         depth: u32,
+        notify: Option<Policy>,
     ) -> Self {
         let (doorbell, place, visits) = (queue.our_doorbell.clone(), PayloadSlot::first(depth), Visits::default());
-        let (taken, left, refused) = (0, 0, false);
-        let channel =
-            CallServerQueue { id, client, credentials, queue, region, pool_offset_bytes, place, visits, taken, left, refused };
+        let moderator = notify.map(|policy| Box::new(Moderator::new(policy, clock::ticks_per_second())));
+        let channel = CallServerQueue {
+            id,
+            client,
+            credentials,
+            queue,
+            region,
+            pool_offset_bytes,
+            place,
+            visits,
+            taken: 0,
+            left: 0,
+            refused: false,
+            moderator,
+            replies: 0,
+        };
         Self { channel: Some(Box::new(channel)), doorbell, depth }
     }
 }
@@ -206,8 +245,18 @@ impl Queue<Turns> for CallQueue {
         self.channel.as_ref().is_some_and(|channel| channel.has_work())
     }
 
-    /// Replies are published at once.
-    fn flush(&mut self) {}
+    /// Replies are published at once, and the client may have to be woken.
+    fn flush(&mut self) {
+        self.channel.iter_mut().for_each(|channel| channel.wake_client());
+    }
+
+    fn due(&self) -> Option<u64> {
+        self.channel.as_ref()?.moderator.as_ref()?.due()
+    }
+
+    fn may_hold_back(&self) -> bool {
+        self.channel.as_ref().is_some_and(|channel| channel.moderator.is_some())
+    }
 
     fn doorbell(&self) -> Option<BorrowedFd<'_>> {
         Some(self.doorbell.as_fd())

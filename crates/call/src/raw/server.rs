@@ -94,6 +94,7 @@ impl RawServer {
             // By default: the server's own user, and root.
             allow: options.allow.unwrap_or_else(|| Box::new(|user| [0, rustix::process::geteuid().as_raw()].contains(&user.uid))),
             choices: options.choices,
+            notify: options.notify,
             workers: BTreeMap::new(),
             clients: 0,
             groups: Groups::default(),

@@ -191,6 +191,29 @@ fn every_way_to_wait_works_on_both_sides() {
     }
 }
 
+/// What is lost waits for ever.
+#[test]
+fn no_reply_is_lost_whatever_holds_its_notification_back() {
+    for policy in ["max_rate=2000", "auto", "min_completions=4,max_delay_us=200"] {
+        let notify = Some(policy.parse().expect("possible"));
+        let running = Running::start(ServerOptions { wait: WaitMode::Sleep, notify, ..Default::default() }, 1);
+        let options = ConnectOptions { wait: WaitMode::Sleep, ..Default::default() };
+        let mut clients = [(); 2].map(|()| Client::<Arithmetic>::connect_with(&running.socket.0, &options).expect("connected"));
+        for a in 0..100 {
+            for client in &mut clients {
+                assert_eq!(client.call(&add(a, a)).expect("a reply"), ok(2 * a), "{policy}");
+            }
+        }
+        for client in &mut clients {
+            (0..8).for_each(|a| _ = client.start(&add(a, a)).expect("room"));
+            while client.outstanding() > 0 {
+                client.wait(&mut |_, _| {}).expect("replies");
+            }
+        }
+        running.stop();
+    }
+}
+
 #[test]
 fn more_clients_and_workers_than_processors_all_get_their_replies() {
     let running = Running::start(ServerOptions::default(), 3);

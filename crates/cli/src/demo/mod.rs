@@ -119,6 +119,7 @@ fn over_fipsee(daemon: &Daemon, which: Which, duration: Duration) -> Result<Meas
             queues: 1,
             duration,
             wait: WaitMode::Adaptive,
+            notify: None,
             data_path: DataPath::Memshare,
             cpus: CpuChoice::Auto,
             verify: false,

@@ -159,11 +159,11 @@ impl Arguments {
 
 /// The column of this heading, whose unit may be left out.
 fn column(view: View, name: &str) -> Result<usize, Error> {
-    let is_meant = |heading: &&str| {
+    let is_meant = |heading: &str| {
         let plain = heading.trim_end_matches("/s").trim_end_matches('%');
-        [*heading, plain].iter().any(|heading| heading.eq_ignore_ascii_case(name))
+        [heading, plain].iter().any(|heading| heading.eq_ignore_ascii_case(name))
     };
-    view.headings().iter().position(|heading| is_meant(&heading)).ok_or_else(|| {
+    view.headings().iter().position(|heading| is_meant(heading)).ok_or_else(|| {
         let headings = view.headings().join(", ").to_lowercase();
         format!("{} have no column '{name}'; sort by one of {headings}", view.name()).into()
     })

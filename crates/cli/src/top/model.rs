@@ -11,7 +11,7 @@ use crate::units;
 /// Names, then what every kind of client has.
 macro_rules! headings {
     ($($name:literal),+) => {
-        [$($name),+, "IOPS", "READ/s", "WRITTEN/s", "ERR/s", "P50", "P99", "BELLS/s", "SUPPR/s"]
+        [$($name),+, "IOPS", "READ/s", "WRITTEN/s", "ERR/s", "P50", "P99", "DOORBELLS/s", "SUPPRESSED/s"]
     };
 }
 

@@ -13,6 +13,7 @@ mod look;
 mod program;
 mod report;
 mod run_time;
+mod top;
 mod topology;
 mod verify_matrix;
 mod vm_args;

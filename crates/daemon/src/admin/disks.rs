@@ -87,6 +87,7 @@ impl Admin {
         let others = served.exports.iter().filter(|other| !Arc::ptr_eq(other, &export)).cloned().collect();
         self.live.replace(others, served.settings);
         self.vms.remove_retired();
+        self.scaling.remove(&export);
         self.overlay.remove(name, &self.running.disks);
         tracing::info!(disk = name, "removed");
         notify::status(&serving(&self.live));
@@ -94,13 +95,14 @@ impl Admin {
     }
 
     pub(super) fn set(&mut self, set: SetDisk) -> Result<Value, RpcError> {
-        let SetDisk { disk: name, allow_uids, allow_gids, allow_everyone, shared, max_clients, max_queues, max_depth } = set;
+        let SetDisk { disk: name, allow_uids, allow_gids, allow_everyone, shared, max_clients, max_queues, max_depth, dedicated } =
+            set;
         let served = self.live.now();
         let export = served.find(&name)?.clone();
         let sets_list = allow_uids.is_some() || allow_gids.is_some() || allow_everyone.is_some();
         let sets_limits = max_clients.is_some() || max_queues.is_some() || max_depth.is_some();
-        if !sets_list && !sets_limits && shared.is_none() {
-            let possible = "allow_uids, allow_gids, allow_everyone, shared, max_clients, max_queues or max_depth";
+        if !sets_list && !sets_limits && shared.is_none() && dedicated.is_none() {
+            let possible = "allow_uids, allow_gids, allow_everyone, shared, max_clients, max_queues, max_depth or dedicated";
             return Err(format!("nothing is set: name {possible}").into());
         }
         let mut limits = export.limits();
@@ -118,14 +120,17 @@ impl Admin {
             uids: allow_uids.unwrap_or(uids),
             gids: allow_gids.unwrap_or(gids),
         };
+        if let Some(dedicated) = dedicated {
+            self.scaling.set_dedicated(&export, dedicated)?;
+        }
         export.set_allow(&allow);
         if let Some(shared) = shared {
             export.set_shared(shared);
         }
         export.set_limits(limits);
-        tracing::info!(disk = name, ?allow, shared = export.shared(), ?limits, "set");
+        tracing::info!(disk = name, ?allow, shared = export.shared(), ?limits, ?dedicated, "set");
         let (allow, limits) = (sets_list.then_some(allow), sets_limits.then_some(limits));
-        self.overlay.set(&name, Settings { allow, shared, limits, notify: None });
+        self.overlay.set(&name, Settings { allow, shared, limits, notify: None, dedicated });
         Ok(self.describe(&export))
     }
 

@@ -49,6 +49,9 @@ impl Admin {
                 let _ = writeln!(text, "{key} = {ids:?}");
             }
         }
+        if self.scaling.is_dedicated(export) {
+            text.push_str("dedicated = true\n");
+        }
         if allow.everyone {
             text.push_str("allow_everyone = true\n");
         }

@@ -72,6 +72,8 @@ parameters! {
         max_queues: Option<Limit<NonZeroU16>>,
         /// Requests outstanding per queue
         max_depth: Option<Limit<NonZeroU32>>,
+        /// Is a worker for this disk alone? Refused if no other is left for the rest
+        dedicated: Option<bool>,
     }
 
     struct Resize {

@@ -36,6 +36,7 @@ impl Admin {
             "read_only": !info.can(CAPABILITY_WRITE),
             "exclusive": export.spec.exclusive,
             "shared": export.shared(),
+            "dedicated": self.scaling.is_dedicated(export),
             "allow": { "everyone": everyone, "uids": uids, "gids": gids },
             "limits": limits(&settings, &own),
             "own_limits": own,

@@ -19,14 +19,17 @@ impl Admin {
 
     fn describe_worker(&self, index: usize, worker: &WorkerHandle) -> Value {
         let counters = &worker.counters;
+        let disk = self.scaling.dedicated_to(index);
         let (busy_ticks, measured_ticks) = self.scaling.busy_ticks(index);
         json!({
             "worker": index,
-            "cpu": worker.place.cpu,
+            "cpu": worker.place().cpu,
             "state": match counters.pool.number() {
+                _ if disk.is_some() => "dedicated",
                 Pool::SHARED => "in use",
                 _ => "parked",
             },
+            "disk": disk,
             "queues": counters.queues.load(Ordering::Relaxed),
             "sleeps": counters.sleeps.load(Ordering::Relaxed),
             "cpu_time_ns": cpu_time(worker).and_then(|time| u64::try_from(time.as_nanos()).ok()),

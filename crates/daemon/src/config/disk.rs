@@ -47,6 +47,7 @@ pub(super) const KEYS: &[&str] = &[
     "max_depth",
     "vhost_user",
     "notify",
+    "dedicated",
 ];
 /// The keys that describe a disk of a kind.
 const KINDS: [(&str, &[&str]); 3] = [
@@ -92,7 +93,8 @@ fn describe(table: &Table<'_>, name: &str, find: Find<'_>) -> Result<DiskConfig,
     spec.check_sharing().map_err(contradicts)?;
     let vhost_user = table.take("vhost_user", path)?.into_iter().collect();
     let notify = table.take("notify", notify)?.unwrap_or_default();
-    Ok(DiskConfig { spec, allow: allow_list(table, find)?, limits: limits(table)?, vhost_user, notify })
+    let (limits, dedicated) = (limits(table)?, table.flag("dedicated")?);
+    Ok(DiskConfig { spec, allow: allow_list(table, find)?, limits, vhost_user, notify, dedicated })
 }
 
 /// `spec`, with the path beside it that cannot be part of it because it has a comma.

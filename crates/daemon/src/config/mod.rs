@@ -169,13 +169,15 @@ pub struct DiskConfig {
     pub vhost_user: Vec<PathBuf>,
     /// When its clients are notified.
     pub notify: Notify,
+    /// It has a worker to itself.
+    pub dedicated: bool,
 }
 
 impl DiskConfig {
     /// A disk without limits and a policy of notifications of its own, and without a socket for virtual machines.
     pub const fn new(spec: DiskSpec, allow: AllowList) -> Self {
         let limits = DiskLimits { max_clients: None, max_queues: None, max_depth: None };
-        Self { spec, allow, limits, vhost_user: Vec::new(), notify: Notify(None) }
+        Self { spec, allow, limits, vhost_user: Vec::new(), notify: Notify(None), dedicated: false }
     }
 }
 

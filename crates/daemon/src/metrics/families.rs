@@ -209,3 +209,30 @@ fn of_clients(exports: &[Arc<Export>]) -> [Family; 5] {
     let [requests, bytes, errors, doorbells] = counted.into_families();
     [requests, bytes, errors, doorbells, queues]
 }
+
+#[cfg(test)]
+mod tests {
+    use fipsee_block::disk::DiskSpec;
+    use fipsee_serve::session::Credentials;
+
+    use super::*;
+    use crate::config::DiskConfig;
+    use crate::export::{AllowList, Kind, Role};
+
+    #[test]
+    fn clients_beyond_the_limit_have_no_metrics_of_their_own() {
+        let spec = DiskSpec::parse("a=null:1M").expect("a disk");
+        let export = Export::open(&DiskConfig::new(spec, AllowList::default())).expect("open");
+        for client in (0..1000).rev() {
+            export.keep(Kind::Ring, client, &Credentials::default(), (false, Role::Reader));
+        }
+        let families = of_clients(&[Arc::clone(&export)]);
+        let [requests, bytes, errors, doorbells, queues] = families.each_ref().map(|family| family.samples.len());
+        assert_eq!([requests, bytes], [6, 2].map(|operations| operations * MAX_CLIENTS));
+        assert_eq!([errors, doorbells, queues], [MAX_CLIENTS; 3]);
+        let numbers = families[4].samples.iter().map(|(labels, _)| labels[1].1.clone());
+        assert!(numbers.eq((0..MAX_CLIENTS).map(|number| number.to_string())), "those that attached first");
+        let attached = &of_disks(&[(&*export, export.totals())])[6];
+        assert!(matches!(attached.samples[0].1, Value::Number(1000)), "{attached:?}");
+    }
+}

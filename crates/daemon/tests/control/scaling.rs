@@ -1,7 +1,7 @@
 //! Workers follow the load, and what is asked of them at run time.
 
 use fipsee_testkit::load::Load;
-use fipsee_testkit::{Daemon, assert_says, eventually};
+use fipsee_testkit::{Daemon, Scratch, assert_says, eventually, refused_in};
 use serde_json::{Value, json};
 
 const DISKS: [&str; 4] = ["--disk", "a=memory:1M", "--disk", "b=memory:1M"];
@@ -67,6 +67,59 @@ fn the_number_in_use_is_set_at_run_time_within_what_was_started() {
     assert_eq!(daemon.admin(&json!({ "method": "workers" }))["mode"], "2..3");
     assert!(daemon.admin(&json!({ "method": "config.dump" }))["toml"].as_str().expect("text").contains("workers = \"2..3\""));
     loads.into_iter().for_each(|load| assert!(load.finish() > 0));
+}
+
+fn workers_of(daemon: &Daemon) -> Vec<(String, Value, u64)> {
+    let answer = daemon.admin(&json!({ "method": "workers" }));
+    let workers = answer["workers"].as_array().expect("a list").iter();
+    let fields = |worker: &Value| {
+        (worker["state"].as_str().expect("text").to_owned(), worker["disk"].clone(), worker["queues"].as_u64().expect("a number"))
+    };
+    workers.map(fields).collect()
+}
+
+fn expect(daemon: &Daemon, expected: &[(&str, Value, u64)]) {
+    let expected: Vec<_> = expected.iter().map(|(state, disk, queues)| ((*state).to_owned(), disk.clone(), *queues)).collect();
+    eventually(&format!("{expected:?}"), || workers_of(daemon) == expected);
+}
+
+#[test]
+fn a_dedicated_disk_has_a_worker_to_itself() {
+    let mut daemon = start(&["--workers", "2"]);
+    let (a, b) = (["a", "a"].map(|disk| Load::start(&daemon, disk, 4)), Load::start(&daemon, "b", 4));
+    a.iter().chain([&b]).for_each(Load::await_progress);
+    let set = |daemon: &Daemon, disk: &str, dedicated: bool| {
+        daemon.admin(&json!({ "method": "disk.set", "disk": disk, "dedicated": dedicated }))
+    };
+    assert_eq!(set(&daemon, "b", true)["dedicated"], true);
+    expect(&daemon, &[("in use", Value::Null, 2), ("dedicated", json!("b"), 1)]);
+    a.iter().chain([&b]).for_each(Load::await_progress);
+    let refused = set(&daemon, "a", true);
+    let pieces =
+        ["there are 2 disks, each with a worker to itself (dedicated: 'b', 'a'), and 2 started", "start 3 (--workers, workers)"];
+    assert_says(refused["error"].as_str().expect("refused"), &pieces);
+    assert!(daemon.admin(&json!({ "method": "config.dump" }))["toml"].as_str().expect("text").contains("dedicated = true"));
+    daemon.take_over();
+    expect(&daemon, &[("in use", Value::Null, 2), ("dedicated", json!("b"), 1)]);
+    // A client that comes later is served there, too.
+    let (disk, queue) = daemon.client(&Daemon::options("b"));
+    expect(&daemon, &[("in use", Value::Null, 2), ("dedicated", json!("b"), 2)]);
+    disk.detach(vec![queue]).expect("in order");
+    assert_eq!(set(&daemon, "b", false)["dedicated"], false);
+    eventually("both are shared", || states(&daemon) == ["in use", "in use"]);
+    a.into_iter().chain([b]).for_each(|load| assert!(load.finish() > 0));
+}
+
+#[test]
+fn more_dedicated_disks_than_workers_are_refused_at_the_start() {
+    let file = "workers = 1\n[[disk]]\nname = \"x\"\nspec = \"null:1M\"\ndedicated = true\n";
+    let dir = Scratch::new();
+    std::fs::write(dir.path("f.toml"), file).expect("written");
+    let text = refused_in(&dir, &[], &["--config", "{dir}/f.toml"]);
+    assert_says(
+        &text,
+        &["there is a disk with a worker to itself (dedicated: 'x'), and 1 started", "start 2 (--workers, workers)"],
+    );
 }
 
 #[test]

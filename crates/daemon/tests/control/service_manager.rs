@@ -186,6 +186,31 @@ fn inherited_sockets_are_served_and_survive_the_daemon() {
 }
 
 #[test]
+fn inherited_metrics_socket_may_be_tcp() {
+    let metrics = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = metrics.local_addr().expect("its address");
+    let environment = "LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=metrics";
+    let mut service = Service::start(Scratch::new(), environment, [Some(metrics.into()), None]);
+    assert_says(&service.receive(), &["READY=1\n"]);
+    let scrape = || {
+        let mut stream = std::net::TcpStream::connect(address).expect("it listens");
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        answer
+    };
+    assert_says(&scrape(), &["200 OK", "fipsee_build_info"]);
+    // It is no part of the configuration, and stays.
+    let log = std::fs::File::options().append(true).open(service.dir.path("log")).expect("a file");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fipseed"));
+    command.arg("--config").arg(service.dir.path("f.toml")).arg("--listen").arg(service.dir.path("own")).arg("--takeover");
+    let new = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("the daemon can be started");
+    assert!(service.await_exit().success(), "{}", service.log());
+    service.child = new;
+    assert_says(&scrape(), &["200 OK", "fipsee_build_info"]);
+}
+
+#[test]
 fn takeover_is_notified_before_the_new_daemon_is_ready() {
     let dir = Scratch::new();
     let path = dir.path("c");
@@ -249,6 +274,10 @@ fn socket_that_cannot_be_used_is_named() {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         [Some(socket.expect("a socket")), None]
     };
+    let open = |_: &Scratch| [Some(std::net::TcpListener::bind("0.0.0.0:0").expect("a free port").into()), None];
+    let text = refused("LISTEN_FDS=1 LISTEN_FDNAMES=metrics", &open);
+    assert_says(&text, &["socket 'metrics'", "can be reached from other hosts"]);
+    assert_says(&refused("LISTEN_FDS=1 LISTEN_FDNAMES=admin", &open), &["socket 'admin'", "is no Unix socket"]);
     assert_says(&refused("LISTEN_FDS=1", &unconnected), &["socket 'unknown'", "does not listen"]);
     assert_says(&refused("LISTEN_FDS=1", &|_: &Scratch| [None, None]), &["socket 'unknown'", "is no socket"]);
     let text = refused("LISTEN_FDS=1 LISTEN_FDNAMES=one:two", &packets);

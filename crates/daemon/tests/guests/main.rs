@@ -6,6 +6,8 @@ mod guest_claims;
 mod guest_death;
 mod guest_migration;
 mod guest_model;
+mod guest_moves;
+mod guest_notify;
 mod guest_sleep;
 mod guest_totals;
 mod guest_upgrade;

@@ -58,6 +58,7 @@ class Disk:
         claim: Claim = "none",
         wait: Wait = "adaptive",
         reconnect: float = 0.0,
+        notify: str | None = None,
     ) -> Self: ...
     @property
     def name(self) -> str: ...

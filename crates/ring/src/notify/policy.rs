@@ -1,6 +1,7 @@
 //! What is configured: when a sleeping reader is notified.
 
 use core::fmt;
+use core::str::FromStr;
 use std::time::Duration;
 
 /// Notifications per second at most.
@@ -96,6 +97,34 @@ impl Policy {
     pub fn delay_of_rate(&self) -> Option<Duration> {
         let spacing = self.max_rate.map(|rate| Duration::from_secs(1) / rate)?;
         self.max_delay.filter(|delay| *delay < spacing).map(|_| spacing)
+    }
+}
+
+/// As options have it: `auto`, `max_rate=10000`, `min_completions=8`, `max_delay_us=50`, with commas between them.
+impl FromStr for Policy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut wanted = Wanted::default();
+        for part in text.split(',') {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            let number = || {
+                let example = format!("'{part}' is not possible; write {key}= and a whole number, for example {key}=100");
+                value.parse().map(Some).map_err(|_| example)
+            };
+            match key {
+                "auto" if value.is_empty() => wanted.auto = true,
+                "max_rate" => wanted.max_rate = number()?,
+                "min_completions" => wanted.min_completions = number()?,
+                "max_delay_us" => wanted.max_delay_us = number()?,
+                _ => {
+                    return Err(format!(
+                        "'{part}' is not possible; write auto, max_rate=N, min_completions=N, max_delay_us=N, with commas between them"
+                    ));
+                }
+            }
+        }
+        Self::new(&wanted)
     }
 }
 

@@ -210,6 +210,19 @@ fn auto_gathers_what_comes_fast_and_nothing_else() {
 }
 
 #[test]
+fn policies_are_read_from_options() {
+    let parse = |text: &str| text.parse::<Policy>();
+    let wanted = Wanted { max_rate: Some(9), max_delay_us: Some(50), ..NONE };
+    assert_eq!(parse("max_rate=9,max_delay_us=50"), Ok(policy(wanted)));
+    assert_eq!(parse("auto"), Ok(policy(Wanted { auto: true, ..NONE })));
+    for (wrong, what) in [("", "write auto"), ("auto=1", "write auto"), ("rate=1", "write auto"), ("max_rate=x", "max_rate=100")]
+    {
+        let text = parse(wrong).expect_err(wrong);
+        assert!(text.contains(what), "{text}");
+    }
+}
+
+#[test]
 fn impossible_policies_are_refused_with_what_is_possible() {
     let says = |wanted: Wanted, what: &str| {
         let text = Policy::new(&wanted).expect_err(what);

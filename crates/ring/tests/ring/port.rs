@@ -7,6 +7,7 @@ use std::time::Duration;
 use fipsee_ring::channel::{ClientQueue, FEATURES, Profile, RegionLayout, ServerQueue};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::error::Error;
+use fipsee_ring::notify::Policy;
 use fipsee_ring::port::{Port, ReconnectEvent, ReconnectPolicy};
 use fipsee_ring::region::Region;
 use fipsee_ring::wait::{Backoff, WaitMode};
@@ -25,6 +26,39 @@ fn channel(wait: WaitMode) -> (Port, ServerQueue) {
 fn publish(port: &mut Port) {
     port.queue.requests.publish(&Message::ZERO).expect("a free slot");
     port.published();
+}
+
+/// Whether the daemon's doorbell was rung since the last time.
+fn is_rung(server: &ServerQueue) -> bool {
+    rustix::io::read(&server.our_doorbell, &mut [0; 8]).is_ok()
+}
+
+#[test]
+fn doorbell_that_is_held_back_is_rung_when_the_caller_waits_or_its_policy_ends() {
+    let policy = |text: &str| Some(text.parse::<Policy>().expect("possible"));
+    let (mut port, mut server) = channel(WaitMode::Spin);
+    let _ = server.requests.arm_and_work_remains();
+    // More may come before the caller waits; then no more is waited for.
+    port.set_policy(policy("min_completions=8,max_delay_us=1000000"));
+    publish(&mut port);
+    assert!(!is_rung(&server));
+    port.pause::<Infallible>(None, false, || false).expect("the peer is there");
+    assert!(is_rung(&server));
+    let _ = server.requests.arm_and_work_remains();
+    publish(&mut port);
+    assert!(!is_rung(&server));
+    port.set_policy(None);
+    assert!(is_rung(&server));
+    // The caller sleeps until a doorbell may be rung again.
+    let _ = server.requests.arm_and_work_remains();
+    port.set_policy(policy("max_rate=50"));
+    publish(&mut port);
+    assert!(is_rung(&server), "the first");
+    let _ = server.requests.arm_and_work_remains();
+    publish(&mut port);
+    while !is_rung(&server) {
+        port.pause::<Infallible>(None, false, || false).expect("the peer is there");
+    }
 }
 
 #[test]

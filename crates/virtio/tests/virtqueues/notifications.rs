@@ -1,5 +1,10 @@
 //! Kicks and interrupts: exactly when the other side asked, over the wrap of the indices, with and without the event index.
 
+use std::time::Instant;
+
+use fipsee_block::disk::MemoryDisk;
+use fipsee_ring::notify::{Policy, Wanted};
+
 use crate::common::driver::DATA;
 use crate::common::{
     F_EVENT_IDX, F_INDIRECT, Fixture, IN, Memory as _, OK, Options, Random, eventfd, memory_disk, rings, writable,
@@ -83,6 +88,51 @@ fn interrupts_come_exactly_when_the_driver_asks() {
             }
         }
         assert!(rig.counters.doorbells.get() > 1000);
+    }
+}
+
+/// Once a second: requests, until an interrupt is held back. Returns how many came.
+fn hold_back(rig: &mut Fixture<MemoryDisk>) -> u64 {
+    let wanted = Wanted { max_rate: Some(1), ..Wanted::default() };
+    rig.server.set_policy(Some(Policy::new(&wanted).expect("possible")));
+    while rig.server.due().is_none() {
+        rig.driver.ask_interrupt();
+        assert_eq!(rig.request(IN, 0, &[writable(DATA, 512)]).0, OK);
+    }
+    rings(&rig.call)
+}
+
+#[test]
+fn interrupt_that_is_held_back_comes_when_the_policy_ends_or_the_queue_stops() {
+    for options in both() {
+        let mut rig = Fixture::new(memory_disk(), &options);
+        let started = Instant::now();
+        let came = hold_back(&mut rig);
+        assert!(came <= started.elapsed().as_secs() + 1, "{came}");
+        assert_eq!(rig.counters.suppressed.get(), 1);
+        rig.server.set_policy(None);
+        assert_eq!((rings(&rig.call), rig.server.due()), (1, None));
+        hold_back(&mut rig);
+        let counted = rig.counters.doorbells.get();
+        let _ = rig.server.stop();
+        assert_eq!((rings(&rig.call), rig.counters.doorbells.get()), (1, counted + 1));
+    }
+}
+
+#[test]
+fn guest_that_looked_by_itself_is_not_interrupted() {
+    for options in both() {
+        let event_index = options.features & F_EVENT_IDX != 0;
+        let mut rig = Fixture::new(memory_disk(), &options);
+        hold_back(&mut rig);
+        if event_index {
+            // Its event index is past what was used.
+            rig.driver.ask_interrupt();
+        } else {
+            rig.driver.ram.store(rig.driver.available, 1_u16);
+        }
+        rig.server.flush();
+        assert_eq!((rings(&rig.call), rig.server.due()), (0, None));
     }
 }
 

@@ -86,7 +86,7 @@ impl BlockAttachment {
         ends: Vec<QueueEnd>,
         info: BlockInfo,
     ) -> Vec<(usize, Command)> {
-        let (client, share) = (client.id, client.share);
+        let (client, share) = (client.id, client.share.with(&self.export.limiter));
         let counters = ends.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
         self.export.set_queues(client, counters, assignments.iter().map(|assignment| assignment.place.cpu).collect());
         let (Channel { region, layout, .. }, read_only) = (&self.channel, self.read_only);
@@ -199,7 +199,8 @@ impl Service<DiskEngine> for Block {
             ends.push((queue, numbers, Some(state)));
             states.push(state);
         }
-        let assignments: Vec<Assignment> = ends.iter().map(|_| Assignment::choose(&self.workers)).collect();
+        let assignments: Vec<Assignment> =
+            ends.iter().map(|_| Assignment::choose_in(&self.workers, export.pool.number())).collect();
         let id = client.id;
         export.keep(Kind::Ring, id, client.credentials, (exclusive, role));
         notify.into_iter().for_each(|notify| _ = export.set_notify_of(id, notify));
@@ -268,7 +269,8 @@ impl Block {
         let depth = wanted.depth.min(limits.max_depth).min(MAX_DEPTH);
         let seed = u32::try_from(client.id & 0xffff_ffff).unwrap_or(0);
         let mut layout = RegionLayout::plan(&PROFILE, queue_count, depth, wanted.pool_bytes.min(limits.max_pool_bytes), seed);
-        let assignments: Vec<Assignment> = layout.queues.iter().map(|_| Assignment::choose(workers)).collect();
+        let assignments: Vec<Assignment> =
+            layout.queues.iter().map(|_| Assignment::choose_in(workers, export.pool.number())).collect();
         let places = || assignments.iter().map(|assignment| assignment.place);
         layout.features = client.features;
         for (geometry, WorkerPlacement { cpu, choices, .. }) in layout.queues.iter_mut().zip(places()) {

@@ -194,7 +194,7 @@ impl FrontendConnection {
         let grant = grant.filter(|_| state.ring.is_some()).map(|place| grants.swap_remove(place));
         let (setup, run, resumed) = (device.setup(index)?, device.begin_run(index), state.clone());
         let order = self.order(index, run, move |id, device| VirtqueueServer::resume(id, setup, device, &resumed, grant));
-        let choices = self.shared.workers[order.0].place.choices;
+        let choices = self.shared.workers[order.0].place().choices;
         device.vrings[usize::from(index)].run.iter_mut().for_each(|run| run.choices = choices);
         Ok(Some((state, order)))
     }

@@ -177,7 +177,7 @@ impl FrontendConnection {
                 let (worker, command, served) =
                     self.order(queue, run, move |id, device| VirtqueueServer::new(id, *setup, device));
                 let handle = &self.shared.workers[worker];
-                let choices = handle.place.choices;
+                let choices = handle.place().choices;
                 handle.mailbox.send(command);
                 let served = move || served.recv().unwrap_or_else(|_| Err(gone.to_owned())).map(|()| choices);
                 Box::new(move || Acknowledgement::Served(queue, served()))
@@ -254,7 +254,7 @@ impl FrontendConnection {
             if index.is_some_and(|index| index != queue) || from.is_some_and(|from| from != worker) {
                 continue;
             }
-            let to = to.unwrap_or_else(|| Assignment::choose(&self.shared.workers).worker);
+            let to = to.unwrap_or_else(|| Assignment::choose_in(&self.shared.workers, self.shared.export.pool.number()).worker);
             if to != worker {
                 self.notify(|device, _| device.transfer(queue, to));
             }
@@ -301,8 +301,9 @@ impl FrontendConnection {
             let _ = reply.send(added.map_err(not_served));
         };
         let make = move |id| Ok(GuestDiskQueue::new(make(id, Some(Box::new(forwarder)))?, disk).notifying_by(policy));
-        let command = Command::add(QueueName { client: self.client, index: queue }, self.share.clone(), make, added);
-        let assignment = Assignment::choose(workers);
+        let command =
+            Command::add(QueueName { client: self.client, index: queue }, self.share.with(&export.limiter), make, added);
+        let assignment = Assignment::choose_in(workers, export.pool.number());
         let worker = assignment.worker;
         self.assignments[usize::from(queue)] = Some(assignment);
         (worker, command, served)

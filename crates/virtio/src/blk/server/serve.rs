@@ -6,7 +6,7 @@ use fipsee_block::server::VISITS_PER_SAMPLE;
 use fipsee_block::wire::{CAPABILITY_FUA, CAPABILITY_WRITE, MAX_INDIRECT_ENTRIES, Operation, SECTOR_BYTES, Status};
 use fipsee_ring::clock;
 use fipsee_ring::cpu::prefetch_for_write;
-use fipsee_serve::{Taken, Turn};
+use fipsee_serve::{Taken, Turn, probe};
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP, VIRTIO_BLK_T_IN, VIRTIO_BLK_T_OUT};
 
 use super::{StatusAddress, VirtqueueServer};
@@ -58,6 +58,7 @@ impl VirtqueueServer {
         if !self.queue.begin_visit(waiting) {
             return Taken::NOTHING;
         }
+        probe!(take, self.id);
         self.visits += 1;
         let sampled = !D::ANSWERS_AT_ONCE || self.visits.is_multiple_of(VISITS_PER_SAMPLE);
         let started_ticks = if sampled { clock::ticks() } else { 0 };
@@ -276,7 +277,11 @@ impl VirtqueueServer {
             _ => &[],
         };
         // SAFETY: by the caller.
-        unsafe { disk.submit(request, spans, ticket, engine) }
+        let submitted = unsafe { disk.submit(request, spans, ticket, engine) };
+        if submitted == Submitted::Pending {
+            probe!(submit, self.id, request.tag, request.operation.to_wire(), request.sector, request.length_sectors);
+        }
+        submitted
     }
     /// Complete a request; [`flush`](Self::flush) publishes it.
     #[inline(always)]
@@ -296,6 +301,7 @@ impl VirtqueueServer {
         if let Some(ring) = self.ring.as_mut().filter(|_| ticket.queue & Ticket::PART != 0) {
             return ring.server.finish(ticket, status);
         }
+        probe!(complete, self.id, ticket.tag, status.to_wire());
         self.operations -= 1;
         self.counters.latency.record(clock::ticks().wrapping_sub(ticket.started_ticks), 1);
         self.part_is_done(ticket.tag, status);
@@ -333,6 +339,7 @@ impl VirtqueueServer {
             return self.publish_moderated();
         }
         if self.queue.flush() {
+            probe!(doorbell, self.id);
             self.counters.doorbells.add(self.queue.interrupt().into());
         }
     }

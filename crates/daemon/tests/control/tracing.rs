@@ -1,0 +1,129 @@
+//! The tracing scripts that ship: what they use is in the program, and they show what happens where the kernel lets bpftrace run.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+
+use fipsee_testkit::process::{Guard, exit_within};
+use fipsee_testkit::{Daemon, TIMEOUT, assert_says, eventually, skip};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::metrics::is_missing;
+
+const SCRIPTS: [(&str, &str); 2] = [
+    ("client-latency.bt", include_str!("../../../../packaging/bpftrace/client-latency.bt")),
+    ("worker-wakes.bt", include_str!("../../../../packaging/bpftrace/worker-wakes.bt")),
+];
+const INSTALLED: &str = "/usr/bin/fipseed";
+
+/// The probes of the program, with the fewest arguments that a place of theirs has.
+fn probes() -> BTreeMap<String, usize> {
+    let output = Command::new("readelf").args(["--notes", env!("CARGO_BIN_EXE_fipseed")]).output().expect("readelf");
+    let (text, mut probes) = (String::from_utf8_lossy(&output.stdout).into_owned(), BTreeMap::new());
+    for note in text.split("Provider: fipsee\n").skip(1) {
+        let field = |name: &str| note.lines().find_map(|line| line.trim().strip_prefix(name)).unwrap_or_default().trim();
+        let count = field("Arguments:").split_whitespace().count();
+        let fewest = probes.entry(field("Name:").to_owned()).or_insert(count);
+        *fewest = count.min(*fewest);
+    }
+    probes
+}
+
+/// The probes that a script uses, with the number of arguments that it needs.
+fn used(script: &str) -> Vec<(String, usize)> {
+    let beginning = format!("usdt:{INSTALLED}:fipsee:");
+    let blocks = script.split(&beginning).skip(1);
+    let needed = |block: &str| {
+        let (name, body) = block.split_once('\n').expect("a block");
+        let most = (0..10).rev().find(|index| body.contains(&format!("arg{index}")));
+        (name.to_owned(), most.map_or(0, |most| most + 1))
+    };
+    blocks.map(needed).collect()
+}
+
+#[test]
+fn probes_of_the_scripts_are_in_the_program() {
+    if is_missing("readelf") {
+        return skip("the probes of the program", "there is no readelf");
+    }
+    let probes = probes();
+    let all = ["attach", "complete", "detach", "doorbell", "publish", "sleep", "submit", "take", "visit", "wake"];
+    assert_eq!(probes.keys().map(String::as_str).collect::<Vec<_>>(), all);
+    let guide = include_str!("../../../../docs/guide/tracing.md");
+    for (name, count) in &probes {
+        let line = guide.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
+        let line = line.unwrap_or_else(|| panic!("docs/guide/tracing.md has no {name}"));
+        let arguments = line.split('|').nth(3).expect("a column").split('`').skip(1).step_by(2).count();
+        assert_eq!(arguments, *count, "{line}");
+    }
+    for (script, text) in SCRIPTS {
+        let used = used(text);
+        assert!(used.len() >= 3, "{script}: {used:?}");
+        for (probe, arguments) in used {
+            let there = probes.get(&probe).copied();
+            assert!(there.is_some_and(|there| there >= arguments), "{script} needs {arguments} of {probe}, of {there:?}");
+        }
+    }
+}
+
+/// What a script prints about a daemon, between its start and its end; `None` if bpftrace cannot run here.
+fn trace(daemon: &Daemon, (name, text): (&str, &str), work: impl FnOnce()) -> Option<String> {
+    let path = |name: &str| daemon.dir.path(name);
+    std::fs::write(path(name), text.replace(INSTALLED, env!("CARGO_BIN_EXE_fipseed"))).expect("a file");
+    let file = |name: &str| std::fs::File::create(path(name)).expect("a file");
+    let mut command = Command::new("bpftrace");
+    command.args(["-B", "none"]).arg(path(name)).stdin(Stdio::null()).stdout(file("traced")).stderr(file("errors"));
+    let mut tracer = Guard(command.spawn().expect("bpftrace"));
+    let traced = || std::fs::read_to_string(path("traced")).expect("a file");
+    let mut has_ended = false;
+    eventually("it traces, or cannot", || {
+        has_ended = tracer.0.try_wait().expect("a child can be asked").is_some();
+        has_ended || traced().contains("Ctrl-C ends it")
+    });
+    if has_ended {
+        let errors = std::fs::read_to_string(path("errors")).expect("a file");
+        skip(name, errors.lines().filter(|line| !line.starts_with("WARNING")).last().unwrap_or("bpftrace cannot run"));
+        return None;
+    }
+    work();
+    kill_process(Pid::from_child(&tracer.0), Signal::INT).expect("a child can be signalled");
+    exit_within(&mut tracer.0, TIMEOUT).expect("it ends");
+    Some(traced())
+}
+
+#[test]
+fn scripts_show_latencies_and_reasons_to_wake() {
+    if is_missing("bpftrace") {
+        return skip("the tracing scripts", "there is no bpftrace");
+    }
+    let daemon = Daemon::start(&["--disk", "m=memory:1M", "--disk", "f=file:{dir}/f,size=1M"]);
+    let [latency, wakes] = SCRIPTS;
+    let mut numbers = Vec::new();
+    let traced = trace(&daemon, latency, || {
+        let mut clients = ["m", "f"].map(|disk| daemon.blocking(disk));
+        let stat = daemon.admin(&json!({ "method": "stat" }));
+        numbers = [0, 1].map(|disk| stat["disks"][disk]["clients"][0]["client"].clone()).to_vec();
+        for client in &mut clients {
+            (0..20).for_each(|_| client.write_at(&[1; 512], 0).expect("written"));
+        }
+    });
+    let Some(traced) = traced else { return };
+    let [memory, file] = [&numbers[0], &numbers[1]];
+    assert_says(&traced, &[&format!("@visit_us[{memory}]"), &format!("@visit_us[{file}]"), &format!("@disk_us[{file}]")]);
+    assert!(!traced.contains(&format!("@disk_us[{memory}]")), "{traced}");
+    let slept = || daemon.admin(&json!({ "method": "stat" }))["workers"][0]["sleeps"].as_u64().expect("a number");
+    let mut number = json!(null);
+    let traced = trace(&daemon, wakes, || {
+        let mut client = daemon.blocking("m");
+        number = daemon.admin(&json!({ "method": "stat" }))["disks"][0]["clients"][0]["client"].clone();
+        let mut before = 0;
+        for _ in 0..5 {
+            eventually("the worker sleeps again", || slept() > before);
+            before = slept();
+            client.write_at(&[1; 512], 0).expect("written");
+        }
+    });
+    let traced = traced.expect("it has run before");
+    assert_says(&traced, &["@wakes[fip-worker-0, command]", "@wakes[fip-worker-0, doorbell]", "@slept_us[fip-worker-0]"]);
+    assert_says(&traced, &[&format!("@doorbells[{number}, 0]")]);
+}
