@@ -39,19 +39,21 @@ const LONGEST_STEP: Duration = Duration::from_micros(100);
 const PAUSES: u32 = 256;
 /// Empty visits after which a queue is idle, with some to spare.
 const PASSES_TO_IDLE: u32 = 1100;
-const TIMED_PASSES: u32 = 20_000;
+const TIMED_PASSES: u32 = 5000;
+/// Passes of active queues that are timed: fewer than make them idle.
+const ACTIVE_PASSES: u32 = 800;
+const TRIES: u32 = 8;
 
 /// In nanoseconds, with so many queues on each side.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Costs {
     pub(super) queues: f64,
-    /// Of having a queue visited, without the visit: choosing it, and its part of the pass; of the pause after a pass that found
-    /// nothing.
-    pub(super) turn: f64,
+    /// Of the pause after a pass that found nothing.
     pub(super) pause: f64,
     /// Of one idle queue.
     pub(super) sample: f64,
-    /// Of a visit that finds nothing; of one that finds something, without its requests; of each request.
+    /// Of a visit that finds nothing; of one that finds something, without its requests; of each request. With what it costs to
+    /// choose the queue.
     pub(super) empty_visit: f64,
     pub(super) visit: f64,
     pub(super) request: f64,
@@ -61,72 +63,60 @@ pub(super) struct Costs {
     pub(super) completion: f64,
 }
 
-/// Steps of one kind or the other, by what they found.
+/// Rounds over queues that found something: their time, and at how many queues they found nothing and something.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Steps {
-    empty_ticks: u64,
+pub(super) struct Rounds {
+    ticks: u64,
     empty: u64,
-    full_ticks: u64,
     full: u64,
     requests: u64,
 }
 
-impl Steps {
+/// What one round found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Found {
+    pub(super) empty: u64,
+    pub(super) full: u64,
+    pub(super) requests: u64,
+}
+
+impl Rounds {
     /// Not one during which the CPU was taken away.
-    pub(super) fn add(&mut self, ticks: u64, requests: u64) {
-        if is_disturbed(ticks) {
-            return;
-        }
-        if requests == 0 {
-            self.empty_ticks += ticks;
-            self.empty += 1;
-        } else {
-            self.full_ticks += ticks;
-            self.full += 1;
-            self.requests += requests;
+    pub(super) fn add(&mut self, ticks: u64, found: Found) {
+        if found.full > 0 && !is_disturbed(ticks, found.empty + found.full) {
+            self.ticks += ticks;
+            self.empty += found.empty;
+            self.full += found.full;
+            self.requests += found.requests;
         }
     }
 
-    const fn count(&self) -> u64 {
-        self.empty + self.full
-    }
-
-    /// Nanoseconds of an empty step and of a full one, without a time stamp, and how many requests a full one had.
-    fn means(&self, stamp_ns: f64) -> (f64, f64, f64) {
-        let mean = |ticks: u64, count: u64| (ns(ticks) / count_f64(count.max(1)) - stamp_ns).max(LEAST);
-        let requests = count_f64(self.requests) / count_f64(self.full.max(1));
-        (mean(self.empty_ticks, self.empty), mean(self.full_ticks, self.full), requests)
+    /// Nanoseconds of a step that found something, and how many requests it had.
+    fn of_full(&self, empty_ns: f64) -> (f64, f64) {
+        let full = count_f64(self.full.max(1));
+        (((ns(self.ticks) - count_f64(self.empty) * empty_ns) / full).max(LEAST), count_f64(self.requests) / full)
     }
 }
 
-/// No step takes as long: another thread had the CPU meanwhile.
-fn is_disturbed(ticks: u64) -> bool {
+/// No round over so many queues takes as long: another thread had the CPU meanwhile.
+fn is_disturbed(ticks: u64, queues: u64) -> bool {
     static LONGEST_TICKS: LazyLock<u64> = LazyLock::new(|| clock::duration_to_ticks(LONGEST_STEP));
-    ticks > *LONGEST_TICKS
+    ticks > *LONGEST_TICKS * (1 + queues / 10)
 }
 
 fn ns(ticks: u64) -> f64 {
     count_f64(ticks) * 1e9 / count_f64(clock::ticks_per_second())
 }
 
-/// The visits of a worker.
-#[derive(Clone, Copy, Debug, Default)]
-struct Visits {
-    steps: Steps,
-    /// Of all, also of those that were disturbed.
-    ticks: u64,
-    count: u64,
-}
-
 thread_local! {
-    /// Of the worker of this thread.
-    static VISITS: Cell<Visits> = Cell::default();
+    /// What the worker of this thread has found in its pass.
+    static FOUND: Cell<Found> = Cell::default();
 }
 
-/// A queue whose visits are timed.
-struct Timed(DiskQueue);
+/// A queue whose visits are counted.
+struct Counted(DiskQueue);
 
-impl Queue<Engine> for Timed {
+impl Queue<Engine> for Counted {
     fn end(&self) -> Option<&ServerQueue> {
         self.0.end()
     }
@@ -136,14 +126,13 @@ impl Queue<Engine> for Timed {
     }
 
     fn visit(&mut self, engine: &mut Engine, turn: Turn) -> Taken {
-        let started = clock::ticks();
         let taken = self.0.visit(engine, turn);
-        let mut visits = VISITS.get();
-        let ticks = clock::ticks().wrapping_sub(started);
-        visits.steps.add(ticks, taken.requests.into());
-        visits.ticks += ticks;
-        visits.count += 1;
-        VISITS.set(visits);
+        let Found { empty, full, requests } = FOUND.get();
+        FOUND.set(if taken.requests == 0 {
+            Found { empty: empty + 1, full, requests }
+        } else {
+            Found { empty, full: full + 1, requests: requests + u64::from(taken.requests) }
+        });
         taken
     }
 
@@ -183,7 +172,7 @@ fn channel(disk: &Arc<AnyDisk>, number: u32, shape: Shape, share: &Share) -> Res
     let (depth, disk) = (geometry.depth, Arc::clone(disk));
     let make = move |id| {
         let setup = QueueSetup { depth, info, read_only: true, memory, counters: Arc::default() };
-        Ok(Timed(DiskQueue::new(QueueServer::new(server, id, setup), disk)))
+        Ok(Counted(DiskQueue::new(QueueServer::new(server, id, setup), disk)))
     };
     let name = QueueName { client: number.into(), index: 0 };
     let service_info = info.to_bytes();
@@ -216,21 +205,12 @@ fn join(
     Ok(())
 }
 
-/// What passes, without their visits, pauses and visits took.
+/// What passes that found something and pauses took.
 #[derive(Clone, Copy, Debug, Default)]
 struct WorkerTimes {
-    passes: Steps,
-    /// Visits of these passes, whose time stamps are part of them.
-    stamped: u64,
-    pauses: Steps,
-    visits: Steps,
-}
-
-impl WorkerTimes {
-    fn turn_ns(&self, stamp_ns: f64) -> f64 {
-        let (passes, visits) = (count_f64(self.passes.count()), count_f64(self.stamped.max(1)));
-        ((self.passes.means(0.0).0 - stamp_ns) * passes / visits - stamp_ns).max(LEAST)
-    }
+    passes: Rounds,
+    pause_ticks: u64,
+    pauses: u64,
 }
 
 /// Serve until it is to stop. Nothing is counted before `counts`.
@@ -239,33 +219,30 @@ fn serve(worker: &mut Worker<Engine>, counts: &AtomicBool, stops: &AtomicBool) -
     while !stops.load(Ordering::Relaxed) {
         if !counted && counts.load(Ordering::Relaxed) {
             (times, counted) = (WorkerTimes::default(), true);
-            VISITS.set(Visits::default());
         }
-        let (before, started) = (VISITS.get(), clock::ticks());
+        FOUND.set(Found::default());
+        let started = clock::ticks();
         let pass = worker.pass();
-        let (ended, visits) = (clock::ticks(), VISITS.get());
-        let without_visits = ended.wrapping_sub(started).saturating_sub(visits.ticks - before.ticks);
-        if !is_disturbed(without_visits) {
-            times.passes.add(without_visits, 0);
-            times.stamped += visits.count - before.count;
-        }
+        let ended = clock::ticks();
+        times.passes.add(ended.wrapping_sub(started), FOUND.get());
         if pass == Pass::Idle {
             worker.rest(None);
+            let paused = clock::ticks().wrapping_sub(ended);
             idle += 1;
-            if idle <= PAUSES {
-                times.pauses.add(clock::ticks().wrapping_sub(ended), 0);
+            if idle <= PAUSES && !is_disturbed(paused, 0) {
+                times.pause_ticks += paused;
+                times.pauses += 1;
             }
         } else {
             worker.worked();
             idle = 0;
         }
     }
-    times.visits = VISITS.get().steps;
     times
 }
 
 /// Worker and clients at work for so long, with so many queues.
-fn under_load(disk: &Arc<AnyDisk>, queues: usize, shape: Shape, seconds: f64) -> Result<(WorkerTimes, Steps), String> {
+fn under_load(disk: &Arc<AnyDisk>, queues: usize, shape: Shape, seconds: f64) -> Result<(WorkerTimes, Rounds), String> {
     let (counts, stops) = (AtomicBool::new(false), AtomicBool::new(false));
     let cpus = Cpus::choose();
     std::thread::scope(|scope| {
@@ -287,80 +264,71 @@ fn under_load(disk: &Arc<AnyDisk>, queues: usize, shape: Shape, seconds: f64) ->
             counts.store(true, Ordering::Relaxed);
             crowd.run_timed(Duration::from_secs_f64(seconds))
         };
-        let steps = scope.spawn(clients).join().unwrap_or_else(|_| Err("the clients' thread panicked".to_owned()));
+        let rounds = scope.spawn(clients).join().unwrap_or_else(|_| Err("the clients' thread panicked".to_owned()));
         stops.store(true, Ordering::Relaxed);
         // It may have fallen asleep.
         handle.mailbox.send(Command::Stop);
         let times = serving.join().unwrap_or_else(|_| Err("the worker's thread panicked".to_owned()));
-        Ok((times?, steps?))
+        Ok((times?, rounds?))
     })
 }
 
-fn passes(worker: &mut Worker<Engine>, count: u32) {
-    for _ in 0..count {
-        let _ = worker.pass();
+/// Nanoseconds that each of `count` steps takes, without most of those during which the CPU was taken away: the least of several tries.
+fn least_ns(count: u32, mut step: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
+    let mut least = f64::MAX;
+    for _ in 0..TRIES {
+        let started = Instant::now();
+        (0..count).try_for_each(|_| step())?;
+        least = least.min(started.elapsed().as_secs_f64() * 1e9 / f64::from(count));
     }
+    Ok(least)
 }
 
-/// Nanoseconds of a sample of one of so many idle queues.
-fn sample(disk: &Arc<AnyDisk>, queues: usize, shape: Shape) -> Result<f64, String> {
+/// Nanoseconds of what finds nothing, with so many queues: a visit, a sample of an idle queue, and a client's look.
+fn in_vain(disk: &Arc<AnyDisk>, queues: usize, shape: Shape) -> Result<[f64; 3], String> {
     let (mut worker, handle) = worker()?;
-    let time = |worker: &mut Worker<Engine>| {
-        let started = Instant::now();
-        passes(worker, TIMED_PASSES);
-        started.elapsed().as_secs_f64() * 1e9 / f64::from(TIMED_PASSES)
-    };
-    let without = time(&mut worker);
     let mut crowd = Crowd::silent();
+    let pass = |worker: &mut Worker<Engine>| {
+        let _ = worker.pass();
+        Ok(())
+    };
+    let without = least_ns(TIMED_PASSES, || pass(&mut worker))?;
     join(&mut crowd, &handle, disk, (queues, shape))?;
-    passes(&mut worker, PASSES_TO_IDLE);
-    let per_pass = count_f64(SAMPLES_PER_PASS.min(queues) as u64);
-    Ok(((time(&mut worker) - without) / per_pass).max(LEAST))
+    // The first adds the queues, which are active for a thousand passes.
+    pass(&mut worker)?;
+    let (all, sampled) = (count_f64(queues as u64), count_f64(SAMPLES_PER_PASS.min(queues) as u64));
+    let visits = least_ns(ACTIVE_PASSES / TRIES, || pass(&mut worker))?;
+    (0..PASSES_TO_IDLE).try_for_each(|_| pass(&mut worker))?;
+    let samples = least_ns(TIMED_PASSES, || pass(&mut worker))?;
+    let looks = least_ns(ACTIVE_PASSES, || crowd.round().map(drop))?;
+    Ok([(visits - without) / all, (samples - without) / sampled, looks / all].map(|ns| ns.max(LEAST)))
 }
 
 /// Idle queues that a worker looks at in a pass (decision 0004).
 pub(super) const SAMPLES_PER_PASS: usize = 4;
 
-/// Nanoseconds from one time stamp to the next.
-fn stamp_ns() -> f64 {
-    let mut stamps: Vec<u64> = (0..10_001).map(|_| clock::ticks()).collect();
-    stamps.sort_unstable();
-    let whole = stamps.last().zip(stamps.first()).map_or(0, |(last, first)| last.wrapping_sub(*first));
-    ns(whole) / 10_000.0
-}
-
 /// The costs of a disk at each number of queues.
 pub(super) fn measure(spec: &str, bytes: u64, queues: &[usize], seconds: f64) -> Result<Vec<Costs>, String> {
     let disk = Arc::new(DiskSpec::parse(&format!("m={spec}"))?.open()?);
-    let stamp_ns = stamp_ns();
     let at = |queues: usize| {
         let shape = |depth| Shape { queues: 1, depth, bytes };
         let [one, more] = DEPTHS.map(|depth| under_load(&disk, queues, shape(depth), seconds));
-        let ((one, one_steps), (more, more_steps)) = (one?, more?);
-        let (empty_visit, visit, request) = split(&one.visits, &more.visits, stamp_ns);
-        let (look, take, completion) = split(&one_steps, &more_steps, stamp_ns);
-        Ok(Costs {
-            queues: count_f64(queues as u64),
-            turn: one.turn_ns(stamp_ns),
-            pause: one.pauses.means(stamp_ns).0,
-            sample: sample(&disk, queues, shape(1))?,
-            empty_visit,
-            visit,
-            request,
-            look,
-            take,
-            completion,
-        })
+        let ((one, one_rounds), (more, more_rounds)) = (one?, more?);
+        let [empty_visit, sample, look] = in_vain(&disk, queues, shape(1))?;
+        let (visit, request) = split(&one.passes, &more.passes, empty_visit);
+        let (take, completion) = split(&one_rounds, &more_rounds, look);
+        let pause = (ns(one.pause_ticks) / count_f64(one.pauses.max(1))).max(LEAST);
+        Ok(Costs { queues: count_f64(queues as u64), pause, sample, empty_visit, visit, request, look, take, completion })
     };
     queues.iter().map(|queues| at(*queues)).collect()
 }
 
-/// Of steps with few and with many requests: an empty one, a full one without its requests, a request.
-fn split(few: &Steps, many: &Steps, stamp_ns: f64) -> (f64, f64, f64) {
-    let ((empty, few_ns, few_requests), (_, many_ns, many_requests)) = (few.means(stamp_ns), many.means(stamp_ns));
+/// Of rounds with few and with many requests: a full step without its requests, a request.
+fn split(few: &Rounds, many: &Rounds, empty_ns: f64) -> (f64, f64) {
+    let ((few_ns, few_requests), (many_ns, many_requests)) = (few.of_full(empty_ns), many.of_full(empty_ns));
     let differ = many_requests - few_requests;
     let request = if differ > 0.5 { ((many_ns - few_ns) / differ).clamp(0.0, few_ns / few_requests.max(1.0)) } else { 0.0 };
-    (empty, few_ns - request * few_requests, request)
+    (few_ns - request * few_requests, request)
 }
 
 impl Costs {
@@ -376,7 +344,6 @@ impl Costs {
                 let between = |of: fn(&Self) -> f64| of(low) + (of(high) - of(low)) * share;
                 Self {
                     queues,
-                    turn: between(|costs| costs.turn),
                     pause: between(|costs| costs.pause),
                     sample: between(|costs| costs.sample),
                     empty_visit: between(|costs| costs.empty_visit),
@@ -392,9 +359,9 @@ impl Costs {
     }
 
     pub(super) fn to_json(self) -> Value {
-        let Self { queues, turn, pause, sample, empty_visit, visit, request, look, take, completion } = self;
+        let Self { queues, pause, sample, empty_visit, visit, request, look, take, completion } = self;
         json!({
-            "queues": queues, "turn_ns": turn, "pause_ns": pause, "sample_ns": sample, "empty_visit_ns": empty_visit,
+            "queues": queues, "pause_ns": pause, "sample_ns": sample, "empty_visit_ns": empty_visit,
             "visit_ns": visit, "request_ns": request, "look_ns": look, "take_ns": take, "completion_ns": completion,
         })
     }
@@ -414,10 +381,11 @@ mod tests {
 
     #[test]
     fn a_request_costs_what_one_more_of_it_costs() {
-        let steps = |full_ticks, full, requests| Steps { full_ticks, full, requests, ..Steps::default() };
-        let ticks_per_ns = count_f64(clock::ticks_per_second()) / 1e9;
-        let (few, many) = (steps(1_000_000, 1000, 1000), steps(3_000_000, 1000, 5000));
-        let (_, visit, request) = split(&few, &many, 0.0);
-        assert!((request * ticks_per_ns - 500.0).abs() < 1.0 && (visit * ticks_per_ns - 500.0).abs() < 1.0, "{visit} {request}");
+        let rounds = |ticks, full, requests| Rounds { ticks, empty: 1000, full, requests };
+        let ns_per_tick = 1e9 / count_f64(clock::ticks_per_second());
+        // A thousand empty steps of 100 ticks, a thousand full ones of 500 and 500 for each request.
+        let (few, many) = (rounds(1_100_000, 1000, 1000), rounds(3_100_000, 1000, 5000));
+        let (visit, request) = split(&few, &many, 100.0 * ns_per_tick);
+        assert!((request / ns_per_tick - 500.0).abs() < 1.0 && (visit / ns_per_tick - 500.0).abs() < 1.0, "{visit} {request}");
     }
 }

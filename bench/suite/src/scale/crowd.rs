@@ -8,7 +8,7 @@ use fipsee_block::wire::SECTOR_BYTES;
 use fipsee_ring::clock;
 use fipsee_testkit::{as_user, is_root};
 
-use super::costs::Steps;
+use super::costs::{Found, Rounds};
 use crate::generator::Random;
 
 /// The first of the users.
@@ -136,17 +136,22 @@ impl Crowd {
         Ok(count)
     }
 
-    /// Go on for so long, and time each look at a queue.
-    pub(super) fn run_timed(&mut self, duration: Duration) -> Result<Steps, String> {
-        let (mut steps, started) = (Steps::default(), Instant::now());
+    /// Go on for so long, and time each round.
+    pub(super) fn run_timed(&mut self, duration: Duration) -> Result<Rounds, String> {
+        let (mut rounds, started) = (Rounds::default(), Instant::now());
         while started.elapsed() < duration {
-            for _ in 0..ROUNDS_PER_CHECK * u32::try_from(self.lanes.len()).unwrap_or(1) {
-                let before = clock::ticks();
-                let count = self.turn()?;
-                steps.add(clock::ticks().wrapping_sub(before), count);
+            for _ in 0..ROUNDS_PER_CHECK {
+                let (mut found, before) = (Found::default(), clock::ticks());
+                for _ in 0..self.lanes.len() {
+                    match self.turn()? {
+                        0 => found.empty += 1,
+                        count => (found.full, found.requests) = (found.full + 1, found.requests + count),
+                    }
+                }
+                rounds.add(clock::ticks().wrapping_sub(before), found);
             }
         }
-        Ok(steps)
+        Ok(rounds)
     }
 
     /// Go on for so long; how long it was in the end, and what each client had answered meanwhile.

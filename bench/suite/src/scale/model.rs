@@ -124,7 +124,6 @@ impl World {
     }
 
     fn visit(&mut self, lane: usize, turn: Turn) -> u32 {
-        self.now += self.costs.turn;
         self.drive(self.now.min(self.limit));
         let lane = &mut self.lanes[lane];
         let most = if turn.alone { MOST_ALONE } else { MOST };
@@ -185,8 +184,8 @@ impl SimWorker {
     fn pass(&mut self, machine: &Machine, limit: f64) {
         world(|world| (world.now, world.costs, world.limit) = (self.now, self.costs, limit));
         let pass = self.worker.pass();
-        // At least as much as a pass that visits and samples nothing.
-        self.now = world(|world| world.now).max(self.now + self.costs.turn);
+        // One that visits and samples nothing takes time, too.
+        self.now = world(|world| world.now).max(self.now + self.costs.sample);
         if pass == Pass::Worked {
             self.idle_passes = 0;
             return;
@@ -292,7 +291,6 @@ mod tests {
 
     const COSTS: [Costs; 1] = [Costs {
         queues: 1.0,
-        turn: 10.0,
         pause: 10.0,
         sample: 2.0,
         empty_visit: 20.0,
@@ -318,7 +316,7 @@ mod tests {
     #[test]
     fn a_worker_that_always_finds_requests_is_the_limit_and_a_second_doubles_it() {
         // Fourteen in a visit.
-        let limit = 1e9 * 14.0 / (10.0 + 100.0 + 14.0 * 100.0);
+        let limit = 1e9 * 14.0 / (100.0 + 14.0 * 100.0);
         let one = rate(1, 1, 64, 64);
         assert!((one / limit - 1.0).abs() < 0.05, "{one} of {limit}");
         let two = rate(2, 4, 64, 64);
