@@ -127,6 +127,7 @@ impl Admin {
             ("max_queues", old.limits.max_queues != new.limits.max_queues),
             ("max_depth", old.limits.max_depth != new.limits.max_depth),
             ("max_pool_bytes", old.limits.max_pool_bytes != new.limits.max_pool_bytes),
+            ("max_memory_bytes_per_user", old.max_memory_bytes_per_user != new.max_memory_bytes_per_user),
             ("max_memory_bytes", old.limits.max_memory_bytes != new.limits.max_memory_bytes),
         ];
         settings.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name.to_owned()).collect()

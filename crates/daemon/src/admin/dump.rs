@@ -92,6 +92,9 @@ fn settings(config: &Config, listen: &Path) -> String {
     line("max_depth", &limits.max_depth);
     line("max_pool_bytes", &limits.max_pool_bytes);
     line("max_memory_bytes", &limits.max_memory_bytes);
+    if let Some(limit) = clients.max_memory_bytes_per_user {
+        line("max_memory_bytes_per_user", &limit);
+    }
     line("confine", &named(confine));
     line("confine_paths", &format_args!("[{}]", paths.join(", ")));
     line("log_level", &quoted(log_level));

@@ -72,7 +72,7 @@ impl Admin {
 
 /// Of one client, as this disk has them; and of all clients of all disks.
 fn limits(settings: &ClientSettings, own: &DiskLimits) -> Value {
-    let &ClientSettings { max_clients, max_clients_per_user, limits } = settings;
+    let &ClientSettings { max_clients, max_clients_per_user, max_memory_bytes_per_user, limits } = settings;
     let limits = own.of_client(limits);
     json!({
         "max_queues": limits.max_queues,
@@ -81,6 +81,7 @@ fn limits(settings: &ClientSettings, own: &DiskLimits) -> Value {
         "max_memory_bytes": limits.max_memory_bytes,
         "max_clients": max_clients,
         "max_clients_per_user": max_clients_per_user,
+        "max_memory_bytes_per_user": max_memory_bytes_per_user,
     })
 }
 

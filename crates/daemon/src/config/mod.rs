@@ -134,6 +134,8 @@ struct Settings {
     max_pool_bytes: Option<u64>,
     #[arg(skip)]
     max_memory_bytes: Option<u64>,
+    #[arg(skip)]
+    max_memory_bytes_per_user: Option<u64>,
     /// Once started, give up privileges that a daemon does not need: as far as the kernel can, wholly or not start, or not at all
     /// [default: best-effort].
     #[arg(long, value_enum)]
@@ -252,6 +254,7 @@ impl Arguments {
         let clients = ClientSettings {
             max_clients,
             max_clients_per_user: file.max_clients_per_user,
+            max_memory_bytes_per_user: file.max_memory_bytes_per_user,
             limits: ClientLimits {
                 max_queues: file.max_queues.unwrap_or(limits.max_queues),
                 max_depth: file.max_depth.unwrap_or(limits.max_depth),

@@ -130,6 +130,10 @@ impl Attachment<DiskEngine> for BlockAttachment {
         Some(self)
     }
 
+    fn pool_bytes(&self) -> u64 {
+        self.channel.layout.pool_bytes
+    }
+
     fn moved(&self, client: u64, index: u16, place: WorkerPlacement) {
         self.export.queue_moved(client, index, place.cpu);
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use fipsee_block::disk::usable_memory_bytes;
 use fipsee_ring::control::{Page, Refusal, Wanted};
 use fipsee_serve::Assignment;
 use fipsee_serve::session::{Client, ClientLimits, Credentials, Denial, Event, Granted, Host};
@@ -18,13 +19,15 @@ pub(super) struct DaemonHost {
     pub(super) registry: Registry,
     /// Descriptors of its own: those open at the start stay open (disks, workers, logs).
     descriptors: u64,
+    /// Of the machine or the control group.
+    memory_bytes: Option<u64>,
     quota: LogQuota,
 }
 
 impl DaemonHost {
     pub(super) fn new(workers: Vec<WorkerHandle>, live: Arc<Live>, registry: Registry) -> Self {
         let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64);
-        Self { live, workers, registry, descriptors, quota: LogQuota::default() }
+        Self { live, workers, registry, descriptors, memory_bytes: usable_memory_bytes(), quota: LogQuota::default() }
     }
 
     pub(super) fn cannot_accept(&mut self, error: &std::io::Error) {
@@ -46,6 +49,10 @@ impl Host<DiskEngine> for DaemonHost {
     fn max_clients(&self) -> (usize, Option<usize>) {
         let settings = self.live.now().settings;
         (settings.max_clients, settings.max_clients_per_user)
+    }
+
+    fn max_memory_bytes_per_user(&self) -> u64 {
+        self.live.now().settings.memory_per_user(self.memory_bytes)
     }
 
     fn descriptors(&self) -> (u64, u64) {
