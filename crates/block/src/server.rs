@@ -13,7 +13,7 @@ use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::memory::{Memory, RegionTable, Span};
 use fipsee_ring::pace::{MAX_BUDGET, Visits};
 use fipsee_ring::{Message, clock};
-use fipsee_serve::Queue;
+use fipsee_serve::{Queue, Taken, Turn};
 
 use crate::disk::{AnyDisk, Disk, Engine, Submitted, Ticket};
 use crate::packed::{is_packed, unpack};
@@ -27,8 +27,6 @@ use crate::wire::{
 /// Most requests taken in a visit when there is no other queue to poll and the disk answers at once: four full completion
 /// messages, of which `MAX_BUDGET` is one. At depth 64 that is a tenth more requests per second than with one (decision 0005).
 const MAX_BUDGET_ALONE: u32 = 56;
-/// A visit ends after this much data (1 MiB), so that a client with long requests does not hold up the others.
-pub const MAX_VISIT_SECTORS: u64 = 2048;
 /// One visit in this many is timed when the disk answers at once: two time stamps cost as much as three requests.
 pub const VISITS_PER_SAMPLE: u64 = 64;
 
@@ -85,7 +83,6 @@ pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
     spans: Vec<Span>,
     packer: Packer,
     in_flight: u32,
-    alone: bool,
     visits: u64,
     resize: EventState,
     /// The size that was last announced to the client; 0 if unknown.
@@ -110,7 +107,6 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
             spans: Vec::with_capacity(MAX_INDIRECT_ENTRIES),
             packer: Packer { message: Message::ZERO, count: 0 },
             in_flight: 0,
-            alone: false,
             visits: 0,
             resize: EventState::default(),
             announced_sectors: setup.info.sector_count,
@@ -164,27 +160,29 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
     /// a microsecond.
     #[inline(always)]
     pub fn hold(&mut self, alone: bool) {
-        self.alone = alone;
         self.pace.hold(alone);
     }
 
-    /// Take up to a budget of requests and complete those that `disk` finishes at once. Returns how many were taken.
+    /// Take up to a budget of requests, within `turn`, and complete those that `disk` finishes at once. Returns what was taken.
     #[inline(always)]
-    pub fn visit<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
-        let most = if self.alone && D::ANSWERS_AT_ONCE { MAX_BUDGET_ALONE } else { MAX_BUDGET };
+    pub fn visit<D: Disk>(&mut self, disk: &D, engine: &mut Engine, turn: Turn) -> Taken {
+        let most = if turn.alone && D::ANSWERS_AT_ONCE { MAX_BUDGET_ALONE } else { MAX_BUDGET };
         // A packed message may bring more than are expected, from a faulty client.
-        let limit = self.pace.limit(most).min(self.depth.saturating_sub(self.in_flight));
+        let limit = self.pace.limit(most).min(turn.requests).min(self.depth.saturating_sub(self.in_flight));
         let mut message = Message::ZERO;
         self.queue.requests.begin_run();
         if limit == 0 || !self.queue.requests.receive(&mut message) {
-            return 0;
+            return Taken::NOTHING;
         }
         self.queue.requests.disarm();
         self.visits += 1;
         let sampled = !D::ANSWERS_AT_ONCE || self.visits.is_multiple_of(VISITS_PER_SAMPLE);
         let started_ticks = if sampled { clock::ticks() } else { 0 };
         let mut taken = self.serve_message(&message, disk, engine, started_ticks);
-        while taken < limit && self.tally.moved_sectors() < MAX_VISIT_SECTORS && self.queue.requests.receive(&mut message) {
+        while taken < limit
+            && Taken::new(taken, self.tally.moved_sectors()).units < turn.units
+            && self.queue.requests.receive(&mut message)
+        {
             taken += self.serve_message(&message, disk, engine, started_ticks);
         }
         self.flush();
@@ -193,8 +191,9 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         if D::ANSWERS_AT_ONCE && sampled {
             self.counters.latency.record(clock::ticks().wrapping_sub(started_ticks), taken.into());
         }
+        let all = Taken::new(taken, self.tally.moved_sectors());
         std::mem::take(&mut self.tally).write_to(&self.counters);
-        taken
+        all
     }
 
     #[inline(always)]
@@ -319,12 +318,12 @@ impl DiskQueue {
     }
 
     #[inline(never)]
-    fn serve(&mut self, engine: &mut Engine) -> u32 {
+    fn serve(&mut self, engine: &mut Engine, turn: Turn) -> Taken {
         match &*self.disk {
-            AnyDisk::Null(disk) => self.server.visit(disk, engine),
-            AnyDisk::Memory(disk) => self.server.visit(disk, engine),
-            AnyDisk::File(disk) => self.server.visit(disk, engine),
-            other => self.server.visit(other, engine),
+            AnyDisk::Null(disk) => self.server.visit(disk, engine, turn),
+            AnyDisk::Memory(disk) => self.server.visit(disk, engine, turn),
+            AnyDisk::File(disk) => self.server.visit(disk, engine, turn),
+            other => self.server.visit(other, engine, turn),
         }
     }
 }
@@ -338,10 +337,10 @@ impl Queue<Engine> for DiskQueue {
         Some(&mut self.server.queue)
     }
 
-    fn visit(&mut self, engine: &mut Engine, alone: bool) -> u32 {
-        self.server.hold(alone);
+    fn visit(&mut self, engine: &mut Engine, turn: Turn) -> Taken {
+        self.server.hold(turn.alone);
         // Most polls find nothing: they must not pay for the registers that serving needs.
-        if self.server.has_work() { self.serve(engine) } else { 0 }
+        if self.server.has_work() { self.serve(engine, turn) } else { Taken::NOTHING }
     }
 
     fn in_flight(&self) -> u32 {

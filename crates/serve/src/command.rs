@@ -4,7 +4,7 @@ use std::any::Any;
 use std::io;
 use std::sync::mpsc::Sender;
 
-use crate::{Engine, Queue, QueueName, Quiesce};
+use crate::{Engine, Queue, QueueName, Quiesce, Share};
 
 /// Makes a queue, which begins its asynchronous work under this number.
 pub type Make<E> = Box<dyn FnOnce(u32) -> Result<Box<dyn Queue<E>>, String> + Send>;
@@ -12,12 +12,13 @@ pub type Make<E> = Box<dyn FnOnce(u32) -> Result<Box<dyn Queue<E>>, String> + Se
 pub type Added = Box<dyn FnOnce(Result<(), NotAdded>) + Send>;
 /// Called for each queue that is to change, between two visits; dropped after the last.
 pub type Change<E> = Box<dyn FnMut(&mut dyn Queue<E>) + Send>;
-/// Called with each queue that is removed, which is served no more; dropped after the last.
-pub type Removed<E> = Box<dyn FnMut(Box<dyn Queue<E>>) + Send>;
+/// Called with each queue that is removed, which is served no more, and its share; dropped after the last.
+pub type Removed<E> = Box<dyn FnMut(Box<dyn Queue<E>>, Share) + Send>;
 
 pub enum Command<E: Engine> {
     Add {
         name: QueueName,
+        share: Share,
         /// Makes it, on the worker's thread.
         make: Make<E>,
         added: Added,
@@ -47,11 +48,12 @@ impl<E: Engine> Command<E> {
     /// Serve what `make` makes on the worker's thread, given its number; `added` is called with the result.
     pub fn add<Q: Queue<E>>(
         name: QueueName,
+        share: Share,
         make: impl FnOnce(u32) -> Result<Q, String> + Send + 'static,
         added: impl FnOnce(Result<(), NotAdded>) + Send + 'static,
     ) -> Self {
         let make = move |id| make(id).map(|queue| Box::new(queue) as Box<dyn Queue<E>>);
-        Self::Add { name, make: Box::new(make), added: Box::new(added) }
+        Self::Add { name, share, make: Box::new(make), added: Box::new(added) }
     }
 
     /// Change those of the queues that are of the kind `Q`.

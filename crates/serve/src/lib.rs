@@ -13,6 +13,7 @@ mod poll_set;
 mod queue;
 mod quiesce;
 pub mod session;
+pub mod share;
 pub mod takeover;
 pub mod unix;
 #[cfg(feature = "uring")]
@@ -25,4 +26,5 @@ pub use self::declaration::{Argument, FileUse, Metric, Needs};
 pub use self::engine::{Engine, Ticket};
 pub use self::queue::{Queue, QueueName};
 pub use self::quiesce::{AskedToQuiesce, IfAbandoned, NotQuiesced, Quiesce, Quiesced};
+pub use self::share::{Group, Groups, Share, Taken, Turn};
 pub use self::worker::{AbortOnPanic, Pass, Worker, WorkerCounters, WorkerHandle, WorkerPlacement, spawn};

@@ -6,16 +6,22 @@ use fipsee_ring::mapped::{Mapping, NextStamp};
 use fipsee_ring::wait::Watch;
 use fipsee_ring::{AtomicU32, Ordering};
 
+use crate::share::{QUANTUM, Schedule, Share, Taken, Turn, Visited};
 use crate::{Change, Engine, Queue, QueueName, Removed, Which};
 
 /// Empty visits after which a queue is sampled instead of visited every pass.
 const EMPTY_VISITS_BEFORE_IDLE: u32 = 1000;
 const IDLE_SAMPLES_PER_PASS: usize = 4;
+/// A pass that cost so many units delays idle queues: more of them are sampled then. A visit with short requests costs less.
+const UNITS_OF_HEAVY_PASS: u32 = QUANTUM / 2;
+/// While passes are heavy, every idle queue is sampled once for each so many units.
+const UNITS_PER_SWEEP: u64 = 4 * QUANTUM as u64;
 
 /// One queue and what belongs to it. What is dropped last may be waited for.
 pub(crate) struct Slot<E: Engine> {
     pub(crate) queue: Box<dyn Queue<E>>,
     pub(crate) name: QueueName,
+    share: Share,
     active: bool,
     empty_visits: u32,
     /// Keeps mapped what an idle queue is polled at.
@@ -31,8 +37,18 @@ pub(crate) struct Slot<E: Engine> {
 }
 
 impl<E: Engine> Slot<E> {
-    pub(crate) fn new(queue: Box<dyn Queue<E>>, name: QueueName) -> Self {
-        Self { queue, name, active: false, empty_visits: 0, polled: None, changes: Vec::new(), closing: None, left: u32::MAX }
+    pub(crate) fn new(queue: Box<dyn Queue<E>>, name: QueueName, share: Share) -> Self {
+        Self {
+            queue,
+            name,
+            share,
+            active: false,
+            empty_visits: 0,
+            polled: None,
+            changes: Vec::new(),
+            closing: None,
+            left: u32::MAX,
+        }
     }
 
     /// May requests be taken? Not while a change waits, nor when the client is gone.
@@ -51,7 +67,35 @@ impl<E: Engine> Slot<E> {
 
     pub(crate) fn hand_back(self) {
         if let Some(removed) = self.closing {
-            removed.lock().unwrap_or_else(PoisonError::into_inner)(self.queue);
+            removed.lock().unwrap_or_else(PoisonError::into_inner)(self.queue, self.share);
+        }
+    }
+
+    /// Returns what was taken, and whether the queue stays active.
+    #[inline(always)]
+    fn visit(&mut self, engine: &mut E, turn: Turn) -> (Taken, bool) {
+        let taken = if self.takes_requests() { self.queue.visit(engine, turn) } else { Taken::NOTHING };
+        if self.closing.is_some() {
+            self.left = self.left.saturating_sub(taken.requests);
+        }
+        if taken.requests > 0 {
+            self.empty_visits = 0;
+            return (taken, true);
+        }
+        self.empty_visits += 1;
+        (taken, self.empty_visits <= EMPTY_VISITS_BEFORE_IDLE)
+    }
+
+    /// From now on it is sampled: how.
+    #[cold]
+    fn make_idle(&mut self) -> Poll {
+        self.active = false;
+        match self.queue.next_stamp().map(NextStamp::split) {
+            Some(((stamp, expected), mapping)) => {
+                self.polled = Some(mapping);
+                Poll::Stamp(stamp, expected)
+            }
+            None => Poll::Ask,
         }
     }
 }
@@ -75,13 +119,15 @@ unsafe impl Send for Poll {}
 pub(crate) struct PollSet<E: Engine> {
     slots: Vec<Option<Slot<E>>>,
     polls: Vec<Poll>,
-    active: Vec<u32>,
+    active: Schedule,
     idle_cursor: usize,
+    /// Cost of the last pass.
+    units: u32,
 }
 
 impl<E: Engine> Default for PollSet<E> {
     fn default() -> Self {
-        Self { slots: Vec::new(), polls: Vec::new(), active: Vec::new(), idle_cursor: 0 }
+        Self { slots: Vec::new(), polls: Vec::new(), active: Schedule::default(), idle_cursor: 0, units: 0 }
     }
 }
 
@@ -105,7 +151,9 @@ impl<E: Engine> PollSet<E> {
         let mut slot = self.slots.get_mut(id)?.take()?;
         self.polls[id] = Poll::Nothing;
         slot.polled = None;
-        self.active.retain(|active| *active as usize != id);
+        if slot.active {
+            self.active.remove(number(id));
+        }
         while self.slots.last().is_some_and(Option::is_none) {
             self.slots.pop();
             self.polls.pop();
@@ -140,60 +188,46 @@ impl<E: Engine> PollSet<E> {
     /// The one place where work can come, if there is one: watched, it is all that ends a wait early. The other queues must be
     /// so few that each is looked at in every pass.
     pub(crate) fn watch(&self) -> Option<Watch<'_>> {
-        let id = match (self.active.as_slice(), self.slots.len()) {
-            ([id], ..=IDLE_SAMPLES_PER_PASS) => *id as usize,
-            ([], 1) => 0,
+        let id = match (self.active.only(), self.slots.len()) {
+            (Some(id), ..=IDLE_SAMPLES_PER_PASS) => id as usize,
+            (None, 1) => 0,
             _ => return None,
         };
         let slot = self.slots.get(id)?.as_ref()?;
         slot.takes_requests().then(|| slot.queue.watch())?
     }
 
-    /// Visit every active queue once; returns how many requests were taken.
+    /// Visit every active queue at most once, as its share permits; returns how many requests were taken.
     #[inline(always)]
     pub(crate) fn visit_active(&mut self, engine: &mut E) -> u32 {
-        let mut work = 0;
-        let mut place = 0;
-        let alone = self.active.len() == 1;
-        while let Some(&id) = self.active.get(place) {
-            let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) else {
-                self.active.swap_remove(place);
-                continue;
-            };
-            let taken = if slot.takes_requests() { slot.queue.visit(engine, alone) } else { 0 };
-            if slot.closing.is_some() {
-                slot.left = slot.left.saturating_sub(taken);
-            }
-            work += taken;
-            if taken > 0 {
-                slot.empty_visits = 0;
-            } else {
-                slot.empty_visits += 1;
-                if slot.empty_visits > EMPTY_VISITS_BEFORE_IDLE {
-                    self.deactivate(place);
-                    continue;
-                }
-            }
-            place += 1;
+        let Some(id) = self.active.only() else { return self.visit_several(engine) };
+        let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) else { return 0 };
+        let (taken, stays) = slot.visit(engine, Turn::whole(true));
+        if !stays {
+            self.polls[id as usize] = slot.make_idle();
+            self.active.remove(id);
         }
-        work
+        self.units = taken.units;
+        taken.requests
     }
 
-    #[cold]
-    fn deactivate(&mut self, place: usize) {
-        // The last active queue stays active: sampling it would cost no less.
-        let id = self.active[place] as usize;
-        self.active.swap_remove(place);
-        if let Some(slot) = self.slots.get_mut(id).and_then(Option::as_mut) {
-            slot.active = false;
-            self.polls[id] = match slot.queue.next_stamp().map(NextStamp::split) {
-                Some(((stamp, expected), mapping)) => {
-                    slot.polled = Some(mapping);
-                    Poll::Stamp(stamp, expected)
-                }
-                None => Poll::Ask,
+    #[inline(never)]
+    fn visit_several(&mut self, engine: &mut E) -> u32 {
+        let Self { slots, polls, active, .. } = self;
+        let mut all = Taken::NOTHING;
+        active.turns(&mut |id| {
+            let Some(slot) = slots.get_mut(id as usize).and_then(Option::as_mut) else {
+                return Visited { units: 0, stays: false };
             };
-        }
+            let (taken, stays) = slot.visit(engine, Turn::whole(false));
+            if !stays {
+                polls[id as usize] = slot.make_idle();
+            }
+            all = all.and(taken);
+            Visited { units: taken.units, stays }
+        });
+        self.units = all.units;
+        all.requests
     }
 
     #[cold]
@@ -204,9 +238,15 @@ impl<E: Engine> PollSet<E> {
                 slot.active = true;
                 self.polls[id] = Poll::Nothing;
                 slot.polled = None;
-                self.active.push(u32::try_from(id).unwrap_or(u32::MAX));
+                self.active.add(number(id), slot.name.client, &slot.share);
             }
         }
+    }
+
+    #[cold]
+    fn samples_after_heavy_pass(&self) -> usize {
+        let samples = (self.polls.len() as u64 * u64::from(self.units)).div_ceil(UNITS_PER_SWEEP);
+        usize::try_from(samples).unwrap_or(usize::MAX)
     }
 
     /// Look at a few idle queues; one that has a request becomes active.
@@ -215,8 +255,12 @@ impl<E: Engine> PollSet<E> {
         if self.active.len() == self.slots.len() {
             return 0;
         }
+        let mut samples = IDLE_SAMPLES_PER_PASS;
+        if self.units >= UNITS_OF_HEAVY_PASS {
+            samples += self.samples_after_heavy_pass();
+        }
         let mut work = 0;
-        for _ in 0..IDLE_SAMPLES_PER_PASS.min(self.polls.len()) {
+        for _ in 0..samples.min(self.polls.len()) {
             let id = self.idle_cursor;
             self.idle_cursor = if id + 1 >= self.polls.len() { 0 } else { id + 1 };
             let has_work = match self.polls[id] {
@@ -238,6 +282,13 @@ impl<E: Engine> PollSet<E> {
         work
     }
 }
+
+fn number(id: usize) -> u32 {
+    u32::try_from(id).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod fairness_tests;
 
 #[cfg(test)]
 mod tests {
@@ -271,8 +322,8 @@ mod tests {
     struct OneMessage(Option<MappedRing>);
 
     impl Queue<()> for OneMessage {
-        fn visit(&mut self, (): &mut (), _alone: bool) -> u32 {
-            0
+        fn visit(&mut self, (): &mut (), _turn: Turn) -> Taken {
+            Taken::NOTHING
         }
 
         fn next_stamp(&self) -> Option<NextStamp> {
@@ -291,7 +342,7 @@ mod tests {
         let mut queues = PollSet::default();
         let rings = [(); 3].map(|()| ring());
         let clients = rings.into_iter().zip(0..).map(|((ours, theirs), index)| {
-            queues.add(Slot::new(Box::new(OneMessage(Some(ours))), QueueName { client: 1, index }));
+            queues.add(Slot::new(Box::new(OneMessage(Some(ours))), QueueName { client: 1, index }, Share::own("")));
             theirs
         });
         let [first, second, third] = clients.collect::<Vec<_>>().try_into().expect("three");
@@ -310,7 +361,7 @@ mod tests {
             thread::yield_now();
         }
         writer.join().expect("it stores");
-        assert_eq!(queues.active, [0]);
+        assert_eq!(queues.active.only(), Some(0));
         drop((queues.remove(1), second));
         assert_eq!(queues.sample_idle(), 0, "what was removed is not looked at");
         queues.activate(2);

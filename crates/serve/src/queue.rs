@@ -7,7 +7,7 @@ use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::mapped::NextStamp;
 use fipsee_ring::wait::Watch;
 
-use crate::Engine;
+use crate::{Engine, Taken, Turn};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueName {
@@ -28,10 +28,8 @@ pub trait Queue<E: Engine>: Any + Send {
         None
     }
 
-    /// Take up to a budget of requests, and answer what can be answered at once. Returns how many were taken.
-    ///
-    /// `alone`: the worker has no other active queue.
-    fn visit(&mut self, engine: &mut E, alone: bool) -> u32;
+    /// Take up to a budget of requests, within `turn`, and answer what can be answered at once. Returns what was taken.
+    fn visit(&mut self, engine: &mut E, turn: Turn) -> Taken;
 
     fn in_flight(&self) -> u32 {
         0

@@ -1,6 +1,6 @@
-//! A worker: one thread with a list of queues, which it visits round-robin.
+//! A worker: one thread with a list of queues, which it visits by turns.
 //!
-//! Active queues are visited every pass; of the idle ones a few are sampled per pass, by looking at 16 bytes each
+//! Active queues are visited every pass, unless their group has had its share ([`crate::share`]); of the idle ones a few are sampled per pass, by looking at 16 bytes each
 //! (docs/decisions/0004-hot-and-cold-queues.md). A worker that finds nothing for a while arms all doorbells and sleeps.
 
 use std::io;
@@ -18,7 +18,7 @@ use fipsee_topology::pin;
 use rustix::event::{Timespec, epoll};
 
 use crate::poll_set::{PollSet, Slot};
-use crate::{Added, Change, Command, Engine, Make, NotAdded, Queue, QueueName, Quiesce, Removed, When, Which};
+use crate::{Added, Change, Command, Engine, Make, NotAdded, Queue, QueueName, Quiesce, Removed, Share, When, Which};
 
 /// Most completions of asynchronous work that are looked at before the first of them are answered, so that the clients' next requests
 /// are under way: what ends at once may be a queue's worth.
@@ -284,7 +284,7 @@ impl<E: Engine> Worker<E> {
         let mut commands = commands.into_iter();
         while let Some(command) = commands.next() {
             match command {
-                Command::Add { name, make, added } => self.add(name, make, added),
+                Command::Add { name, share, make, added } => self.add(name, share, make, added),
                 Command::Change { which, when, change } => self.change(which, when, change),
                 Command::Remove { which, finish, removed } => self.begin_removal(which, finish, removed),
                 Command::StartEngine(done) => {
@@ -304,14 +304,14 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    fn add(&mut self, name: QueueName, make: Make<E>, added: Added) {
+    fn add(&mut self, name: QueueName, share: Share, make: Make<E>, added: Added) {
         let id = self.queues.next_id();
         let queue = make(u32::try_from(id).unwrap_or(u32::MAX)).map_err(NotAdded::NotMade);
         added(queue.and_then(|queue| {
             let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
             let watch = |doorbell| epoll::add(&self.epoll, doorbell, epoll::EventData::new_u64(id as u64), on);
             queue.doorbell().map_or(Ok(()), watch).map_err(|error| NotAdded::Doorbell(error.into()))?;
-            self.queues.add(Slot::new(queue, name));
+            self.queues.add(Slot::new(queue, name, share));
             self.handle.counters.queues.fetch_add(1, Ordering::Relaxed);
             Ok(())
         }));

@@ -12,7 +12,7 @@ use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::Grant;
 use fipsee_ring::wait::{Backoff, WaitMode};
 use fipsee_serve::session::{Action, Attachment, Client, ClientLimits, Credentials, Denial, Done, Granted, Host, Sessions};
-use fipsee_serve::{Assignment, Command, Engine, Queue, QueueName, Worker, WorkerHandle, WorkerPlacement};
+use fipsee_serve::{Assignment, Command, Engine, Queue, QueueName, Taken, Turn, Worker, WorkerHandle, WorkerPlacement};
 
 const PROFILE: Profile = Profile { features: FEATURES, event_credits: 0, flags: &[] };
 const DEPTH: u32 = 4;
@@ -58,14 +58,14 @@ impl Queue<Later> for LaterQueue {
         Some(&mut self.end)
     }
 
-    fn visit(&mut self, engine: &mut Later, _alone: bool) -> u32 {
+    fn visit(&mut self, engine: &mut Later, _turn: Turn) -> Taken {
         let (mut message, mut taken) = (Message::ZERO, 0);
         while self.in_flight() < DEPTH && self.end.requests.receive(&mut message) {
             self.begun.push_back(message);
             engine.0.push(self.id);
             taken += 1;
         }
-        taken
+        Taken::new(taken, 0)
     }
 
     fn in_flight(&self) -> u32 {
@@ -134,7 +134,7 @@ impl Host<Later> for Program {
         let add = |(end, index): (ServerQueue, u16)| {
             let make = move |number| Ok(LaterQueue { end, id: number, begun: VecDeque::new() });
             let added = |added: Result<(), _>| assert!(added.is_ok(), "it is served");
-            (worker, Command::add(QueueName { client: id, index }, make, added))
+            (worker, Command::add(QueueName { client: id, index }, client.share.clone(), make, added))
         };
         let commands = ends.into_iter().zip(0..).map(add).collect();
         let reply = grant.attached([0; SERVICE_INFO_BYTES]);

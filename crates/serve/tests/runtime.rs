@@ -15,7 +15,7 @@ use fipsee_ring::region::Region;
 use fipsee_ring::ring::Cursor;
 use fipsee_ring::wait::WaitMode;
 use fipsee_ring::{Message, clock};
-use fipsee_serve::{Command, IfAbandoned, Queue, QueueName, Quiesced, When, Which, WorkerHandle, WorkerPlacement, spawn};
+use fipsee_serve::{Command, IfAbandoned, Queue, QueueName, Quiesced, Share, When, Which, WorkerHandle, WorkerPlacement, spawn};
 
 use crate::echo::{Echo, KEPT};
 
@@ -137,7 +137,7 @@ fn queue_that_is_to_go_begins_what_is_deferred() {
     worker.mailbox.send(Command::Change { which: Which::Client(NAME.client), when: When::Now, change: wait });
     let _ = change(&worker, When::Now, Echo::keep_deferred);
     let (reply, removed) = channel();
-    let queue = move |queue: Box<dyn Queue<()>>| reply.send(queue.in_flight()).expect("waited for");
+    let queue = move |queue: Box<dyn Queue<()>>, _: Share| reply.send(queue.in_flight()).expect("waited for");
     worker.mailbox.send(Command::Remove { which: Which::Queue(NAME), finish: false, removed: Box::new(queue) });
     go_on.send(()).expect("waited for");
     assert_eq!(removed.recv_timeout(TIMEOUT), Ok(0));
@@ -149,7 +149,7 @@ fn queue_that_is_to_go_begins_what_is_deferred() {
 fn stop(worker: &WorkerHandle<()>, thread: JoinHandle<()>, finish: bool) {
     let (reply, removed) = channel();
     let which = Which::Queue(NAME);
-    let queue = move |queue: Box<dyn Queue<()>>| reply.send(queue.in_flight()).expect("waited for");
+    let queue = move |queue: Box<dyn Queue<()>>, _: Share| reply.send(queue.in_flight()).expect("waited for");
     worker.mailbox.send(Command::Remove { which, finish, removed: Box::new(queue) });
     assert_eq!(removed.recv_timeout(TIMEOUT), Ok(0));
     assert_eq!(worker.counters.queues.load(Ordering::Relaxed), 0);

@@ -14,6 +14,7 @@ use fipsee_ring::Message;
 use fipsee_ring::memory::RegionTable;
 use fipsee_ring::ring::{Cursor, Reader, Writer};
 use fipsee_ring::tuning::Tuning;
+use fipsee_serve::Turn;
 
 use crate::channel::TestChannel;
 use crate::take;
@@ -68,7 +69,7 @@ impl Fixture {
         Writer::new(requests, Cursor::at_start(geometry.request_start), &Tuning::default()).publish_all(&messages);
         let completions = geometry.completion_ring(&channel.region, &tuning).expect("a good ring");
         let mut answers = Reader::new(completions, Cursor::at_start(geometry.completion_start), &Tuning::default());
-        while server.visit(disk, engine) > 0 {}
+        while server.visit(disk, engine, Turn::whole(false)).requests > 0 {}
         assert_eq!(server.in_flight(), 0, "a memory disk answers at once");
         let mut due: HashMap<u16, u32> = HashMap::new();
         for tag in messages.iter().flat_map(|message| tags(&message.to_bytes())) {

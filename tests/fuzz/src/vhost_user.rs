@@ -10,6 +10,7 @@ use fipsee_daemon::transport::vhost_user::device::{Acknowledgement, Action, Devi
 use fipsee_daemon::transport::vhost_user::message::{HEADER_BYTES, Header, Message};
 use fipsee_ring::region::Region;
 use fipsee_ring::tuning::Choices;
+use fipsee_serve::Turn;
 use fipsee_virtio::blk::server::VirtqueueServer;
 use rustix::event::EventfdFlags;
 
@@ -184,7 +185,7 @@ impl<'a> Conversation<'a> {
     fn visit(&mut self) {
         let Fixture { disk, engine, .. } = &mut *self.fixture;
         for queue in self.queues.iter_mut().flatten() {
-            queue.visit(disk, engine);
+            queue.visit(disk, engine, Turn::whole(false));
             queue.flush();
             assert_eq!(queue.in_flight(), 0, "a memory disk answers at once");
         }

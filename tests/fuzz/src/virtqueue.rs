@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use fipsee_block::disk::{Disk, Engine, MemoryDisk, MemoryOptions};
 use fipsee_block::stats::QueueCounters;
 use fipsee_ring::region::Region;
+use fipsee_serve::Turn;
 use fipsee_virtio::blk::server::{Device, UpgradeToken, VirtqueueServer, VirtqueueSetup};
 use fipsee_virtio::blk::upgrade::wire::{REQUEST_TYPE, Reply, UpgradeRequest};
 use fipsee_virtio::core::memory::{DirtyLog, GuestMemory, GuestRegion, RegionDescription};
@@ -145,7 +146,7 @@ impl Fixture {
         let upgrade_requests = Requests::default();
         let device = (choice & 16 != 0).then(|| Box::new(upgrade_requests.clone()) as Box<dyn Device>);
         let mut server = VirtqueueServer::new(0, self.setup(choice), device).expect("a good queue");
-        while server.visit(&self.disk, &mut self.engine) > 0 {
+        while server.visit(&self.disk, &mut self.engine, Turn::whole(false)).requests > 0 {
             upgrade_requests.answer(&mut server);
             server.flush();
         }

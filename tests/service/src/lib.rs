@@ -11,7 +11,7 @@ use fipsee_ring::channel::{Profile, RegionLayout, ServerQueue};
 use fipsee_ring::control::{RefusalCode, SERVICE_INFO_BYTES, Wanted};
 use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_serve::session::{Adopted, AdoptedChannel, Attachment, Channel, Client, Denial, Granted, Part, Positions, Service};
-use fipsee_serve::{Assignment, Command, Engine, Metric, Queue, QueueName, Quiesced, WorkerHandle};
+use fipsee_serve::{Assignment, Command, Engine, Metric, Queue, QueueName, Quiesced, Taken, Turn, WorkerHandle};
 use rustix::process::{getpriority_process, getsid};
 
 /// Number of the service in ATTACH.
@@ -45,10 +45,10 @@ impl<E: Engine> Queue<E> for SumQueue {
         Some(&mut self.end)
     }
 
-    fn visit(&mut self, _engine: &mut E, _alone: bool) -> u32 {
+    fn visit(&mut self, _engine: &mut E, turn: Turn) -> Taken {
         let ServerQueue { requests, completions, .. } = &mut self.end;
         let (mut message, mut taken) = (Message::ZERO, 0);
-        while taken < DEPTH && requests.receive(&mut message) {
+        while taken < DEPTH.min(turn.requests) && requests.receive(&mut message) {
             taken += 1;
             if let Some(calls) = &self.calls {
                 let asked = if message.word(1) == 0 { getpriority_process(None) } else { getsid(None).map(|_| 0) };
@@ -67,7 +67,7 @@ impl<E: Engine> Queue<E> for SumQueue {
             }
             Queue::<E>::flush(self);
         }
-        taken
+        Taken::new(taken, 0)
     }
 
     fn depth(&self) -> u32 {
@@ -85,11 +85,17 @@ impl<E: Engine> Queue<E> for SumQueue {
 
 impl<E: Engine> Sums<E> {
     /// Have workers serve the ends of a client's queues.
-    fn serve(&self, client: u64, ends: Vec<ServerQueue>, sum: &Arc<AtomicU64>) -> (Vec<Assignment>, Vec<(usize, Command<E>)>) {
+    fn serve(
+        &self,
+        client: &Client<'_>,
+        ends: Vec<ServerQueue>,
+        sum: &Arc<AtomicU64>,
+    ) -> (Vec<Assignment>, Vec<(usize, Command<E>)>) {
+        let name = |index| QueueName { client: client.id, index };
         let assignments: Vec<Assignment> = ends.iter().map(|_| Assignment::choose(&self.0)).collect();
         let add = |((end, assignment), index): ((_, &Assignment), _)| {
             let queue = SumQueue { end, sum: Arc::clone(sum), calls: (index == 0).then(|| Arc::clone(&self.1)) };
-            (assignment.worker, Command::add(QueueName { client, index }, move |_| Ok(queue), |_| {}))
+            (assignment.worker, Command::add(name(index), client.share.clone(), move |_| Ok(queue), |_| {}))
         };
         let commands = ends.into_iter().zip(&assignments).zip(0_u16..).map(add).collect();
         (assignments, commands)
@@ -111,7 +117,7 @@ impl<E: Engine> Service<E> for Sums<E> {
         }
         let mut grant = Grant::new(RegionLayout::plan(&PROFILE, QUEUES, DEPTH, 0, 0), |_| {})?;
         let held = SumClient(Channel::of(&grant), Arc::default());
-        let (assignments, commands) = self.serve(client.id, std::mem::take(&mut grant.queues), &held.1);
+        let (assignments, commands) = self.serve(client, std::mem::take(&mut grant.queues), &held.1);
         Ok(Granted { attachment: Box::new(held), assignments, reply: grant.attached([0; SERVICE_INFO_BYTES]), grant, commands })
     }
 
@@ -125,7 +131,7 @@ impl<E: Engine> Service<E> for Sums<E> {
             end.requests.continue_stream(received);
             ends.push(end);
         }
-        let (id, (assignments, commands)) = (client.id, self.serve(client.id, ends, &held.1));
+        let (id, (assignments, commands)) = (client.id, self.serve(client, ends, &held.1));
         let is_same = Box::new(move |quiesced: &Quiesced| quiesced.has_states(id, &states));
         Ok(Adopted { attachment: Box::new(held), assignments, commands, is_same })
     }

@@ -9,7 +9,7 @@ use fipsee_block::disk::{self, Ticket};
 use fipsee_block::server::QueueServer;
 use fipsee_block::wire::Status;
 use fipsee_ring::channel::ServerQueue;
-use fipsee_serve::{Engine, Queue};
+use fipsee_serve::{Engine, Queue, Taken, Turn};
 
 use crate::context::lock;
 use crate::disk::QueueDisk;
@@ -92,16 +92,16 @@ impl Queue<SimEngine> for SimQueue {
         Some(&mut self.server.queue)
     }
 
-    fn visit(&mut self, engine: &mut SimEngine, alone: bool) -> u32 {
+    fn visit(&mut self, engine: &mut SimEngine, turn: Turn) -> Taken {
         if !self.disk.context.is_broken(Variant::MoveKeepsEngine) && !Arc::ptr_eq(&self.disk.lane, &engine.lane) {
             self.disk.lane = Arc::clone(&engine.lane);
         }
-        self.server.hold(alone);
+        self.server.hold(turn.alone);
         if !self.server.has_work() {
-            return 0;
+            return Taken::NOTHING;
         }
-        let taken = self.server.visit(&self.disk, &mut engine.unused);
-        self.disk.context.say(|| format!("queue of client {}: {taken} taken", self.disk.client));
+        let taken = self.server.visit(&self.disk, &mut engine.unused, turn);
+        self.disk.context.say(|| format!("queue of client {}: {} taken", self.disk.client, taken.requests));
         taken
     }
 
@@ -118,6 +118,9 @@ impl Queue<SimEngine> for SimQueue {
     }
 
     fn finish(&mut self, ticket: Ticket, status: Status) {
+        if self.server.in_flight() == 0 {
+            return self.disk.context.violated(|| format!("client {} has nothing in flight that could end", self.disk.client));
+        }
         self.server.finish(ticket, status);
     }
 

@@ -14,7 +14,7 @@ use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::memory::RegionTable;
 use fipsee_ring::region::Region;
 use fipsee_serve::session::{Ack, Attachment, Channel, Client, ClientLimits, Denial, Event, Granted, Host, Service, TakesMemory};
-use fipsee_serve::{Assignment, Command, Queue, QueueName, When, Which, WorkerHandle};
+use fipsee_serve::{Assignment, Command, Queue, QueueName, Share, When, Which, WorkerHandle};
 use fipsee_service::{SERVICE_SUMS, Sums};
 
 use crate::context::Context;
@@ -100,7 +100,7 @@ impl Host<SimEngine> for SimHost {
     fn command(&mut self, worker: usize, command: Command<SimEngine>) {
         let command = match command {
             Command::Remove { which: Which::Queue(name), finish, .. } if self.context.is_broken(Variant::MoveLosesQueue) => {
-                Command::Remove { which: Which::Queue(name), finish, removed: Box::new(drop) }
+                Command::Remove { which: Which::Queue(name), finish, removed: Box::new(|_, _| {}) }
             }
             command => command,
         };
@@ -151,7 +151,7 @@ impl SimHost {
         let attachment = self.attachment(Channel::of(&grant), wanted.flags & ATTACH_READ_ONLY != 0);
         let ends: Vec<End> = std::mem::take(&mut grant.queues).into_iter().map(|queue| (queue, None)).collect();
         let info = self.info(attachment.reads_only);
-        let commands = self.commands(client.id, &attachment, &assignments, ends);
+        let commands = self.commands((client.id, client.share), &attachment, &assignments, ends);
         let reply = grant.attached(info.to_bytes());
         Ok(Granted { attachment: Box::new(attachment), assignments, reply, grant, commands })
     }
@@ -178,7 +178,7 @@ impl SimHost {
     /// What the workers are to do so that they serve the queues.
     pub(crate) fn commands(
         &self,
-        client: u64,
+        (client, share): (u64, &Share),
         attachment: &SimAttachment,
         assignments: &[Assignment],
         ends: Vec<End>,
@@ -206,7 +206,7 @@ impl SimHost {
                 }
             };
             let name = QueueName { client, index };
-            (assignment.worker, Command::Add { name, make: Box::new(make), added: Box::new(added) })
+            (assignment.worker, Command::Add { name, share: share.clone(), make: Box::new(make), added: Box::new(added) })
         });
         command.collect()
     }

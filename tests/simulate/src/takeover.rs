@@ -60,7 +60,7 @@ pub(crate) fn go_on(mut old: Daemon, still: Quiesced, context: &Arc<Context>, li
             }
             State::Done => State::Done,
         };
-        let session = Session::new(session.credentials.clone(), session.limits, session.features, state);
+        let session = Session::new(session.credentials.clone(), session.limits, session.features, session.share.clone(), state);
         new.transport.sessions.adopt(client, session);
     }
     let Taking { commands, given, are_same, .. } = taking;
@@ -127,7 +127,7 @@ impl Taking<'_> {
         still: &Quiesced,
     ) -> Held<SimEngine> {
         if attachment(held).is_some() {
-            return self.adopt(old, new, id, held, still);
+            return self.adopt(old, new, (id, session), held, still);
         }
         let parts = held.attachment.save(id, still).expect("served whole").into_iter().map(owned);
         let mut parts: Vec<Part<OwnedFd>> = parts.collect();
@@ -136,15 +136,22 @@ impl Taking<'_> {
         {
             parts[0].state.replace_range(end.., "\n0");
         }
-        let Session { credentials, limits, features, .. } = session;
-        let client = Client { id, credentials, limits: *limits, features: *features };
+        let Session { credentials, limits, features, share, .. } = session;
+        let client = Client { id, credentials, limits: *limits, features: *features, share };
         let adopted = new.transport.sessions.host.sums.adopt(&client, parts).expect("as it was saved");
         adopted.commands.into_iter().for_each(|(worker, command)| self.commands[worker].push(command));
         self.are_same.push(adopted.is_same);
         Held::new(adopted.attachment, adopted.assignments)
     }
 
-    fn adopt(&mut self, old: &Daemon, new: &Daemon, client: u64, held: &Held<SimEngine>, still: &Quiesced) -> Held<SimEngine> {
+    fn adopt(
+        &mut self,
+        old: &Daemon,
+        new: &Daemon,
+        (client, session): (u64, &Session<SimEngine>),
+        held: &Held<SimEngine>,
+        still: &Quiesced,
+    ) -> Held<SimEngine> {
         let block = attachment(held).expect("our own");
         let host = &new.transport.sessions.host;
         let mut states = Vec::new();
@@ -162,7 +169,7 @@ impl Taking<'_> {
         let ends: Vec<End> = queues.into_iter().zip(states).map(|((queue, _), state)| (queue, Some(state))).collect();
         let assignments: Vec<Assignment> = ends.iter().map(|_| Assignment::choose(&new.handles)).collect();
         let attachment = host.attachment(channel, block.reads_only);
-        for (worker, command) in host.commands(client, &attachment, &assignments, ends) {
+        for (worker, command) in host.commands((client, &session.share), &attachment, &assignments, ends) {
             self.commands[worker].push(command);
         }
         let terms = old.transport.sessions.host.export.terms_of(client);

@@ -15,6 +15,7 @@ use fipsee_ring::channel::{ClientQueue, RegionLayout};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::Grant;
 use fipsee_ring::memory::RegionTable;
+use fipsee_serve::Turn;
 
 const SECTORS: u64 = 2048;
 
@@ -68,7 +69,7 @@ fn a_removed_disk_answers_valid_requests_with_detached_and_others_as_before() {
     let segment = Segment { offset_sectors: 0, length_sectors: 1, region: 0 };
     let mut ask = |server: &mut QueueServer, message: &Message| {
         client.requests.publish(message).expect("room");
-        while server.visit(&disk, &mut engine) > 0 {}
+        while server.visit(&disk, &mut engine, Turn::whole(false)).requests > 0 {}
         let mut answer = Message::ZERO;
         assert!(client.completions.receive(&mut answer), "an answer");
         if answer == event_detach_as_taken(&answer) {

@@ -11,10 +11,10 @@ use fipsee_ring::control::{RefusalCode, Wanted};
 use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_ring::tuning::Choices;
-use fipsee_serve::session::{Attachment, Client, ClientLimits, Denial, Granted, Held, Host, Sessions};
+use fipsee_serve::session::{Attachment, Client, ClientLimits, Credentials, Denial, Granted, Held, Host, Sessions};
 use fipsee_serve::unix::listener::Listener;
 use fipsee_serve::unix::{FIRST_TOKEN, UnixTransport};
-use fipsee_serve::{Assignment, Command, QueueName, Which, WorkerHandle};
+use fipsee_serve::{Assignment, Command, Groups, QueueName, Share, Which, WorkerHandle};
 use rustix::event::epoll::EventFlags;
 
 use super::queue::{CallQueue, Turns};
@@ -51,6 +51,7 @@ pub struct Serving {
     pub(super) choices: Choices,
     pub(super) workers: BTreeMap<usize, WorkerHandle<Turns>>,
     pub(super) clients: u64,
+    pub(super) groups: Groups,
     pub(super) events: Arc<Mailbox<Event>>,
     /// Set once it is to end.
     #[doc(hidden)]
@@ -83,6 +84,10 @@ impl Host<Turns> for Serving {
 
     fn max_clients(&self) -> (usize, Option<usize>) {
         (self.max_clients, Some(self.max_clients))
+    }
+
+    fn share(&self, credentials: &Credentials) -> Share {
+        self.groups.of_user(credentials.uid)
     }
 
     fn features(&self) -> u64 {
@@ -125,7 +130,7 @@ impl Host<Turns> for Serving {
             }
         };
         let make = move |id| Ok(CallQueue::new(id, peer, queue, pool, depth));
-        let add = Command::add(QueueName { client: id, index: 0 }, make, added);
+        let add = Command::add(QueueName { client: id, index: 0 }, client.share.clone(), make, added);
         Ok(Granted {
             attachment: Box::new(CallAttachment(Arc::clone(name))),
             assignments: vec![Assignment::to(worker, handle)],
@@ -179,7 +184,7 @@ impl Serving {
     /// Have the workers release their remaining clients, and end.
     pub fn stop_workers(&self) {
         for handle in self.workers.values() {
-            let all = Command::Remove { which: Which::All, finish: false, removed: Box::new(drop) };
+            let all = Command::Remove { which: Which::All, finish: false, removed: Box::new(|_, _| {}) };
             handle.mailbox.send_all([all, Command::Stop]);
         }
     }

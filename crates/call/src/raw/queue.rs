@@ -11,7 +11,7 @@ use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::doorbell::EventDoorbell;
 use fipsee_ring::pace::{MAX_BUDGET, Visits};
 use fipsee_ring::region::Region;
-use fipsee_serve::{Engine, Queue, Worker};
+use fipsee_serve::{Engine, Queue, Taken, Turn, Worker};
 
 use crate::payload::Payload;
 use crate::server::{Call, Credentials};
@@ -62,13 +62,13 @@ impl CallServerQueue {
 
     /// Begin a turn; `false`: there is no call.
     #[inline(always)]
-    pub(super) fn begin_turn(&mut self, alone: bool) -> bool {
-        self.visits.hold(alone);
+    pub(super) fn begin_turn(&mut self, turn: Turn) -> bool {
+        self.visits.hold(turn.alone);
         if !self.has_work() {
             return false;
         }
         self.queue.requests.begin_run();
-        self.left = self.visits.limit(MAX_BUDGET);
+        self.left = self.visits.limit(MAX_BUDGET).min(turn.requests);
         true
     }
 
@@ -183,14 +183,14 @@ impl Queue<Turns> for CallQueue {
     }
 
     /// Returns how many calls may be taken in the turn.
-    fn visit(&mut self, turns: &mut Turns, alone: bool) -> u32 {
-        let Some(channel) = &mut self.channel else { return 0 };
-        if !channel.begin_turn(alone) {
-            return 0;
+    fn visit(&mut self, turns: &mut Turns, turn: Turn) -> Taken {
+        let Some(channel) = &mut self.channel else { return Taken::NOTHING };
+        if !channel.begin_turn(turn) {
+            return Taken::NOTHING;
         }
         let most = channel.left;
         turns.0.extend(self.channel.take());
-        most
+        Taken::new(most, 0)
     }
 
     /// A turn counts as work in flight.

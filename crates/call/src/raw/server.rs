@@ -10,6 +10,7 @@ use fipsee_ring::channel::{MAX_DEPTH, MAX_POOL_BYTES};
 use fipsee_ring::control::MAX_NAME_BYTES;
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_ring::wait::Backoff;
+use fipsee_serve::Groups;
 use fipsee_serve::unix::listener::Listener;
 use rustix::net::SocketType;
 
@@ -95,6 +96,7 @@ impl RawServer {
             choices: options.choices,
             workers: BTreeMap::new(),
             clients: 0,
+            groups: Groups::default(),
             events: Arc::clone(&events),
             ending: None,
         };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_ring::wait::Backoff;
 use fipsee_ring::{Message, clock};
-use fipsee_serve::{Pass, Worker};
+use fipsee_serve::{Pass, Turn, Worker};
 
 use super::clients::Event;
 use super::queue::{CallServerQueue, Turns};
@@ -100,7 +100,7 @@ impl RawWorker {
             if !self.worker.has_one_queue_only() {
                 break;
             }
-            if channel.begin_turn(true) && channel.take(request) {
+            if channel.begin_turn(Turn::whole(true)) && channel.take(request) {
                 return true;
             }
             std::hint::spin_loop();

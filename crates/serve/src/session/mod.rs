@@ -103,8 +103,8 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         self.check_place(uid)?;
         self.check_descriptors(uid, 1)?;
         let id = self.host.next_client();
-        let limits = self.host.limits();
-        self.sessions.insert(id, Session::new(credentials, limits, 0, State::Silent { since: now }));
+        let (limits, share) = (self.host.limits(), self.host.share(&credentials));
+        self.sessions.insert(id, Session::new(credentials, limits, 0, share, State::Silent { since: now }));
         Ok(id)
     }
 
@@ -146,11 +146,11 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
 
     /// It costs the client its time to attach, which goes on.
     fn list(&mut self, id: u64, service: u16, after: &str) -> Result<(), Refusal> {
-        let Some(Session { credentials, limits, features, state, .. }) = self.sessions.get(&id) else { return Ok(()) };
+        let Some(Session { credentials, limits, features, share, state, .. }) = self.sessions.get(&id) else { return Ok(()) };
         if !matches!(state, State::Greeted { .. }) || features & FEATURE_LIST == 0 {
             return Err(refuse(RefusalCode::Malformed, "LIST comes between HELLO, which offers it as a feature, and ATTACH"));
         }
-        let client = Client { id, credentials, limits: *limits, features: *features };
+        let client = Client { id, credentials, limits: *limits, features: *features, share };
         let page = self.host.list(&client, service, after)?;
         self.send(id, Control::Listed(page));
         Ok(())
@@ -166,8 +166,8 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         self.check_memory(uid, wanted.pool_bytes.min(max_pool_bytes))?;
         self.check_descriptors(uid, 1 + 4 * u64::from(wanted.queue_count.min(max_queues)))?;
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
-        let Session { credentials, limits, features, .. } = session;
-        let client = Client { id, credentials, limits: *limits, features: *features };
+        let Session { credentials, limits, features, share, .. } = session;
+        let client = Client { id, credentials, limits: *limits, features: *features, share };
         let Granted { attachment, assignments, reply, grant, commands } = match self.host.attach(&client, &wanted) {
             Ok(granted) => granted,
             Err(Denial::Refused(refusal)) => return Err(refusal),
@@ -369,9 +369,9 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
 
 /// Let go of a client's queues once nothing is in flight; `finish`: first serve what was published.
 fn remove_client<E: Engine>(client: u64, finish: bool, ack: Ack) -> Command<E> {
-    let removed = move |queue| {
+    let removed = move |queue, share| {
         let _until_dropped = &ack;
-        drop(queue);
+        drop((queue, share));
     };
     Command::Remove { which: Which::Client(client), finish, removed: Box::new(removed) }
 }

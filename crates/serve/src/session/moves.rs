@@ -10,7 +10,7 @@ use fipsee_ring::handshake::refuse;
 
 use super::service::Reporter;
 use super::{Ack, Action, Attachment, Done, Held, Host, Sessions, State};
-use crate::{Assignment, Command, Engine, Queue, QueueName, Which};
+use crate::{Assignment, Command, Engine, Queue, QueueName, Share, Which};
 
 /// What the workers of a client are to be asked for; `None`: nothing.
 pub(super) type Order<E> = Box<dyn Fn(&dyn Attachment<E>, Ack) -> Option<Command<E>> + Send>;
@@ -18,7 +18,7 @@ pub(super) type Order<E> = Box<dyn Fn(&dyn Attachment<E>, Ack) -> Option<Command
 pub(super) struct Move<E: Engine> {
     index: u16,
     to: Assignment,
-    lifted: Receiver<Box<dyn Queue<E>>>,
+    lifted: Receiver<(Box<dyn Queue<E>>, Share)>,
     /// What its client's workers are to be asked for afterwards.
     pub(super) held_back: Vec<(Done, Order<E>)>,
 }
@@ -51,9 +51,9 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         held.moving = Some(Move { index, to, lifted, held_back: Vec::new() });
         self.moving = Some(id);
         let ack = Reporter { report: Arc::clone(&self.report), client: id, done: Done::Lifted };
-        let removed = move |queue| {
+        let removed = move |queue, share| {
             let _until_dropped = &ack;
-            let _ = lift.send(queue);
+            let _ = lift.send((queue, share));
         };
         let which = Which::Queue(QueueName { client: id, index });
         let command = Command::Remove { which, finish: false, removed: Box::new(removed) };
@@ -63,7 +63,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
     /// Nothing of the queue is in flight, and no worker has it.
     pub(super) fn lifted(&mut self, id: u64) {
         let Some(Move { index, to, lifted, .. }) = self.held(id).and_then(|held| held.moving.as_ref()) else { return };
-        let Ok(mut queue) = lifted.try_recv() else {
+        let Ok((mut queue, share)) = lifted.try_recv() else {
             // It could not be served from the start, as the log says: there is nothing to move but its share.
             return self.moved(id, true);
         };
@@ -75,7 +75,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
             Ok(queue)
         };
         let added = move |added: Result<(), _>| report(id, if added.is_ok() { Done::Moved } else { Done::NotMoved });
-        let command = Command::Add { name, make: Box::new(make), added: Box::new(added) };
+        let command = Command::Add { name, share, make: Box::new(make), added: Box::new(added) };
         self.actions.push(Action::Command { worker, command });
     }
 

@@ -9,7 +9,7 @@ use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::region::Region;
 
 use super::{ClientLimits, Sessions};
-use crate::{Assignment, Command, Engine, Metric, Quiesced, WorkerPlacement};
+use crate::{Assignment, Command, Engine, Metric, Quiesced, Share, WorkerPlacement};
 
 /// A client's identity, from the kernel when it connected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub struct Client<'a> {
     pub limits: ClientLimits,
     /// Agreed in the greeting.
     pub features: u64,
+    /// Of its queues.
+    pub share: &'a Share,
 }
 
 /// Something that clients attach to. What it needs of a program that confines itself is declared before it is made:
@@ -158,6 +160,11 @@ pub trait Host<E: Engine> {
     /// Bytes of memory that all clients of one user may hold, registered or in pools. The default sets no limit.
     fn max_memory_bytes_per_user(&self) -> u64 {
         u64::MAX
+    }
+
+    /// The share of the workers of a client that connects now. The default: one of its own.
+    fn share(&self, credentials: &Credentials) -> Share {
+        Share::own(&format!("process:{}", credentials.pid))
     }
 
     /// Descriptors that the program may open, and those that it holds beside its clients'. The default sets no limit.

@@ -10,7 +10,7 @@ use fipsee_ring::region::Region;
 
 use super::moves::Move;
 use super::{Attachment, ClientLimits, Credentials};
-use crate::{Assignment, Engine};
+use crate::{Assignment, Engine, Share};
 
 pub enum State<E: Engine> {
     /// Connected; has sent nothing yet.
@@ -82,6 +82,8 @@ pub struct Session<E: Engine> {
     pub limits: ClientLimits,
     /// Agreed in the greeting.
     pub features: u64,
+    /// Of its queues.
+    pub share: Share,
     pub state: State<E>,
     /// Its ATTACH, while it waits for the last requests of clients that are gone; and the answer if that takes too long.
     pub(super) pending_attach: Option<(Wanted, Refusal)>,
@@ -89,8 +91,8 @@ pub struct Session<E: Engine> {
 
 impl<E: Engine> Session<E> {
     /// A client that has just connected, or one that another process admitted.
-    pub const fn new(credentials: Credentials, limits: ClientLimits, features: u64, state: State<E>) -> Self {
-        Self { credentials, limits, features, state, pending_attach: None }
+    pub const fn new(credentials: Credentials, limits: ClientLimits, features: u64, share: Share, state: State<E>) -> Self {
+        Self { credentials, limits, features, share, state, pending_attach: None }
     }
 
     pub const fn held(&self) -> Option<&Held<E>> {

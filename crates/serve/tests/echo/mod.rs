@@ -4,7 +4,7 @@ use std::any::Any;
 
 use fipsee_ring::Message;
 use fipsee_ring::channel::ServerQueue;
-use fipsee_serve::{Added, Command, Queue, QueueName};
+use fipsee_serve::{Added, Command, Queue, QueueName, Share, Taken, Turn};
 
 /// Messages from here on are kept in flight until the service is to answer them.
 pub(crate) const KEPT: u64 = 1 << 32;
@@ -25,7 +25,7 @@ impl Queue<()> for Echo {
         Some(&mut self.queue)
     }
 
-    fn visit(&mut self, (): &mut (), _alone: bool) -> u32 {
+    fn visit(&mut self, (): &mut (), _turn: Turn) -> Taken {
         let (mut message, mut taken) = (Message::ZERO, 0);
         while taken < 8 && self.queue.requests.receive(&mut message) {
             taken += 1;
@@ -39,7 +39,7 @@ impl Queue<()> for Echo {
         if taken > 0 {
             self.flush();
         }
-        taken
+        Taken::new(taken, 0)
     }
 
     fn in_flight(&self) -> u32 {
@@ -69,7 +69,7 @@ impl Queue<()> for Echo {
 impl Echo {
     pub(crate) fn add(name: QueueName, queue: ServerQueue, added: Added) -> Command<()> {
         let make = Box::new(|_| Ok(Box::new(Self { queue, kept: Vec::new(), has_deferred: false }) as Box<dyn Queue<()>>));
-        Command::Add { name, make, added }
+        Command::Add { name, share: Share::own("echo"), make, added }
     }
 
     pub(crate) fn keeps_nothing(&self) -> bool {

@@ -18,7 +18,7 @@ use fipsee_block::server::QueueState;
 use fipsee_block::stats::{QueueCounters, Tally};
 use fipsee_block::wire::{BlockInfo, CAPABILITY_FLUSH, MAX_INDIRECT_ENTRIES, Status};
 use fipsee_ring::memory::Span;
-use fipsee_serve::Queue;
+use fipsee_serve::{Queue, Taken, Turn};
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_FLUSH};
 
 use self::ring::Ring;
@@ -358,15 +358,15 @@ impl GuestDiskQueue {
 }
 
 impl Queue<Engine> for GuestDiskQueue {
-    fn visit(&mut self, engine: &mut Engine, alone: bool) -> u32 {
+    fn visit(&mut self, engine: &mut Engine, turn: Turn) -> Taken {
         if let Some(ring) = &mut self.queue.ring {
-            ring.server.hold(alone);
+            ring.server.hold(turn.alone);
         }
         let taken = match &*self.disk {
-            AnyDisk::Null(disk) => self.queue.visit(disk, engine),
-            AnyDisk::Memory(disk) => self.queue.visit(disk, engine),
-            AnyDisk::File(disk) => self.queue.visit(disk, engine),
-            other => self.queue.visit(other, engine),
+            AnyDisk::Null(disk) => self.queue.visit(disk, engine, turn),
+            AnyDisk::Memory(disk) => self.queue.visit(disk, engine, turn),
+            AnyDisk::File(disk) => self.queue.visit(disk, engine, turn),
+            other => self.queue.visit(other, engine, turn),
         };
         if let Some(reason) = self.queue.queue.fault()
             && !self.fault_is_reported

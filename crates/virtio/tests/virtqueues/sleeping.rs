@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence}; // tidy: allow 
 
 use crate::common::driver::DATA;
 use crate::common::{F_EVENT_IDX, F_INDIRECT, Fixture, IN, OK, Options, Random, memory_disk, writable};
+use fipsee_serve::Turn;
 use rustix::event::{PollFd, PollFlags, poll};
 
 const ROUNDS: u32 = 30_000;
@@ -37,7 +38,7 @@ fn sleep_and_wake(features: u64) {
             let mut engine = fipsee_block::disk::Engine::new(1).expect("engine");
             let mut sleeps = 0_u32;
             while !stop.load(Ordering::Acquire) {
-                if server.visit(&disk, &mut engine) == 0 && !server.arm_and_work_remains() {
+                if server.visit(&disk, &mut engine, Turn::whole(false)).requests == 0 && !server.arm_and_work_remains() {
                     wait(&doorbell);
                     server.doorbell_rang();
                     sleeps += 1;
@@ -126,7 +127,7 @@ fn arming_and_publishing_do_not_miss_each_other() {
                     // Published, or the test has failed.
                     wait_for(published, round);
                     // Once: the next chain is for the next round.
-                    assert_eq!(server.visit(&disk, &mut engine), 1);
+                    assert_eq!(server.visit(&disk, &mut engine, Turn::whole(false)).requests, 1);
                 }
             });
             let mut random = Random(features);

@@ -11,7 +11,7 @@ use fipsee_ring::control::{FEATURE_LIST, LISTED_INFO_BYTES, Listed, Page, Refusa
 use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::region::Region;
 use fipsee_serve::session::{Ack, Attachment, Client, ClientLimits, Denial, Granted, Host, TakesMemory};
-use fipsee_serve::{Assignment, Command, Queue, QueueName, When, Which, WorkerHandle};
+use fipsee_serve::{Assignment, Command, Queue, QueueName, Taken, Turn, When, Which, WorkerHandle};
 
 /// Of ATTACH.
 pub(super) const SERVICE: u16 = 3;
@@ -89,7 +89,7 @@ impl Host<()> for Program {
             let name = QueueName { client: client.id, index };
             let make = move |_| Ok(EchoQueue { end, regions: BTreeMap::new() });
             let added = |added: Result<(), _>| assert!(added.is_ok(), "it is served");
-            (assignment.worker, Command::add(name, make, added))
+            (assignment.worker, Command::add(name, client.share.clone(), make, added))
         };
         let commands = ends.into_iter().zip(&assignments).zip(0..).map(add).collect();
         self.attached.fetch_add(1, Ordering::Relaxed);
@@ -171,13 +171,13 @@ impl Queue<()> for EchoQueue {
         Some(&mut self.end)
     }
 
-    fn visit(&mut self, (): &mut (), _alone: bool) -> u32 {
+    fn visit(&mut self, (): &mut (), _turn: Turn) -> Taken {
         let (mut message, mut taken) = (Message::ZERO, 0);
         while taken < MAX_DEPTH && self.end.requests.receive(&mut message) {
             self.end.completions.publish(&message);
             taken += 1;
         }
-        taken
+        Taken::new(taken, 0)
     }
 
     fn depth(&self) -> u32 {

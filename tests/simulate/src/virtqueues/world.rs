@@ -231,7 +231,7 @@ impl World<'_> {
             queue.awake = if remains { Awake::Looks } else { Awake::Sleeps };
             return self.context.say(|| format!("worker {index}: {:?}", queue.awake));
         }
-        let taken = server.visit(&self.disk, &mut self.engine);
+        let taken = server.visit(&self.disk, &mut self.engine, fipsee_serve::Turn::whole(false)).requests;
         queue.awake = if taken > 0 { Awake::Looks } else { Awake::Idle };
         self.context.say(|| format!("worker {index}: takes {taken}{}", server.queue.fault().map_or("", |_| ", and is over")));
         if let Some(fault) = server.queue.fault()

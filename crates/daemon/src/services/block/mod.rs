@@ -76,7 +76,14 @@ fn read<'a, T: Deserialize<'a>>(state: &'a str) -> Result<T, String> {
 
 impl BlockAttachment {
     /// Publish the queues for queries; returns the workers' commands to serve them.
-    fn serve(&self, client: u64, assignments: &[Assignment], ends: Vec<QueueEnd>, info: BlockInfo) -> Vec<(usize, Command)> {
+    fn serve(
+        &self,
+        client: &Client<'_>,
+        assignments: &[Assignment],
+        ends: Vec<QueueEnd>,
+        info: BlockInfo,
+    ) -> Vec<(usize, Command)> {
+        let (client, share) = (client.id, client.share);
         let counters = ends.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
         self.export.set_queues(client, counters, assignments.iter().map(|assignment| assignment.place.cpu).collect());
         let (Channel { region, layout, .. }, read_only) = (&self.channel, self.read_only);
@@ -98,7 +105,7 @@ impl BlockAttachment {
                     tracing::error!(client, %error, "cannot watch a doorbell; the queue is not served")
                 }
             };
-            (assignment.worker, Command::add(QueueName { client, index }, make, added))
+            (assignment.worker, Command::add(QueueName { client, index }, share.clone(), make, added))
         });
         command.collect()
     }
@@ -196,7 +203,7 @@ impl Service<DiskEngine> for Block {
         let id = client.id;
         export.keep(Kind::Ring, id, client.credentials, (exclusive, role));
         let attachment = BlockAttachment { channel, export, read_only, live: Arc::clone(&self.live) };
-        let commands = attachment.serve(id, &assignments, ends, attachment.export.info(read_only));
+        let commands = attachment.serve(client, &assignments, ends, attachment.export.info(read_only));
         let is_same = Box::new(move |quiesced: &Quiesced| quiesced.has_states(id, &states));
         Ok(Adopted { attachment: Box::new(attachment), assignments, commands, is_same })
     }
@@ -276,7 +283,7 @@ impl Block {
         let attachment = BlockAttachment { export: Arc::clone(export), channel, read_only, live: Arc::clone(&self.live) };
         // Once: the queues need the geometry sent to the client.
         let info = export.info(read_only);
-        let commands = attachment.serve(client.id, &assignments, ends, info);
+        let commands = attachment.serve(client, &assignments, ends, info);
         let reply = grant.attached(info.to_bytes());
         Ok(Granted { attachment: Box::new(attachment), assignments, reply, grant, commands })
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, MAX_REGIONS};
 use fipsee_ring::seqpacket::Seqpacket;
-use fipsee_serve::session::{Client, ClientLimits, Held, Part, Registered, Session, State};
+use fipsee_serve::session::{Client, ClientLimits, Held, Host as _, Part, Registered, Session, State};
 use fipsee_serve::unix::credentials_of;
 use fipsee_serve::{IfAbandoned, Quiesced};
 
@@ -97,17 +97,18 @@ impl UnixSocket {
         if self.clients.socket(client).is_some() || features & !self.clients.sessions.host.registry.features() != 0 {
             return Err(wrong("its number or its features are impossible"));
         }
+        let share = self.clients.sessions.host.share(&credentials);
         let state = match stage {
             Stage::Silent => State::Silent { since: Instant::now() },
             Stage::Greeted => State::Greeted { since: Instant::now() },
             Stage::Attached(given) => {
-                let client = Client { id: client, credentials: &credentials, limits, features };
+                let client = Client { id: client, credentials: &credentials, limits, features, share: &share };
                 let (held, is_same) = self.adopt_attachment(line, &client, &given, commands)?;
                 checks.push(is_same);
                 State::Attached(held)
             }
         };
-        let session = Session::new(credentials, limits, features, state);
+        let session = Session::new(credentials, limits, features, share, state);
         self.clients
             .adopt(client, Seqpacket::from_fd(socket), session)
             .map_err(|error| wrong(&format!("its socket cannot be watched: {error}")))?;

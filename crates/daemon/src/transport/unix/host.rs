@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use fipsee_block::disk::usable_memory_bytes;
 use fipsee_ring::control::{Page, Refusal, Wanted};
-use fipsee_serve::Assignment;
 use fipsee_serve::session::{Client, ClientLimits, Credentials, Denial, Event, Granted, Host};
+use fipsee_serve::{Assignment, Share};
 
 use crate::live::Live;
 use crate::services::Registry;
@@ -53,6 +53,10 @@ impl Host<DiskEngine> for DaemonHost {
 
     fn max_memory_bytes_per_user(&self) -> u64 {
         self.live.now().settings.memory_per_user(self.memory_bytes)
+    }
+
+    fn share(&self, credentials: &Credentials) -> Share {
+        self.live.groups.of_user(credentials.uid)
     }
 
     fn descriptors(&self) -> (u64, u64) {

@@ -13,7 +13,7 @@ use fipsee_ring::handshake::HANDSHAKE_TIMEOUT;
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_serve::session::Credentials;
 use fipsee_serve::unix::credentials_of;
-use fipsee_serve::{Assignment, NotAdded, Queue, QueueName, When, Which};
+use fipsee_serve::{Assignment, NotAdded, Queue, QueueName, Share, When, Which};
 use fipsee_virtio::blk::server::{self, GuestDiskQueue, UpgradeToken, VirtqueueServer};
 use fipsee_virtio::blk::upgrade::wire::UpgradeRequest;
 use rustix::net::SendFlags;
@@ -35,6 +35,7 @@ pub(crate) struct FrontendConnection {
     pub(super) shared: Arc<SharedSocket>,
     pub(super) client: u64,
     pub(super) credentials: Credentials,
+    share: Share,
     pub(super) stream: Arc<UnixStream>,
     pub(super) device: Arc<Mutex<Device>>,
     /// Of each queue that a worker serves.
@@ -76,7 +77,8 @@ impl FrontendConnection {
     pub(super) fn new(shared: &Arc<SharedSocket>, client: u64, stream: UnixStream, device: Device) -> std::io::Result<Self> {
         let (shared, credentials) = (Arc::clone(shared), credentials_of(&stream)?);
         let (stream, assignments) = (Arc::new(stream), (0..device.queue_count()).map(|_| None).collect());
-        Ok(Self { shared, client, credentials, stream, device: Arc::new(Mutex::new(device)), assignments, charged: 0 })
+        let share = shared.live.share_of_machine(credentials.pid, shared.listener.path());
+        Ok(Self { shared, client, credentials, share, stream, device: Arc::new(Mutex::new(device)), assignments, charged: 0 })
     }
 
     /// Give the device an input that cannot be refused.
@@ -179,7 +181,7 @@ impl FrontendConnection {
             }
             Action::Stop(queue) => {
                 let (reply, stopped) = channel();
-                let removed = move |queue: Box<dyn Queue<DiskEngine>>| {
+                let removed = move |queue: Box<dyn Queue<DiskEngine>>, _: Share| {
                     if let Ok(queue) = (queue as Box<dyn Any>).downcast::<GuestDiskQueue>() {
                         let _ = reply.send(queue.queue.stop());
                     }
@@ -252,7 +254,7 @@ impl FrontendConnection {
             }));
         };
         let make = move |id| Ok(GuestDiskQueue::new(make(id, Some(Box::new(forwarder)))?, disk));
-        let command = Command::add(QueueName { client: self.client, index: queue }, make, added);
+        let command = Command::add(QueueName { client: self.client, index: queue }, self.share.clone(), make, added);
         let assignment = Assignment::choose(workers);
         let worker = assignment.worker;
         self.assignments[usize::from(queue)] = Some(assignment);

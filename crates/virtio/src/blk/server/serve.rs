@@ -2,10 +2,11 @@
 
 use fipsee_block::disk::{Disk, Engine, Submitted, Ticket};
 use fipsee_block::request::Request;
-use fipsee_block::server::{MAX_VISIT_SECTORS, VISITS_PER_SAMPLE};
+use fipsee_block::server::VISITS_PER_SAMPLE;
 use fipsee_block::wire::{CAPABILITY_FUA, CAPABILITY_WRITE, MAX_INDIRECT_ENTRIES, Operation, SECTOR_BYTES, Status};
 use fipsee_ring::clock;
 use fipsee_ring::cpu::prefetch_for_write;
+use fipsee_serve::{Taken, Turn};
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP, VIRTIO_BLK_T_IN, VIRTIO_BLK_T_OUT};
 
 use super::{StatusAddress, VirtqueueServer};
@@ -24,42 +25,43 @@ fipsee_ring::wire_structures! {
 }
 
 impl VirtqueueServer {
-    /// Take up to a budget of requests; complete those that `disk` finishes at once. Returns how many were taken.
+    /// Take up to a budget of requests, within `turn`; complete those that `disk` finishes at once. Returns what was taken.
     #[inline(always)]
-    pub fn visit<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
-        let mut taken = 0;
+    pub fn visit<D: Disk>(&mut self, disk: &D, engine: &mut Engine, turn: Turn) -> Taken {
+        let mut taken = Taken::NOTHING;
         if let Some(ring) = &mut self.ring {
             self.queue.check_memory();
             if !ring.ending && !self.queue.is_over() {
-                taken = ring.server.visit(disk, engine);
-                if taken > 0 {
+                taken = ring.server.visit(disk, engine, turn);
+                if taken.requests > 0 {
                     self.ring_was_served();
                 }
             }
             self.ring_visits = self.ring_visits.wrapping_add(1);
-            if taken > 0 && !self.ring_visits.is_multiple_of(VISITS_PER_LOOK_AT_VIRTQUEUE) {
+            if taken.requests > 0 && !self.ring_visits.is_multiple_of(VISITS_PER_LOOK_AT_VIRTQUEUE) {
                 return taken;
             }
         }
+        let turn = turn.after(taken);
         if self.needs_care {
-            return taken + self.visit_with_care(disk, engine);
+            return taken.and(self.visit_with_care(disk, engine, turn));
         }
         let waiting = self.queue.ring.waiting();
         if waiting == 0 || self.queue.is_over() {
             return taken;
         }
-        taken + self.visit_virtqueue(waiting, disk, engine)
+        taken.and(self.visit_virtqueue(waiting, disk, engine, turn))
     }
 
     #[inline(always)]
-    fn visit_virtqueue<D: Disk>(&mut self, waiting: u16, disk: &D, engine: &mut Engine) -> u32 {
+    fn visit_virtqueue<D: Disk>(&mut self, waiting: u16, disk: &D, engine: &mut Engine, turn: Turn) -> Taken {
         if !self.queue.begin_visit(waiting) {
-            return 0;
+            return Taken::NOTHING;
         }
         self.visits += 1;
         let sampled = !D::ANSWERS_AT_ONCE || self.visits.is_multiple_of(VISITS_PER_SAMPLE);
         let started_ticks = if sampled { clock::ticks() } else { 0 };
-        let limit = waiting.min(MAX_BUDGET);
+        let limit = waiting.min(MAX_BUDGET).min(u16::try_from(turn.requests).unwrap_or(u16::MAX));
         let mut first = [(0, Descriptor::default()); MAX_BUDGET as usize];
         let first = &mut first[..usize::from(limit)];
         self.queue.look_ahead(limit, first);
@@ -68,7 +70,7 @@ impl VirtqueueServer {
             self.queue.ring.advance(1);
             taken += 1;
             self.serve(head, descriptor, true, disk, engine, started_ticks);
-            if self.tally.moved_sectors() >= MAX_VISIT_SECTORS || self.queue.is_over() {
+            if Taken::new(taken, self.tally.moved_sectors()).units >= turn.units || self.queue.is_over() {
                 break;
             }
         }
@@ -76,19 +78,20 @@ impl VirtqueueServer {
         if D::ANSWERS_AT_ONCE && sampled {
             self.counters.latency.record(clock::ticks().wrapping_sub(started_ticks), taken.into());
         }
+        let all = Taken::new(taken, self.tally.moved_sectors());
         std::mem::take(&mut self.tally).write_to(&self.counters);
-        taken
+        all
     }
 
     /// Requests that were in flight before this server started, and deferred flushes, come first.
     #[cold]
-    fn visit_with_care<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
+    fn visit_with_care<D: Disk>(&mut self, disk: &D, engine: &mut Engine, turn: Turn) -> Taken {
         let taken = self.take_again(disk, engine);
         let waiting = self.queue.ring.waiting();
-        if taken > 0 || self.queue.is_over() || waiting == 0 {
+        if taken.requests > 0 || self.queue.is_over() || waiting == 0 {
             return taken;
         }
-        self.visit_virtqueue(waiting, disk, engine)
+        self.visit_virtqueue(waiting, disk, engine, turn)
     }
 
     /// Start requests that were in flight before this server started, and deferred flushes. Was there anything?
@@ -100,9 +103,9 @@ impl VirtqueueServer {
         has_deferred
     }
 
-    /// Start the deferred flushes, and resubmit some of the requests in flight before this server started; returns how many.
+    /// Start the deferred flushes, and resubmit some of the requests in flight before this server started; returns what.
     #[cold]
-    fn take_again<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
+    fn take_again<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> Taken {
         self.issue_deferred_flushes(disk, engine);
         let mut taken = 0;
         while taken < u32::from(MAX_BUDGET)
@@ -114,8 +117,9 @@ impl VirtqueueServer {
         }
         self.needs_care = self.queue.has_resubmit() || !self.deferred_flushes.is_empty();
         self.publish();
+        let all = Taken::new(taken, self.tally.moved_sectors());
         std::mem::take(&mut self.tally).write_to(&self.counters);
-        taken
+        all
     }
 
     fn issue_deferred_flushes<D: Disk>(&mut self, disk: &D, engine: &mut Engine) {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use fipsee_block::disk::{Disk, Engine};
 use fipsee_block::stats::QueueCounters;
-use fipsee_serve::Engine as _;
+use fipsee_serve::{Engine as _, Turn};
 use fipsee_virtio::blk::server::{Device, UpgradeToken, VirtqueueServer, VirtqueueSetup};
 use fipsee_virtio::blk::upgrade::wire::UpgradeRequest;
 use fipsee_virtio::core::DeviceQueueSetup;
@@ -150,7 +150,7 @@ impl<D: Disk> Fixture<D> {
 
     /// One visit of the server.
     pub(crate) fn visit(&mut self) -> u32 {
-        self.server.visit(&self.disk, &mut self.engine)
+        self.server.visit(&self.disk, &mut self.engine, Turn::whole(false)).requests
     }
 
     /// Execute everything that was made available.

@@ -1,0 +1,110 @@
+//! Which clients have one share together.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use fipsee_ring::{AtomicU32, Ordering};
+
+/// Weight of a group unless it is set.
+pub const DEFAULT_WEIGHT: u32 = 100;
+
+/// Clients that have one share together.
+#[derive(Debug)]
+pub struct Group {
+    key: String,
+    /// Its share is to the others' as its weight to theirs.
+    weight: AtomicU32,
+}
+
+impl Group {
+    pub fn new(key: &str) -> Self {
+        Self { key: key.to_owned(), weight: AtomicU32::new(DEFAULT_WEIGHT) }
+    }
+
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    pub fn weight(&self) -> u32 {
+        self.weight.load(Ordering::Relaxed)
+    }
+
+    /// From the next round on.
+    pub fn set_weight(&self, weight: u32) {
+        self.weight.store(weight.max(1), Ordering::Relaxed);
+    }
+}
+
+/// The groups that have clients, by their keys.
+#[derive(Debug, Default)]
+pub struct Groups(Mutex<BTreeMap<String, Weak<Group>>>);
+
+impl Groups {
+    /// The group of this key, which is made if no client has it.
+    pub fn get(&self, key: &str) -> Arc<Group> {
+        let mut groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(group) = groups.get(key).and_then(Weak::upgrade) {
+            return group;
+        }
+        // Here, so that there are never more than had clients at one time.
+        groups.retain(|_, group| group.strong_count() > 0);
+        let group = Arc::new(Group::new(key));
+        groups.insert(key.to_owned(), Arc::downgrade(&group));
+        group
+    }
+
+    /// For a client that has just connected.
+    pub fn of_user(&self, uid: u32) -> Share {
+        Share::of(self.get(&format!("user:{uid}")))
+    }
+
+    /// Those that clients have.
+    pub fn present(&self) -> Vec<Arc<Group>> {
+        let groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.values().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// What a queue's part of its worker depends on. Every queue of a connection has the same.
+#[derive(Clone, Debug)]
+pub struct Share {
+    pub group: Arc<Group>,
+}
+
+impl Share {
+    pub const fn of(group: Arc<Group>) -> Self {
+        Self { group }
+    }
+
+    /// In a group of its own.
+    pub fn own(key: &str) -> Self {
+        Self::of(Arc::new(Group::new(key)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn group_is_one_as_long_as_a_client_has_it_and_forgotten_afterwards() {
+        let groups = Groups::default();
+        let (first, other) = (groups.get("user:1"), groups.get("user:2"));
+        first.set_weight(300);
+        assert!(Arc::ptr_eq(&first, &groups.get("user:1")));
+        assert!(!Arc::ptr_eq(&first, &other));
+        drop((first, other));
+        for number in 0..1000 {
+            assert_eq!(groups.get(&format!("user:{number}")).weight(), DEFAULT_WEIGHT, "no client has it any more");
+            assert!(groups.0.lock().expect("one thread").len() <= 1);
+        }
+        assert!(groups.present().is_empty());
+    }
+
+    #[test]
+    fn weight_of_zero_would_never_be_served_and_is_one() {
+        let group = Group::new("a");
+        group.set_weight(0);
+        assert_eq!(group.weight(), 1);
+    }
+}

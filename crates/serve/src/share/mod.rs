@@ -1,0 +1,65 @@
+//! Fair shares of a worker, in cost units (docs/decisions/0033-fair-shares.md): between groups, which are users, virtual machines or
+//! what an administrator calls one; within a group between connections; within a connection between queues.
+
+mod groups;
+mod schedule;
+
+pub use self::groups::{DEFAULT_WEIGHT, Group, Groups, Share};
+pub(crate) use self::schedule::{Schedule, Visited};
+
+/// A request costs as much as moving 4 KiB, and 512 bytes cost 1: finding, checking and answering it takes about as long.
+pub const UNITS_PER_REQUEST: u32 = 8;
+/// What a group of the usual weight gets in a round, in cost units: 1 MiB of data. A visit ends after as much.
+pub const QUANTUM: u32 = 2048;
+
+/// What a visit may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The worker has no other active queue.
+    pub alone: bool,
+    /// Most requests, at least 1.
+    pub requests: u32,
+    /// Most cost units, at least 1: no request is begun once so many are spent.
+    pub units: u32,
+}
+
+impl Turn {
+    /// As much as one visit takes at most.
+    #[inline(always)]
+    pub const fn whole(alone: bool) -> Self {
+        Self { alone, requests: u32::MAX, units: QUANTUM }
+    }
+
+    /// For a second part of a queue after the first has taken `taken`. It gets a request in any case: otherwise a limited queue
+    /// would never come to it.
+    #[inline(always)]
+    pub fn after(self, taken: Taken) -> Self {
+        let left = |most: u32, taken: u32| most.saturating_sub(taken).max(1);
+        Self { alone: self.alone, requests: left(self.requests, taken.requests), units: left(self.units, taken.units) }
+    }
+}
+
+/// What a visit has taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    pub requests: u32,
+    pub units: u32,
+}
+
+impl Taken {
+    pub const NOTHING: Self = Self { requests: 0, units: 0 };
+
+    /// Requests that move `blocks` of 512 bytes together.
+    #[inline(always)]
+    pub fn new(requests: u32, blocks: u64) -> Self {
+        let units = u64::from(requests) * u64::from(UNITS_PER_REQUEST) + blocks;
+        Self { requests, units: u32::try_from(units).unwrap_or(u32::MAX) }
+    }
+
+    /// Both together.
+    #[inline(always)]
+    pub const fn and(self, other: Self) -> Self {
+        let Self { requests, units } = self;
+        Self { requests: requests.saturating_add(other.requests), units: units.saturating_add(other.units) }
+    }
+}
