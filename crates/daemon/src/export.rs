@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, FileDisk};
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_WRITE};
+use fipsee_serve::limit::Limiter;
 use fipsee_serve::session::Credentials;
 use serde::{Deserialize, Serialize};
 
@@ -88,6 +89,8 @@ pub struct Export {
     pub(crate) spec: DiskSpec,
     shared: AtomicBool,
     pub(crate) disk: Arc<AnyDisk>,
+    /// Of all its clients together.
+    pub(crate) limiter: Arc<Limiter>,
     users: Mutex<Users>,
     /// A client has left.
     left: Condvar,
@@ -172,7 +175,7 @@ impl Export {
         let DiskConfig { allow, limits, .. } = config.clone();
         let users = Mutex::new(Users { allow, limits, attached: Vec::new(), retired: false, totals: Totals::default() });
         let (spec, shared) = (config.spec.clone(), AtomicBool::new(config.spec.shared));
-        Self { spec, shared, disk: Arc::new(disk), users, left: Condvar::new() }
+        Self { spec, shared, disk: Arc::new(disk), limiter: Arc::default(), users, left: Condvar::new() }
     }
 
     pub(crate) fn open(disk: &DiskConfig) -> Result<Arc<Self>, String> {

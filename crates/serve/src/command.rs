@@ -40,6 +40,8 @@ pub enum Command<E: Engine> {
     /// Call [`Engine::start`]: dropping the sender says that it is done.
     StartEngine(Sender<()>),
     Quiesce(Quiesce),
+    /// A [`Limiter`](crate::limit::Limiter) was set: queues that wait for it may go on.
+    LimitsChanged,
     /// Stop when every queue is gone.
     Stop,
 }

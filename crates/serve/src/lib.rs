@@ -9,6 +9,7 @@ mod assignment;
 mod command;
 mod declaration;
 mod engine;
+pub mod limit;
 mod poll_set;
 mod queue;
 mod quiesce;

@@ -1,104 +1,20 @@
 //! The queues of a worker: active ones, visited every pass, and idle ones, sampled.
 
-use std::sync::{Arc, Mutex, PoisonError};
+mod slot;
 
-use fipsee_ring::mapped::{Mapping, NextStamp};
 use fipsee_ring::wait::Watch;
-use fipsee_ring::{AtomicU32, Ordering};
+use fipsee_ring::{AtomicU32, Ordering, clock};
 
-use crate::share::{QUANTUM, Schedule, Share, Taken, Turn, Visited};
-use crate::{Change, Engine, Queue, QueueName, Removed, Which};
+use self::slot::Clock;
+pub(crate) use self::slot::Slot;
+use crate::share::{QUANTUM, Schedule, Taken, Turn, Visited};
+use crate::{Engine, Which};
 
-/// Empty visits after which a queue is sampled instead of visited every pass.
-const EMPTY_VISITS_BEFORE_IDLE: u32 = 1000;
 const IDLE_SAMPLES_PER_PASS: usize = 4;
 /// A pass that cost so many units delays idle queues: more of them are sampled then. A visit with short requests costs less.
 const UNITS_OF_HEAVY_PASS: u32 = QUANTUM / 2;
 /// While passes are heavy, every idle queue is sampled once for each so many units.
 const UNITS_PER_SWEEP: u64 = 4 * QUANTUM as u64;
-
-/// One queue and what belongs to it. What is dropped last may be waited for.
-pub(crate) struct Slot<E: Engine> {
-    pub(crate) queue: Box<dyn Queue<E>>,
-    pub(crate) name: QueueName,
-    share: Share,
-    active: bool,
-    empty_visits: u32,
-    /// Keeps mapped what an idle queue is polled at.
-    polled: Option<Arc<dyn Mapping>>,
-    /// What waits until nothing is in flight.
-    pub(crate) changes: Vec<Arc<Mutex<Change<E>>>>,
-    /// It goes as soon as nothing is in flight, to this.
-    pub(crate) closing: Option<Arc<Mutex<Removed<E>>>>,
-    /// Most requests that are still taken of one that is closing: what was published is served first, but a correct client has no
-    /// more than so many outstanding, and one that publishes more must not delay the others. Not in `closing`: the compiler reads it
-    /// before it knows whether there is one, which valgrind reports.
-    pub(crate) left: u32,
-}
-
-impl<E: Engine> Slot<E> {
-    pub(crate) fn new(queue: Box<dyn Queue<E>>, name: QueueName, share: Share) -> Self {
-        Self {
-            queue,
-            name,
-            share,
-            active: false,
-            empty_visits: 0,
-            polled: None,
-            changes: Vec::new(),
-            closing: None,
-            left: u32::MAX,
-        }
-    }
-
-    /// May requests be taken? Not while a change waits, nor when the client is gone.
-    #[inline(always)]
-    pub(crate) fn takes_requests(&self) -> bool {
-        self.changes.is_empty() && self.left > 0
-    }
-
-    /// Nothing is in flight: do what waited for that.
-    #[cold]
-    pub(crate) fn apply_changes(&mut self) {
-        for change in self.changes.drain(..) {
-            change.lock().unwrap_or_else(PoisonError::into_inner)(&mut *self.queue);
-        }
-    }
-
-    pub(crate) fn hand_back(self) {
-        if let Some(removed) = self.closing {
-            removed.lock().unwrap_or_else(PoisonError::into_inner)(self.queue, self.share);
-        }
-    }
-
-    /// Returns what was taken, and whether the queue stays active.
-    #[inline(always)]
-    fn visit(&mut self, engine: &mut E, turn: Turn) -> (Taken, bool) {
-        let taken = if self.takes_requests() { self.queue.visit(engine, turn) } else { Taken::NOTHING };
-        if self.closing.is_some() {
-            self.left = self.left.saturating_sub(taken.requests);
-        }
-        if taken.requests > 0 {
-            self.empty_visits = 0;
-            return (taken, true);
-        }
-        self.empty_visits += 1;
-        (taken, self.empty_visits <= EMPTY_VISITS_BEFORE_IDLE)
-    }
-
-    /// From now on it is sampled: how.
-    #[cold]
-    fn make_idle(&mut self) -> Poll {
-        self.active = false;
-        match self.queue.next_stamp().map(NextStamp::split) {
-            Some(((stamp, expected), mapping)) => {
-                self.polled = Some(mapping);
-                Poll::Stamp(stamp, expected)
-            }
-            None => Poll::Ask,
-        }
-    }
-}
 
 /// What a poller needs of an idle queue.
 #[derive(Clone, Copy)]
@@ -123,11 +39,22 @@ pub(crate) struct PollSet<E: Engine> {
     idle_cursor: usize,
     /// Cost of the last pass.
     units: u32,
+    /// Has a share a limit?
+    limited: bool,
+    clock: Clock,
 }
 
 impl<E: Engine> Default for PollSet<E> {
     fn default() -> Self {
-        Self { slots: Vec::new(), polls: Vec::new(), active: Schedule::default(), idle_cursor: 0, units: 0 }
+        Self {
+            slots: Vec::new(),
+            polls: Vec::new(),
+            active: Schedule::default(),
+            idle_cursor: 0,
+            units: 0,
+            limited: false,
+            clock: clock::ticks,
+        }
     }
 }
 
@@ -138,6 +65,7 @@ impl<E: Engine> PollSet<E> {
 
     pub(crate) fn add(&mut self, slot: Slot<E>) {
         let id = self.next_id();
+        self.limited |= slot.limited;
         if id == self.slots.len() {
             self.slots.push(Some(slot));
             self.polls.push(Poll::Nothing);
@@ -168,7 +96,28 @@ impl<E: Engine> PollSet<E> {
 
     #[inline(always)]
     pub(crate) const fn has_one(&self) -> bool {
-        self.slots.len() == 1
+        self.slots.len() == 1 && !self.limited
+    }
+
+    /// A limit is not as it was.
+    #[cold]
+    pub(crate) fn limits_changed(&mut self) {
+        self.limited = false;
+        for slot in self.slots.iter_mut().flatten() {
+            (slot.limited, slot.throttled_until) = (slot.share.is_limited(), 0);
+            self.limited |= slot.limited;
+        }
+    }
+
+    /// Is a queue's limit used up, so that its doorbell is of no interest?
+    pub(crate) fn is_throttled(&self, id: usize) -> bool {
+        self.slots.get(id).and_then(Option::as_ref).is_some_and(Slot::is_throttled)
+    }
+
+    /// When the first queue may go on whose limit is used up.
+    pub(crate) fn throttled_until(&self) -> Option<u64> {
+        let throttled = |slot: &Slot<E>| slot.is_throttled().then_some(slot.throttled_until);
+        if self.limited { self.slots.iter().flatten().filter_map(throttled).min() } else { None }
     }
 
     #[inline(always)]
@@ -194,7 +143,7 @@ impl<E: Engine> PollSet<E> {
             _ => return None,
         };
         let slot = self.slots.get(id)?.as_ref()?;
-        slot.takes_requests().then(|| slot.queue.watch())?
+        (slot.takes_requests() && !slot.is_throttled()).then(|| slot.queue.watch())?
     }
 
     /// Visit every active queue at most once, as its share permits; returns how many requests were taken.
@@ -202,7 +151,7 @@ impl<E: Engine> PollSet<E> {
     pub(crate) fn visit_active(&mut self, engine: &mut E) -> u32 {
         let Some(id) = self.active.only() else { return self.visit_several(engine) };
         let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) else { return 0 };
-        let (taken, stays) = slot.visit(engine, Turn::whole(true));
+        let (taken, stays) = slot.visit(engine, Turn::whole(true), self.clock);
         if !stays {
             self.polls[id as usize] = slot.make_idle();
             self.active.remove(id);
@@ -213,13 +162,13 @@ impl<E: Engine> PollSet<E> {
 
     #[inline(never)]
     fn visit_several(&mut self, engine: &mut E) -> u32 {
-        let Self { slots, polls, active, .. } = self;
+        let Self { slots, polls, active, clock, .. } = self;
         let mut all = Taken::NOTHING;
         active.turns(&mut |id| {
             let Some(slot) = slots.get_mut(id as usize).and_then(Option::as_mut) else {
                 return Visited { units: 0, stays: false };
             };
-            let (taken, stays) = slot.visit(engine, Turn::whole(false));
+            let (taken, stays) = slot.visit(engine, Turn::whole(false), *clock);
             if !stays {
                 polls[id as usize] = slot.make_idle();
             }
@@ -294,12 +243,15 @@ mod fairness_tests;
 mod tests {
     use std::any::Any;
     use std::ptr::NonNull;
+    use std::sync::Arc;
     use std::thread;
 
-    use fipsee_ring::mapped::MappedRing;
+    use fipsee_ring::mapped::{MappedRing, NextStamp};
     use fipsee_ring::ring::{Cursor, RingMemory};
 
+    use super::slot::EMPTY_VISITS_BEFORE_IDLE;
     use super::*;
+    use crate::{Queue, QueueName, Share};
 
     const SLOTS: u32 = 4;
 

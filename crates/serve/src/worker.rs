@@ -299,6 +299,7 @@ impl<E: Engine> Worker<E> {
                     self.deferred = commands.collect();
                     return;
                 }
+                Command::LimitsChanged => self.queues.limits_changed(),
                 Command::Stop => self.stopping = true,
             }
         }
@@ -345,11 +346,12 @@ impl<E: Engine> Worker<E> {
     /// Before [`sleep`](Self::sleep): ask every client for its doorbell, then look once more. `false`: the worker has something
     /// to do.
     pub fn nothing_remains_after_arming(&mut self) -> bool {
-        if self.quiescing.is_some() || self.engine.has_unsent() || (!self.unsettled.is_empty() && self.engine.in_flight() == 0) {
+        let settles = self.engine.in_flight() == 0 && self.unsettled.iter().any(|id| !self.queues.is_throttled(*id as usize));
+        if self.quiescing.is_some() || self.engine.has_unsent() || settles {
             return false;
         }
         let mut waiting = Vec::new();
-        for (id, slot) in self.queues.iter_mut().filter(|(_, slot)| slot.takes_requests()) {
+        for (id, slot) in self.queues.iter_mut().filter(|(_, slot)| slot.takes_requests() && !slot.is_throttled()) {
             if slot.queue.arm_and_work_remains() {
                 waiting.push(id);
             }
@@ -368,7 +370,8 @@ impl<E: Engine> Worker<E> {
         }
         self.handle.counters.sleeps.fetch_add(1, Ordering::Relaxed);
         let mut events = Vec::<epoll::Event>::with_capacity(64);
-        let until = [self.engine.time_to_look(), deadline_ticks.map(clock::until)].into_iter().flatten().min();
+        let deadlines = [deadline_ticks, self.queues.throttled_until()].into_iter().flatten();
+        let until = self.engine.time_to_look().into_iter().chain(deadlines.map(clock::until)).min();
         let timeout = until.and_then(|left| Timespec::try_from(left).ok());
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
             Ok(0) => self.engine.look_for_stalled(),

@@ -2,12 +2,16 @@
 //! much. Queues are counters here: what is published costs what its length says.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
+use fipsee_ring::clock;
 use fipsee_ring::mapped::NextStamp;
 
-use super::{EMPTY_VISITS_BEFORE_IDLE, PollSet, Slot};
+use super::slot::EMPTY_VISITS_BEFORE_IDLE;
+use super::{PollSet, Slot};
+use crate::limit::{Limiter, Rates};
 use crate::share::{DEFAULT_WEIGHT, Group, QUANTUM, Share, Taken, Turn, UNITS_PER_REQUEST};
 use crate::{Queue, QueueName};
 
@@ -84,6 +88,7 @@ struct World {
     all: Arc<AtomicU64>,
     taken_at: Arc<Mutex<Vec<u64>>>,
     clients: u64,
+    limit: Option<Arc<Limiter>>,
 }
 
 impl World {
@@ -92,7 +97,9 @@ impl World {
         for (load, index) in loads.iter().zip(0..) {
             let queue = Counted { load: Arc::clone(load), all: Arc::clone(&self.all), taken_at: Arc::clone(&self.taken_at) };
             let name = QueueName { client: self.clients, index };
-            self.queues.add(Slot::new(Box::new(queue), name, Share::of(Arc::clone(group))));
+            let mut share = Share::of(Arc::clone(group));
+            share.more.extend(self.limit.clone());
+            self.queues.add(Slot::new(Box::new(queue), name, share));
         }
     }
 
@@ -112,6 +119,10 @@ impl World {
         }
         self.taken_at.lock().expect("one thread").drain(..).next().expect("it was taken") - before_pass
     }
+}
+
+thread_local! {
+    static NOW: Cell<u64> = const { Cell::new(0) };
 }
 
 fn group(key: impl std::fmt::Display, weight: u32) -> Arc<Group> {
@@ -281,4 +292,74 @@ fn queues_that_come_and_go_leave_the_schedule_whole() {
     assert!(world.queues.remove(1).is_some());
     assert_eq!((world.queues.active.len(), world.queues.active.only()), (0, None));
     world.pass();
+}
+
+/// Passes of two workers with the same limiter, until then; the queues of each have endless work.
+fn run_limited(worlds: &mut [World], end: u64) {
+    while NOW.get() < end {
+        worlds.iter_mut().for_each(World::pass);
+        // A pass takes a microsecond; a worker sleeps if every queue is throttled, until the first is not.
+        let all = |world: &World| world.queues.slots.iter().flatten().all(Slot::is_throttled);
+        let first = worlds.iter().filter_map(|world| world.queues.throttled_until()).min().filter(|_| worlds.iter().all(all));
+        NOW.set(first.unwrap_or(0).max(NOW.get() + clock::ticks_per_second() / 1_000_000));
+    }
+}
+
+#[test]
+fn common_limit_is_kept_by_several_workers_and_divided_between_groups() {
+    let second = clock::ticks_per_second();
+    for (iops, bytes, length) in [(Some(1000), None, 8), (Some(200_000), None, 1), (None, Some(200 << 20), LONG / 4)] {
+        let common = Arc::<Limiter>::default();
+        common.set(Rates::new(iops, bytes, None).expect("a limit"));
+        NOW.set(clock::ticks());
+        let begin = NOW.get();
+        let loads: Vec<Arc<Load>> = (0..34).map(|_| Load::endless(length)).collect();
+        let mut worlds = [World::default(), World::default()];
+        for (world, loads) in worlds.iter_mut().zip(loads.chunks(17)) {
+            world.queues.clock = || NOW.get();
+            world.limit = Some(Arc::clone(&common));
+            world.connect(&group("many", DEFAULT_WEIGHT), &loads[..16]);
+            world.connect(&group("one", DEFAULT_WEIGHT), &loads[16..]);
+        }
+        run_limited(&mut worlds, begin + second);
+        let of = |loads: &[Arc<Load>]| loads.iter().map(|load| load.served.load(Relaxed)).sum::<u64>();
+        let (units, per_request) = (of(&loads), length + u64::from(UNITS_PER_REQUEST));
+        let requests = iops.or(bytes.map(|bytes| bytes / (512 * length))).expect("a limit");
+        let limit = requests * per_request;
+        assert!(units <= limit * 102 / 100 + 2 * per_request, "{units} units, the limit is {limit}");
+        assert!(units >= limit * 98 / 100, "{units} units, the limit is {limit}");
+        let ones = loads[16].served.load(Relaxed) + loads[33].served.load(Relaxed);
+        assert!(ones * 5 > units && ones * 5 < units * 3, "the one queue of a group gets {ones} of {units}");
+    }
+}
+
+#[test]
+fn throttled_queue_keeps_no_worker_awake_and_goes_on_when_the_limit_is_raised() {
+    let mut world = World::default();
+    NOW.set(clock::ticks());
+    world.queues.clock = || NOW.get();
+    let (limited, other) = (Load::endless(8), Load::of_a_few(8));
+    let group = group("limited", DEFAULT_WEIGHT);
+    group.limiter.set(Rates::new(Some(1), None, None).expect("a limit"));
+    world.connect(&group, &[Arc::clone(&limited)]);
+    assert!(!world.queues.has_one(), "a caller that looks by itself would not see the limit");
+    world.pass();
+    assert_eq!(limited.served.load(Relaxed), 16);
+    assert_eq!(world.queues.visit_active(&mut ()), 0);
+    let until = world.queues.throttled_until().expect("it waits");
+    assert!(world.queues.is_throttled(0) && until > NOW.get() && until <= NOW.get() + clock::ticks_per_second());
+    world.connect(&self::group("other", DEFAULT_WEIGHT), &[Arc::clone(&other)]);
+    for _ in 0..2 * EMPTY_VISITS_BEFORE_IDLE {
+        other.waiting.fetch_add(1, Relaxed);
+        world.pass();
+    }
+    assert_eq!(limited.served.load(Relaxed), 16);
+    assert_eq!(other.served.load(Relaxed), 16 * 2 * u64::from(EMPTY_VISITS_BEFORE_IDLE), "it is visited in every pass");
+    NOW.set(until);
+    world.pass();
+    assert_eq!(limited.served.load(Relaxed), 32);
+    group.limiter.set(Rates::UNLIMITED);
+    world.queues.limits_changed();
+    world.pass();
+    assert!(limited.served.load(Relaxed) > 32 && world.queues.throttled_until().is_none());
 }

@@ -5,6 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use fipsee_ring::{AtomicU32, Ordering};
 
+use super::{Taken, Turn};
+use crate::limit::Limiter;
+
 /// Weight of a group unless it is set.
 pub const DEFAULT_WEIGHT: u32 = 100;
 
@@ -14,11 +17,13 @@ pub struct Group {
     key: String,
     /// Its share is to the others' as its weight to theirs.
     weight: AtomicU32,
+    /// Of all its clients together.
+    pub limiter: Limiter,
 }
 
 impl Group {
     pub fn new(key: &str) -> Self {
-        Self { key: key.to_owned(), weight: AtomicU32::new(DEFAULT_WEIGHT) }
+        Self { key: key.to_owned(), weight: AtomicU32::new(DEFAULT_WEIGHT), limiter: Limiter::default() }
     }
 
     pub fn key(&self) -> &str {
@@ -69,11 +74,48 @@ impl Groups {
 #[derive(Clone, Debug)]
 pub struct Share {
     pub group: Arc<Group>,
+    /// Of the connection.
+    pub limiter: Arc<Limiter>,
+    /// Others that it is subject to: that of the disk.
+    pub more: Vec<Arc<Limiter>>,
 }
 
 impl Share {
-    pub const fn of(group: Arc<Group>) -> Self {
-        Self { group }
+    /// Of a connection of the group.
+    pub fn of(group: Arc<Group>) -> Self {
+        Self { group, limiter: Arc::default(), more: Vec::new() }
+    }
+
+    /// Subject to this limit, too.
+    #[must_use]
+    pub fn with(&self, limiter: &Arc<Limiter>) -> Self {
+        let mut share = self.clone();
+        share.more.push(Arc::clone(limiter));
+        share
+    }
+
+    fn limiters(&self) -> impl Iterator<Item = &Limiter> {
+        [&self.group.limiter, &*self.limiter].into_iter().chain(self.more.iter().map(|limiter| &**limiter))
+    }
+
+    pub(crate) fn is_limited(&self) -> bool {
+        self.limiters().any(Limiter::is_limited)
+    }
+
+    /// The turn, or what is left of it; or from when on there is one.
+    pub(crate) fn limit(&self, now: u64, mut turn: Turn) -> Result<Turn, u64> {
+        let mut later = None;
+        for limiter in self.limiters() {
+            match limiter.allows(now) {
+                Ok((requests, units)) => (turn.requests, turn.units) = (turn.requests.min(requests), turn.units.min(units)),
+                Err(time) => later = later.max(Some(time)),
+            }
+        }
+        later.map_or(Ok(turn), Err)
+    }
+
+    pub(crate) fn charge(&self, now: u64, taken: Taken) {
+        self.limiters().for_each(|limiter| limiter.charge(now, taken));
     }
 
     /// In a group of its own.

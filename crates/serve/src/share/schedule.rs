@@ -89,7 +89,7 @@ impl<N: Node> Level<N> {
 
     fn turns_of_several(&mut self, most: i64, visit: &mut impl FnMut(u32) -> Visited) -> i64 {
         loop {
-            let (mut spent, mut wait, mut goes_on) = (0, None::<u64>, false);
+            let (mut spent, mut wait, mut goes_on, mut last) = (0, None::<u64>, false, None);
             for _ in 0..self.nodes.len() {
                 let at = if self.next < self.nodes.len() { self.next } else { 0 };
                 let round = self.round;
@@ -107,6 +107,9 @@ impl<N: Node> Level<N> {
                         continue;
                     }
                     has_work = units > 0;
+                    if has_work {
+                        last = Some(at);
+                    }
                     let account = node.account();
                     account.credit -= units;
                     if !has_work {
@@ -124,6 +127,8 @@ impl<N: Node> Level<N> {
                     return spent;
                 }
             }
+            // The one after the last that got something: a limit that they have together may permit one of them something at a time.
+            self.next = last.map_or(self.next, |at| at + 1);
             match wait {
                 Some(rounds) if !goes_on => self.round += rounds,
                 _ => return spent,

@@ -83,7 +83,7 @@ impl BlockAttachment {
         ends: Vec<QueueEnd>,
         info: BlockInfo,
     ) -> Vec<(usize, Command)> {
-        let (client, share) = (client.id, client.share);
+        let (client, share) = (client.id, client.share.with(&self.export.limiter));
         let counters = ends.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
         self.export.set_queues(client, counters, assignments.iter().map(|assignment| assignment.place.cpu).collect());
         let (Channel { region, layout, .. }, read_only) = (&self.channel, self.read_only);

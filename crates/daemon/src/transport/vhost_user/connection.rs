@@ -254,7 +254,8 @@ impl FrontendConnection {
             }));
         };
         let make = move |id| Ok(GuestDiskQueue::new(make(id, Some(Box::new(forwarder)))?, disk));
-        let command = Command::add(QueueName { client: self.client, index: queue }, self.share.clone(), make, added);
+        let command =
+            Command::add(QueueName { client: self.client, index: queue }, self.share.with(&export.limiter), make, added);
         let assignment = Assignment::choose(workers);
         let worker = assignment.worker;
         self.assignments[usize::from(queue)] = Some(assignment);

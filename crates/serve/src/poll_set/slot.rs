@@ -1,0 +1,139 @@
+//! A queue in the poll set, and what a visit to it depends on beside its share.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fipsee_ring::mapped::{Mapping, NextStamp};
+
+use super::Poll;
+use crate::share::{Share, Taken, Turn};
+use crate::{Change, Engine, Queue, QueueName, Removed};
+
+/// Empty visits after which a queue is sampled instead of visited every pass.
+pub(super) const EMPTY_VISITS_BEFORE_IDLE: u32 = 1000;
+
+/// Ticks now.
+pub(super) type Clock = fn() -> u64;
+
+/// One queue and what belongs to it. What is dropped last may be waited for.
+pub(crate) struct Slot<E: Engine> {
+    pub(crate) queue: Box<dyn Queue<E>>,
+    pub(crate) name: QueueName,
+    pub(super) share: Share,
+    pub(super) active: bool,
+    pub(super) empty_visits: u32,
+    /// Has its share a limit?
+    pub(super) limited: bool,
+    /// It has used that up until then; 0: it has not.
+    pub(super) throttled_until: u64,
+    /// Keeps mapped what an idle queue is polled at.
+    pub(super) polled: Option<Arc<dyn Mapping>>,
+    /// What waits until nothing is in flight.
+    pub(crate) changes: Vec<Arc<Mutex<Change<E>>>>,
+    /// It goes as soon as nothing is in flight, to this.
+    pub(crate) closing: Option<Arc<Mutex<Removed<E>>>>,
+    /// Most requests that are still taken of one that is closing: what was published is served first, but a correct client has no
+    /// more than so many outstanding, and one that publishes more must not delay the others. Not in `closing`: the compiler reads it
+    /// before it knows whether there is one, which valgrind reports.
+    pub(crate) left: u32,
+}
+
+impl<E: Engine> Slot<E> {
+    pub(crate) fn new(queue: Box<dyn Queue<E>>, name: QueueName, share: Share) -> Self {
+        let limited = share.is_limited();
+        Self {
+            queue,
+            name,
+            share,
+            active: false,
+            empty_visits: 0,
+            limited,
+            throttled_until: 0,
+            polled: None,
+            changes: Vec::new(),
+            closing: None,
+            left: u32::MAX,
+        }
+    }
+
+    /// May requests be taken? Not while a change waits, nor when the client is gone.
+    #[inline(always)]
+    pub(crate) fn takes_requests(&self) -> bool {
+        self.changes.is_empty() && self.left > 0
+    }
+
+    pub(crate) const fn is_throttled(&self) -> bool {
+        self.throttled_until != 0
+    }
+
+    /// Nothing is in flight: do what waited for that.
+    #[cold]
+    pub(crate) fn apply_changes(&mut self) {
+        for change in self.changes.drain(..) {
+            change.lock().unwrap_or_else(PoisonError::into_inner)(&mut *self.queue);
+        }
+    }
+
+    pub(crate) fn hand_back(self) {
+        if let Some(removed) = self.closing {
+            removed.lock().unwrap_or_else(PoisonError::into_inner)(self.queue, self.share);
+        }
+    }
+
+    /// Returns what was taken, and whether the queue stays active.
+    #[inline(always)]
+    pub(super) fn visit(&mut self, engine: &mut E, turn: Turn, clock: Clock) -> (Taken, bool) {
+        if self.limited { self.visit_limited(engine, turn, clock()) } else { self.visit_within(engine, turn) }
+    }
+
+    #[inline(never)]
+    fn visit_limited(&mut self, engine: &mut E, turn: Turn, now: u64) -> (Taken, bool) {
+        if now < self.throttled_until {
+            return (Taken::NOTHING, true);
+        }
+        self.throttled_until = 0;
+        match self.share.limit(now, turn) {
+            Ok(turn) => {
+                let (taken, stays) = self.visit_within(engine, turn);
+                self.share.charge(now, taken);
+                (taken, stays)
+            }
+            Err(until) if self.takes_requests() && self.queue.has_work() => {
+                self.throttled_until = until;
+                (Taken::NOTHING, true)
+            }
+            Err(_) => self.visited(Taken::NOTHING),
+        }
+    }
+
+    #[inline(always)]
+    fn visit_within(&mut self, engine: &mut E, turn: Turn) -> (Taken, bool) {
+        let taken = if self.takes_requests() { self.queue.visit(engine, turn) } else { Taken::NOTHING };
+        if self.closing.is_some() {
+            self.left = self.left.saturating_sub(taken.requests);
+        }
+        self.visited(taken)
+    }
+
+    #[inline(always)]
+    const fn visited(&mut self, taken: Taken) -> (Taken, bool) {
+        if taken.requests > 0 {
+            self.empty_visits = 0;
+            return (taken, true);
+        }
+        self.empty_visits += 1;
+        (taken, self.empty_visits <= EMPTY_VISITS_BEFORE_IDLE)
+    }
+
+    /// From now on it is sampled: how.
+    #[cold]
+    pub(super) fn make_idle(&mut self) -> Poll {
+        self.active = false;
+        match self.queue.next_stamp().map(NextStamp::split) {
+            Some(((stamp, expected), mapping)) => {
+                self.polled = Some(mapping);
+                Poll::Stamp(stamp, expected)
+            }
+            None => Poll::Ask,
+        }
+    }
+}
