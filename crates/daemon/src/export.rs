@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, FileDisk};
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_WRITE};
+use fipsee_serve::Share;
 use fipsee_serve::limit::Limiter;
 use fipsee_serve::session::Credentials;
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use self::client::AttachedClient;
 use crate::config::DiskConfig;
 use crate::disk_limits::DiskLimits;
+use crate::rates::RateLimits;
 use crate::totals::Totals;
 
 /// The users that may attach, besides root and the daemon's own user.
@@ -99,6 +101,7 @@ pub struct Export {
 struct Users {
     allow: AllowList,
     limits: DiskLimits,
+    rates: RateLimits,
     attached: Vec<AttachedClient>,
     /// It is being removed: no client can attach.
     retired: bool,
@@ -172,10 +175,12 @@ impl Users {
 impl Export {
     /// Serve `disk` as `config` says.
     pub fn new(config: &DiskConfig, disk: AnyDisk) -> Self {
-        let DiskConfig { allow, limits, .. } = config.clone();
-        let users = Mutex::new(Users { allow, limits, attached: Vec::new(), retired: false, totals: Totals::default() });
+        let DiskConfig { allow, limits, rates, .. } = config.clone();
+        let limiter = Arc::<Limiter>::default();
+        limiter.set(rates.in_force());
+        let users = Mutex::new(Users { allow, limits, rates, attached: Vec::new(), retired: false, totals: Totals::default() });
         let (spec, shared) = (config.spec.clone(), AtomicBool::new(config.spec.shared));
-        Self { spec, shared, disk: Arc::new(disk), limiter: Arc::default(), users, left: Condvar::new() }
+        Self { spec, shared, disk: Arc::new(disk), limiter, users, left: Condvar::new() }
     }
 
     pub(crate) fn open(disk: &DiskConfig) -> Result<Arc<Self>, String> {
@@ -420,6 +425,22 @@ impl Export {
     /// For clients that attach from now on. Returns whether that is a change.
     pub(crate) fn set_limits(&self, limits: DiskLimits) -> bool {
         std::mem::replace(&mut self.lock().limits, limits) != limits
+    }
+
+    pub(crate) fn rates(&self) -> RateLimits {
+        self.lock().rates
+    }
+
+    /// From now on; the workers are to be notified. Returns whether that is a change.
+    pub(crate) fn set_rates(&self, rates: RateLimits) -> bool {
+        let mut users = self.lock();
+        self.limiter.set(rates.in_force());
+        std::mem::replace(&mut users.rates, rates) != rates
+    }
+
+    /// The share of the workers that an attached client has.
+    pub(crate) fn set_share(&self, client: u64, share: &Share) {
+        self.lock().of(client).into_iter().for_each(|attached| attached.share = Some(share.clone()));
     }
 
     /// Change the list of users that may attach. Attached clients stay. Returns whether the list changed.

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use fipsee_block::disk::DiskSpec;
 use serde::{Deserialize, Serialize};
 
-use crate::config::DiskConfig;
+use crate::config::{DiskConfig, ShareConfig};
 use crate::disk_limits::DiskLimits;
 use crate::disk_text;
 use crate::export::AllowList;
+use crate::rates::{RateLimits, ShareSettings};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -22,6 +23,9 @@ pub(crate) struct Overlay {
     set: BTreeMap<String, Settings>,
     /// Configured sockets that are not served.
     detached: BTreeSet<PathBuf>,
+    /// Weights and rates of users, groups and clients, by their keys.
+    #[serde(default)]
+    shares: BTreeMap<String, ShareSettings>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -32,6 +36,8 @@ pub(crate) struct AddedDisk {
     allow: AllowList,
     #[serde(default)]
     limits: DiskLimits,
+    #[serde(default)]
+    rates: RateLimits,
     /// Its file was opened by another process, and its path is only a name.
     was_passed: bool,
 }
@@ -44,12 +50,14 @@ pub(crate) struct Settings {
     pub(crate) shared: Option<bool>,
     #[serde(default)]
     pub(crate) limits: Option<DiskLimits>,
+    #[serde(default)]
+    pub(crate) rates: Option<RateLimits>,
 }
 
 impl Overlay {
     pub(crate) fn add(&mut self, disk: &DiskConfig, was_passed: bool) {
-        let DiskConfig { spec, allow, limits, .. } = disk.clone();
-        self.added.push(AddedDisk { spec, allow, limits, was_passed });
+        let DiskConfig { spec, allow, limits, rates, .. } = disk.clone();
+        self.added.push(AddedDisk { spec, allow, limits, rates, was_passed });
     }
 
     /// It is no longer served, whether it was added or is configured.
@@ -61,17 +69,39 @@ impl Overlay {
         }
     }
 
-    pub(crate) fn set(&mut self, name: &str, Settings { allow, shared, limits }: Settings) {
+    pub(crate) fn set(&mut self, name: &str, Settings { allow, shared, limits, rates }: Settings) {
         if let Some(added) = self.added.iter_mut().find(|added| added.spec.name == name) {
             added.allow = allow.unwrap_or_else(|| added.allow.clone());
             added.spec.shared = shared.unwrap_or(added.spec.shared);
             added.limits = limits.unwrap_or(added.limits);
+            added.rates = rates.unwrap_or(added.rates);
             return;
         }
         let settings = self.set.entry(name.to_owned()).or_default();
         settings.allow = allow.or_else(|| settings.allow.take());
         settings.shared = shared.or(settings.shared);
         settings.limits = limits.or(settings.limits);
+        settings.rates = rates.or(settings.rates);
+    }
+
+    /// Of the user, group or client of this key.
+    pub(crate) fn set_share(&mut self, key: String, settings: ShareSettings) {
+        self.shares.insert(key, settings);
+    }
+
+    /// What was set of users, groups and clients.
+    pub(crate) const fn shares(&self) -> &BTreeMap<String, ShareSettings> {
+        &self.shares
+    }
+
+    /// Forget the groups that are not configured.
+    pub(crate) fn retain_groups(&mut self, configured: &[ShareConfig]) {
+        self.retain_shares("group:", &configured.iter().map(ShareConfig::key).collect());
+    }
+
+    /// Of those keys that begin like this, forget all but these.
+    pub(crate) fn retain_shares(&mut self, beginning: &str, kept: &BTreeSet<String>) {
+        self.shares.retain(|key, _| !key.starts_with(beginning) || kept.contains(key));
     }
 
     /// The disk has another size. A configured one is known by that of the configuration.
@@ -96,20 +126,22 @@ impl Overlay {
 
     /// The same in pieces of one change each, which fit a packet.
     pub(crate) fn pieces(&self) -> Vec<Self> {
-        let Self { added, removed, set, detached } = self;
+        let Self { added, removed, set, detached, shares } = self;
         let of = Self::default;
         let added = added.iter().map(|disk| Self { added: vec![disk.clone()], ..of() });
         let removed = removed.iter().map(|name| Self { removed: BTreeSet::from([name.clone()]), ..of() });
         let set = set.iter().map(|(name, to)| Self { set: BTreeMap::from([(name.clone(), to.clone())]), ..of() });
         let detached = detached.iter().map(|path| Self { detached: BTreeSet::from([path.clone()]), ..of() });
-        added.chain(removed).chain(set).chain(detached).collect()
+        let shares = shares.iter().map(|(key, to)| Self { shares: BTreeMap::from([(key.clone(), *to)]), ..of() });
+        added.chain(removed).chain(set).chain(detached).chain(shares).collect()
     }
 
-    pub(crate) fn extend(&mut self, Self { added, removed, set, detached }: Self) {
+    pub(crate) fn extend(&mut self, Self { added, removed, set, detached, shares }: Self) {
         self.added.extend(added);
         self.removed.extend(removed);
         self.set.extend(set);
         self.detached.extend(detached);
+        self.shares.extend(shares);
     }
 
     /// Was the disk added, or, if not, was anything of it set?
@@ -127,16 +159,18 @@ impl Overlay {
     /// The configured disks with these changes.
     pub(crate) fn over(&self, configured: &[DiskConfig]) -> Vec<DiskConfig> {
         let there = configured.iter().filter(|disk| !self.removed.contains(&disk.spec.name)).cloned().map(|mut disk| {
-            if let Some(Settings { allow, shared, limits }) = self.set.get(&disk.spec.name) {
+            if let Some(Settings { allow, shared, limits, rates }) = self.set.get(&disk.spec.name) {
                 disk.allow = allow.clone().unwrap_or(disk.allow);
                 disk.spec.shared = shared.unwrap_or(disk.spec.shared);
                 disk.limits = limits.unwrap_or(disk.limits);
+                disk.rates = rates.unwrap_or(disk.rates);
             }
             disk.vhost_user.retain(|path| !self.detached.contains(path));
             disk
         });
-        let added = self.added.iter().map(|AddedDisk { spec, allow, limits, .. }| DiskConfig {
+        let added = self.added.iter().map(|AddedDisk { spec, allow, limits, rates, .. }| DiskConfig {
             limits: *limits,
+            rates: *rates,
             ..DiskConfig::new(spec.clone(), allow.clone())
         });
         there.chain(added).collect()
@@ -225,21 +259,25 @@ mod tests {
         overlay.remove("a", &configured);
         overlay.set("b", Settings { shared: Some(true), ..Settings::default() });
         let limits = DiskLimits { max_depth: std::num::NonZeroU32::new(7), ..DiskLimits::default() };
+        let rates = RateLimits { iops: std::num::NonZeroU64::new(5), ..RateLimits::default() };
         for name in ["b", "c"] {
             overlay.set(name, Settings { limits: Some(limits), ..Settings::default() });
+            overlay.set(name, Settings { rates: Some(rates), ..Settings::default() });
         }
+        overlay.set_share("user:7".to_owned(), ShareSettings { weight: None, rates });
         let everyone = AllowList { everyone: true, ..AllowList::default() };
         overlay.set("c", Settings { allow: Some(everyone), ..Settings::default() });
         overlay.detach(Path::new("/run/b"), &configured);
         let over = overlay.over(&configured);
         assert_eq!(names(&over), ["b=null:2097152,shared", "c=null:3145728"]);
-        assert!(over.iter().all(|disk| disk.limits == limits));
+        assert!(over.iter().all(|disk| disk.limits == limits && disk.rates == rates));
         assert!(over[0].vhost_user.is_empty() && over[1].allow.everyone && overlay.was_passed("c"));
         let wire: Vec<String> = overlay.pieces().iter().map(|piece| serde_json::to_string(piece).expect("JSON")).collect();
         let mut overlay = Overlay::default();
         wire.iter().for_each(|piece| overlay.extend(serde_json::from_str(piece).expect("the same")));
         assert_eq!(names(&overlay.over(&configured)), names(&over));
-        assert!(overlay.over(&configured).iter().all(|disk| disk.limits == limits));
+        assert!(overlay.over(&configured).iter().all(|disk| disk.limits == limits && disk.rates == rates));
+        assert_eq!(overlay.shares().get("user:7").map(|settings| settings.rates), Some(rates));
         // The configured disk a may change while it is removed; b is gone, and with it what was set.
         let rebased = overlay.rebased(&disks(&["a=null:9M", "d=null:4M"])).expect("no conflict");
         assert_eq!(names(&rebased.over(&disks(&["a=null:9M", "b=null:2M"]))), ["b=null:2097152", "c=null:3145728"]);

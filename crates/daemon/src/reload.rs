@@ -1,5 +1,6 @@
 //! Reading the configuration again while clients are served: all changes take effect at once, or none does.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -7,13 +8,14 @@ use fipsee_block::disk::DiskSpec;
 use serde::Serialize;
 
 use crate::admin::Admin;
-use crate::config::{Config, DiskConfig};
+use crate::config::{Config, DiskConfig, ShareConfig};
 use crate::export::{Export, Opened};
 use crate::live::Live;
 use crate::log::parse_level;
 use crate::notify;
 use crate::overlay::is_same;
 use crate::transport::vhost_user::Socket;
+use crate::worker::Command;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -76,7 +78,7 @@ impl Admin {
         outcome.changed = self.changed_settings(&next);
         for (disk, export) in disks.iter().zip(&exports).filter(|(disk, _)| !outcome.added.contains(&disk.spec.name)) {
             let sockets_change = sockets_of(&before, export.name()) != sockets_of(&disks, export.name());
-            let limits_change = export.set_limits(disk.limits);
+            let limits_change = export.set_limits(disk.limits) | export.set_rates(disk.rates);
             if export.set_allow(&disk.allow) | export.set_shared(disk.spec.shared) | limits_change | sockets_change {
                 outcome.changed.push(format!("disk '{}'", disk.spec.name));
             }
@@ -85,8 +87,17 @@ impl Admin {
         self.vms.remove_retired();
         self.vms.add(sockets);
         self.log.set(level);
+        outcome.changed.extend(changed_shares(&self.running.shares, &next.shares));
         (self.running, self.overlay) = (next, overlay);
+        self.overlay.retain_groups(&self.running.shares);
+        self.apply_shares();
         Ok(outcome)
+    }
+
+    /// Have weights and rates of users, groups, clients and disks take effect.
+    pub(crate) fn apply_shares(&self) {
+        self.live.shares.replace(&self.running.shares, self.overlay.shares());
+        self.workers.iter().for_each(|worker| worker.mailbox.send(Command::LimitsChanged));
     }
 
     /// The disks as they are configured and have been changed since.
@@ -132,6 +143,13 @@ impl Admin {
         ];
         settings.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name.to_owned()).collect()
     }
+}
+
+/// The users and groups that are in one of the files only, or with other settings.
+fn changed_shares(old: &[ShareConfig], new: &[ShareConfig]) -> Vec<String> {
+    let differs = |share: &&ShareConfig, others: &[ShareConfig]| !others.contains(share);
+    let changed = new.iter().filter(|share| differs(share, old)).chain(old.iter().filter(|share| differs(share, new)));
+    changed.map(ShareConfig::shown).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn sockets_of<'a>(disks: &'a [DiskConfig], name: &str) -> &'a [PathBuf] {

@@ -188,6 +188,9 @@ impl Daemon {
         let handed_over = origin.machines.iter().map(|(_, listener)| listener.path());
         confinement.files(&config, std::iter::once(listener.path()).chain(handed_over))?;
         let live = Arc::new(Live::new(origin.exports, config.clients));
+        let mut overlay = origin.overlay;
+        overlay.retain_groups(&config.shares);
+        live.shares.replace(&config.shares, overlay.shares());
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for (index, place) in places.iter().enumerate() {
             let (handle, thread) =
@@ -219,7 +222,7 @@ impl Daemon {
             registry,
             started: Instant::now(),
             running: config,
-            overlay: origin.overlay,
+            overlay,
             log: log.clone(),
             confinement: confinement.clone(),
             listeners: (Arc::clone(&listeners.0), Arc::clone(&listeners.1)),

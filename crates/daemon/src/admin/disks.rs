@@ -121,7 +121,10 @@ impl Admin {
         }
         export.set_limits(limits);
         tracing::info!(disk = name, ?allow, shared = export.shared(), ?limits, "set");
-        self.overlay.set(&name, Settings { allow: sets_list.then_some(allow), shared, limits: sets_limits.then_some(limits) });
+        self.overlay.set(
+            &name,
+            Settings { allow: sets_list.then_some(allow), shared, limits: sets_limits.then_some(limits), rates: None },
+        );
         Ok(self.describe(&export))
     }
 }

@@ -7,14 +7,26 @@ use clap::ValueEnum;
 use fipsee_block::disk::DiskSpec;
 
 use super::Admin;
-use crate::config::Config;
+use crate::config::{Config, ShareConfig};
 use crate::disk_text;
 use crate::export::Export;
+use crate::rates::ShareSettings;
 
 impl Admin {
     pub(super) fn dump(&self) -> String {
         let mut text = String::from("# The configuration in force (fipsee config dump).\n");
         text.push_str(&settings(&self.running, self.listeners.0.path()));
+        for share in &self.running.shares {
+            text.push_str(&self.share_table(share));
+        }
+        let configured: Vec<String> = self.running.shares.iter().map(ShareConfig::key).collect();
+        for (key, settings) in self.overlay.shares().iter().filter(|(key, _)| !configured.contains(key)) {
+            // Those of clients have no place in the file.
+            if let Some(uid) = key.strip_prefix("user:") {
+                let _ = writeln!(text, "\n# set at run time\n[[user]]\nname = {}", quoted(uid));
+                text.push_str(&share_keys(settings));
+            }
+        }
         let served = self.live.now();
         for export in &served.exports {
             text.push_str(&self.disk_table(export));
@@ -23,6 +35,24 @@ impl Admin {
             text.push_str("\n# No disk is served: fipseed wants one.\n");
         }
         text
+    }
+
+    /// A `[[user]]` or `[[group]]`.
+    fn share_table(&self, share: &ShareConfig) -> String {
+        let ShareConfig { group, uids, gids, machines, .. } = share;
+        let mut text = String::from("\n");
+        if self.overlay.shares().contains_key(&share.key()) {
+            text.push_str("# set at run time\n");
+        }
+        match group {
+            None => _ = writeln!(text, "[[user]]\nname = {}", quoted(&uids.first().copied().unwrap_or_default().to_string())),
+            Some(name) => {
+                let machines: Vec<String> = machines.iter().map(|name| quoted(name)).collect();
+                let _ = writeln!(text, "[[group]]\nname = {}\nusers = {uids:?}\ngroups = {gids:?}", quoted(name));
+                let _ = writeln!(text, "machines = [{}]", machines.join(", "));
+            }
+        }
+        text + &share_keys(&self.live.shares.settings(&share.key()))
     }
 
     /// A `[[disk]]`.
@@ -51,6 +81,9 @@ impl Admin {
         for (key, limit) in export.limits().within(&self.live.now().settings).keys() {
             let _ = writeln!(text, "{key} = {limit}");
         }
+        for (key, rate) in export.rates().keys() {
+            let _ = writeln!(text, "{key} = {rate}");
+        }
         for (index, path) in self.vms.paths_of(export).iter().enumerate() {
             match index {
                 0 => _ = writeln!(text, "vhost_user = {}", quoted_path(path)),
@@ -59,6 +92,11 @@ impl Admin {
         }
         text
     }
+}
+
+fn share_keys(settings: &ShareSettings) -> String {
+    let weight = settings.weight.map(|weight| ("weight", weight.to_string()));
+    weight.into_iter().chain(settings.rates.keys()).map(|(key, value)| format!("{key} = {value}\n")).collect()
 }
 
 /// As configured, with the size of now where it has one, and with what was set.

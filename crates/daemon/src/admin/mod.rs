@@ -3,6 +3,7 @@
 mod change;
 mod disks;
 mod dump;
+mod limit;
 mod methods;
 mod rpc;
 mod server;
@@ -69,13 +70,16 @@ impl Admin {
             Call::Info(of) => {
                 let export = self.live.now().find(&of.disk)?.clone();
                 let mut description = self.describe(&export);
-                description["clients"] = export.attached().iter().map(view::describe_client).collect();
+                description["clients"] =
+                    export.attached().iter().map(|client| view::describe_client(client, &self.live.shares)).collect();
                 description
             }
             Call::Stat(_) => self.stat(),
             Call::Add(disk) => self.add(disk, files)?,
             Call::Remove(of) => self.remove(&of.disk)?,
             Call::Set(set) => self.set(set)?,
+            Call::Limits(_) => self.limits(),
+            Call::Limit(limit) => self.limit(limit)?,
             Call::Resize(resize) => self.resize(&resize)?,
             Call::Attach(attach) => self.attach(&attach.disk, &attach.vhost_user)?,
             Call::Detach(detach) => self.detach(&detach.vhost_user)?,

@@ -10,6 +10,7 @@ use super::Admin;
 use crate::disk_limits::DiskLimits;
 use crate::export::{AllowList, AttachedClient, Export, Role};
 use crate::services::block::declared::faults;
+use crate::shares::{Shares, client_key};
 use crate::transport::unix::ClientSettings;
 
 impl Admin {
@@ -40,6 +41,7 @@ impl Admin {
             "allow": { "everyone": everyone, "uids": uids, "gids": gids },
             "limits": limits(&settings, &own),
             "own_limits": own,
+            "rates": export.rates(),
             "claimed": export.attached().iter().any(|client| client.role == Role::SoleWriter),
             "capabilities": CAPABILITY_NAMES.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
             "attached": export.attached().len(),
@@ -85,7 +87,7 @@ fn limits(settings: &ClientSettings, own: &DiskLimits) -> Value {
     })
 }
 
-pub(super) fn describe_client(client: &AttachedClient) -> Value {
+pub(super) fn describe_client(client: &AttachedClient, shares: &Shares) -> Value {
     let mut description = json!({
         "client": client.client,
         "kind": client.kind.name(),
@@ -95,6 +97,8 @@ pub(super) fn describe_client(client: &AttachedClient) -> Value {
         "worker_cpus": client.worker_cpus,
         "sole_writer": client.role == Role::SoleWriter,
         "leaving": client.leaving,
+        "share": client.share.as_ref().map(|share| share.group.key()),
+        "rates": shares.settings(&client_key(client.client)).rates,
     });
     for (name, count) in client.counts().named() {
         description[name] = count.into();

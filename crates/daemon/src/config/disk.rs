@@ -12,6 +12,7 @@ use toml::de::{DeTable, DeValue};
 use super::DiskConfig;
 use super::file::{MAX_CLIENTS, SETTINGS};
 use super::names::NameOf;
+use super::share::rates;
 use super::table::{Mistake, Table, integer, list, shown, size, text};
 use crate::disk_limits::DiskLimits;
 use crate::export::AllowList;
@@ -42,6 +43,9 @@ pub(super) const KEYS: &[&str] = &[
     "max_clients",
     "max_queues",
     "max_depth",
+    "iops",
+    "bytes_per_second",
+    "burst",
     "vhost_user",
 ];
 /// The keys that describe a disk of a kind.
@@ -87,7 +91,7 @@ fn describe(table: &Table<'_>, name: &str, find: Find<'_>) -> Result<DiskConfig,
         |problem: String| table.mistake(["shared", "exclusive", "spec"].into_iter().find(|key| table.has(key)), problem);
     spec.check_sharing().map_err(contradicts)?;
     let vhost_user = table.take("vhost_user", path)?.into_iter().collect();
-    Ok(DiskConfig { spec, allow: allow_list(table, find)?, limits: limits(table)?, vhost_user })
+    Ok(DiskConfig { spec, allow: allow_list(table, find)?, limits: limits(table)?, rates: rates(table)?, vhost_user })
 }
 
 /// `spec`, with the path beside it that cannot be part of it because it has a comma.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fipsee_block::stats::QueueCounters;
+use fipsee_serve::Share;
 use fipsee_serve::session::Credentials;
 
 use super::{Kind, Role};
@@ -26,6 +27,8 @@ pub struct AttachedClient {
     pub(crate) role: Role,
     /// Its connection is closed, and its last requests are not finished.
     pub(crate) leaving: bool,
+    /// `None`: it is not served yet.
+    pub(crate) share: Option<Share>,
 }
 
 impl AttachedClient {
@@ -47,6 +50,7 @@ impl AttachedClient {
             exclusive,
             role,
             leaving: false,
+            share: None,
         }
     }
 

@@ -14,6 +14,7 @@ mod fatal;
 mod hostile_control;
 mod moves;
 mod placement;
+mod rates;
 mod refused_changes;
 mod reload;
 mod service_manager;

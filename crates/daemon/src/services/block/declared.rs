@@ -73,6 +73,7 @@ fn disk_metrics(export: &Export) -> Metric {
     let gone =
         gone.map(|&FinishedClient { client: number, kind, pid, uid, counts }| client("gone", number, kind, (pid, uid), counts));
     let mut named: Vec<(&'static str, Metric)> = vec![("disk", export.name().into())];
+    named.push(("throttled", export.limiter.throttled().into()));
     named.extend(faults(&export.disk).into_iter().flatten());
     named.extend([
         ("totals", Metric::Named(named_sum(totals.all).collect())),

@@ -84,6 +84,8 @@ impl BlockAttachment {
         info: BlockInfo,
     ) -> Vec<(usize, Command)> {
         let (client, share) = (client.id, client.share.with(&self.export.limiter));
+        self.live.shares.attached(client, &share);
+        self.export.set_share(client, &share);
         let counters = ends.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
         self.export.set_queues(client, counters, assignments.iter().map(|assignment| assignment.place.cpu).collect());
         let (Channel { region, layout, .. }, read_only) = (&self.channel, self.read_only);

@@ -56,7 +56,7 @@ impl Host<DiskEngine> for DaemonHost {
     }
 
     fn share(&self, credentials: &Credentials) -> Share {
-        self.live.groups.of_user(credentials.uid)
+        self.live.shares.of_client(credentials)
     }
 
     fn descriptors(&self) -> (u64, u64) {
