@@ -216,13 +216,13 @@ fn set(socket: &Path, arguments: &SetArguments) -> Result<(), Error> {
     show(*json, &answer, &format!("disk '{disk}' is changed until the daemon is restarted\n"))
 }
 
-fn at_least_1<T: FromStr + Default + PartialEq>(text: &str) -> Result<T, String> {
+pub(crate) fn at_least_1<T: FromStr + Default + PartialEq>(text: &str) -> Result<T, String> {
     let number = text.parse().ok().filter(|number| *number != T::default());
     number.ok_or_else(|| "write an integer from 1, for example 4".to_owned())
 }
 
 /// A number, or that there is no limit.
-fn limit<T: FromStr + Default + PartialEq>(text: &str) -> Result<Value, String>
+pub(crate) fn limit<T: FromStr + Default + PartialEq>(text: &str) -> Result<Value, String>
 where
     Value: From<T>,
 {

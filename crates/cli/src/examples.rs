@@ -155,6 +155,17 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ("fipsee-disk-add", &[("Serve a file to user 1000", "fipsee disk add data=file:/srv/data.img --allow-user 1000")]),
     ("fipsee-disk-remove", &[("Close a disk that no client uses", "fipsee disk remove data")]),
     ("fipsee-disk-set", &[("Let user 1000 attach from now on", "fipsee disk set data --allow-user=1000")]),
+    (
+        "fipsee-limit",
+        &[
+            ("Show the limits and weights in force", "fipsee limit"),
+            (
+                "Limit a disk, with short peaks, and remove the limit",
+                "fipsee limit data --iops 5000 --burst 100ms\nfipsee limit data --off",
+            ),
+            ("Give a user half of the usual share", "fipsee limit --user alice --weight 50"),
+        ],
+    ),
     ("fipsee-config", &[("Write down what the daemon serves now", "fipsee config dump")]),
     (
         "fipsee-config-dump",

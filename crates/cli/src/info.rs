@@ -168,7 +168,9 @@ fn describe_most_clients(limits: &Value, own: &Value) -> String {
     let all = admin::number(limits, "max_clients");
     let of_user = limits.get("max_clients_per_user").and_then(Value::as_u64);
     let of_user = of_user.map_or_else(|| "three quarters".to_owned(), |count| count.to_string());
-    format!("{own}{all} on all disks, {of_user} of one user")
+    let memory = limits.get("max_memory_bytes_per_user").and_then(Value::as_u64);
+    let memory = memory.map_or_else(String::new, |limit| format!(" with {} of memory", units::bytes(limit)));
+    format!("{own}{all} on all disks, {of_user} of one user{memory}")
 }
 
 /// Errors of the disk itself, since the daemon opened it.

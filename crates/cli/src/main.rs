@@ -16,6 +16,7 @@ mod examples;
 mod generate;
 mod info;
 mod interrupt;
+mod limit;
 mod ls;
 mod mount;
 mod names;
@@ -75,6 +76,8 @@ enum Command {
     /// Add, remove or change a disk of the running daemon
     #[command(subcommand)]
     Disk(disk::Command),
+    /// Show or change how much a disk, user, group or client may do per second, and weights
+    Limit(limit::Arguments),
     /// Show the configuration of the running daemon
     #[command(subcommand)]
     Config(config::Command),
@@ -167,6 +170,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Top(arguments) => top::run(&socket, &arguments),
         Command::Wait(arguments) => wait::run(cli.connect.as_deref(), &arguments),
         Command::Disk(command) => disk::run(&socket, &command),
+        Command::Limit(arguments) => limit::run(&socket, &arguments),
         Command::Config(command) => config::run(&socket, &command),
         Command::Notify(arguments) => notify::run(&socket, &arguments),
         Command::Resize(arguments) => resize::run(&socket, &arguments),

@@ -106,6 +106,7 @@ mod tests {
     const DAEMON: ClientSettings = ClientSettings {
         max_clients: 8,
         max_clients_per_user: None,
+        max_memory_bytes_per_user: None,
         limits: ClientLimits { max_queues: 4, max_depth: 64, max_pool_bytes: 1, max_memory_bytes: 1 },
     };
 

@@ -14,13 +14,14 @@ use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_WRITE};
 use fipsee_serve::limit::Limiter;
 use fipsee_serve::session::Credentials;
-use fipsee_serve::{Pool, QueueName, probe};
+use fipsee_serve::{Pool, QueueName, Share, probe};
 use serde::{Deserialize, Serialize};
 
 pub use self::client::AttachedClient;
 use crate::config::DiskConfig;
 use crate::disk_limits::DiskLimits;
 use crate::notification::Notify;
+use crate::rates::RateLimits;
 use crate::totals::Totals;
 
 /// The users that may attach, besides root and the daemon's own user.
@@ -106,6 +107,7 @@ struct Users {
     limits: DiskLimits,
     /// Of queues without a policy of their client's own.
     notify: Notify,
+    rates: RateLimits,
     attached: Vec<AttachedClient>,
     /// It is being removed: no client can attach.
     retired: bool,
@@ -184,12 +186,13 @@ impl Users {
 impl Export {
     /// Serve `disk` as `config` says.
     pub fn new(config: &DiskConfig, disk: AnyDisk) -> Self {
-        let DiskConfig { allow, limits, notify, .. } = config.clone();
+        let DiskConfig { allow, limits, rates, notify, .. } = config.clone();
+        let limiter = Arc::<Limiter>::default();
+        limiter.set(rates.in_force());
         let totals = Totals::default();
-        let users = Mutex::new(Users { allow, limits, notify, attached: Vec::new(), retired: false, totals });
+        let users = Mutex::new(Users { allow, limits, rates, notify, attached: Vec::new(), retired: false, totals });
         let (spec, shared) = (config.spec.clone(), AtomicBool::new(config.spec.shared));
-        let (pool, limiter) = (Pool::default(), Arc::default());
-        Self { spec, shared, pool, disk: Arc::new(disk), limiter, users, left: Condvar::new() }
+        Self { spec, shared, pool: Pool::default(), disk: Arc::new(disk), limiter, users, left: Condvar::new() }
     }
 
     pub(crate) fn open(disk: &DiskConfig) -> Result<Arc<Self>, String> {
@@ -445,6 +448,22 @@ impl Export {
     /// For clients that attach from now on. Returns whether that is a change.
     pub(crate) fn set_limits(&self, limits: DiskLimits) -> bool {
         std::mem::replace(&mut self.lock().limits, limits) != limits
+    }
+
+    pub(crate) fn rates(&self) -> RateLimits {
+        self.lock().rates
+    }
+
+    /// From now on; the workers are to be notified. Returns whether that is a change.
+    pub(crate) fn set_rates(&self, rates: RateLimits) -> bool {
+        let mut users = self.lock();
+        self.limiter.set(rates.in_force());
+        std::mem::replace(&mut users.rates, rates) != rates
+    }
+
+    /// The share of the workers that an attached client has.
+    pub(crate) fn set_share(&self, client: u64, share: &Share) {
+        self.lock().of(client).into_iter().for_each(|attached| attached.share = Some(share.clone()));
     }
 
     /// Change the list of users that may attach. Attached clients stay. Returns whether the list changed.

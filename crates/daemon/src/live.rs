@@ -1,12 +1,10 @@
 //! The state that a reload may replace while the daemon serves: the disks, and the limits of new clients.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fipsee_serve::{Groups, Share};
-
 use crate::export::Export;
+use crate::shares::Shares;
 use crate::transport::unix::ClientSettings;
 
 /// Descriptors that a file disk holds: with and without the page cache.
@@ -46,7 +44,7 @@ pub struct Live {
     /// Most descriptors that vhost-user devices hold.
     pub(crate) device_descriptors: AtomicU64,
     /// Of clients that have one share of the workers together.
-    pub(crate) groups: Groups,
+    pub(crate) shares: Shares,
 }
 
 impl Live {
@@ -54,19 +52,12 @@ impl Live {
         let at_start = exports.len();
         let served = Mutex::new(Arc::new(Served { exports, settings, at_start }));
         let (departures, device_descriptors) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { served, next_client: AtomicU64::new(1), departures, device_descriptors, groups: Groups::default() }
+        Self { served, next_client: AtomicU64::new(1), departures, device_descriptors, shares: Shares::default() }
     }
 
     /// The state in force. Hold it for the time of one decision, not longer: it keeps removed disks open.
     pub(crate) fn now(&self) -> Arc<Served> {
         Arc::clone(&self.served.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// All disks of a virtual machine have one share: its hypervisor is one process. One that cannot be seen from here, in another
-    /// namespace, is known by the socket.
-    pub(crate) fn share_of_machine(&self, pid: i32, socket: &Path) -> Share {
-        let key = if pid > 0 { format!("machine:{pid}") } else { format!("machine:{}", socket.display()) };
-        Share::of(self.groups.get(&key))
     }
 
     pub(crate) fn next_client(&self) -> u64 {

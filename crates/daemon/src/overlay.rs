@@ -8,11 +8,12 @@ use fipsee_block::disk::DiskSpec;
 use fipsee_serve::governor::Mode;
 use serde::{Deserialize, Serialize};
 
-use crate::config::DiskConfig;
+use crate::config::{DiskConfig, ShareConfig};
 use crate::disk_limits::DiskLimits;
 use crate::disk_text;
 use crate::export::AllowList;
 use crate::notification::Notify;
+use crate::rates::{RateLimits, ShareSettings};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -27,6 +28,9 @@ pub(crate) struct Overlay {
     /// How many workers serve, as [`Mode`] is written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     workers: Option<String>,
+    /// Weights and rates of users, groups and clients, by their keys.
+    #[serde(default)]
+    shares: BTreeMap<String, ShareSettings>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -37,6 +41,8 @@ pub(crate) struct AddedDisk {
     allow: AllowList,
     #[serde(default)]
     limits: DiskLimits,
+    #[serde(default)]
+    rates: RateLimits,
     /// Its file was opened by another process, and its path is only a name.
     was_passed: bool,
     notify: Notify,
@@ -53,6 +59,8 @@ pub(crate) struct Settings {
     #[serde(default)]
     pub(crate) limits: Option<DiskLimits>,
     #[serde(default)]
+    pub(crate) rates: Option<RateLimits>,
+    #[serde(default)]
     pub(crate) notify: Option<Notify>,
     #[serde(default)]
     pub(crate) dedicated: Option<bool>,
@@ -60,8 +68,8 @@ pub(crate) struct Settings {
 
 impl Overlay {
     pub(crate) fn add(&mut self, disk: &DiskConfig, was_passed: bool) {
-        let DiskConfig { spec, allow, limits, notify, dedicated, .. } = disk.clone();
-        self.added.push(AddedDisk { spec, allow, limits, notify, dedicated, was_passed });
+        let DiskConfig { spec, allow, limits, rates, notify, dedicated, .. } = disk.clone();
+        self.added.push(AddedDisk { spec, allow, limits, rates, notify, dedicated, was_passed });
     }
 
     /// It is no longer served, whether it was added or is configured.
@@ -73,11 +81,12 @@ impl Overlay {
         }
     }
 
-    pub(crate) fn set(&mut self, name: &str, Settings { allow, shared, limits, notify, dedicated }: Settings) {
+    pub(crate) fn set(&mut self, name: &str, Settings { allow, shared, limits, rates, notify, dedicated }: Settings) {
         if let Some(added) = self.added.iter_mut().find(|added| added.spec.name == name) {
             added.allow = allow.unwrap_or_else(|| added.allow.clone());
             added.spec.shared = shared.unwrap_or(added.spec.shared);
             added.limits = limits.unwrap_or(added.limits);
+            added.rates = rates.unwrap_or(added.rates);
             added.notify = notify.unwrap_or(added.notify);
             added.dedicated = dedicated.unwrap_or(added.dedicated);
             return;
@@ -88,6 +97,27 @@ impl Overlay {
         settings.limits = limits.or(settings.limits);
         settings.notify = notify.or(settings.notify);
         settings.dedicated = dedicated.or(settings.dedicated);
+        settings.rates = rates.or(settings.rates);
+    }
+
+    /// Of the user, group or client of this key.
+    pub(crate) fn set_share(&mut self, key: String, settings: ShareSettings) {
+        self.shares.insert(key, settings);
+    }
+
+    /// What was set of users, groups and clients.
+    pub(crate) const fn shares(&self) -> &BTreeMap<String, ShareSettings> {
+        &self.shares
+    }
+
+    /// Forget the groups that are not configured.
+    pub(crate) fn retain_groups(&mut self, configured: &[ShareConfig]) {
+        self.retain_shares("group:", &configured.iter().map(ShareConfig::key).collect());
+    }
+
+    /// Of those keys that begin like this, forget all but these.
+    pub(crate) fn retain_shares(&mut self, beginning: &str, kept: &BTreeSet<String>) {
+        self.shares.retain(|key, _| !key.starts_with(beginning) || kept.contains(key));
     }
 
     /// The disk has another size. A configured one is known by that of the configuration.
@@ -120,22 +150,24 @@ impl Overlay {
 
     /// The same in pieces of one change each, which fit a packet.
     pub(crate) fn pieces(&self) -> Vec<Self> {
-        let Self { added, removed, set, detached, workers } = self;
+        let Self { added, removed, set, detached, workers, shares } = self;
         let of = Self::default;
         let added = added.iter().map(|disk| Self { added: vec![disk.clone()], ..of() });
         let removed = removed.iter().map(|name| Self { removed: BTreeSet::from([name.clone()]), ..of() });
         let set = set.iter().map(|(name, to)| Self { set: BTreeMap::from([(name.clone(), to.clone())]), ..of() });
         let detached = detached.iter().map(|path| Self { detached: BTreeSet::from([path.clone()]), ..of() });
         let workers = workers.iter().map(|mode| Self { workers: Some(mode.clone()), ..of() });
-        added.chain(removed).chain(set).chain(detached).chain(workers).collect()
+        let shares = shares.iter().map(|(key, to)| Self { shares: BTreeMap::from([(key.clone(), *to)]), ..of() });
+        added.chain(removed).chain(set).chain(detached).chain(workers).chain(shares).collect()
     }
 
-    pub(crate) fn extend(&mut self, Self { added, removed, set, detached, workers }: Self) {
+    pub(crate) fn extend(&mut self, Self { added, removed, set, detached, workers, shares }: Self) {
         self.workers = workers.or_else(|| self.workers.take());
         self.added.extend(added);
         self.removed.extend(removed);
         self.set.extend(set);
         self.detached.extend(detached);
+        self.shares.extend(shares);
     }
 
     /// Was the disk added, or, if not, was anything of it set?
@@ -153,20 +185,22 @@ impl Overlay {
     /// The configured disks with these changes.
     pub(crate) fn over(&self, configured: &[DiskConfig]) -> Vec<DiskConfig> {
         let there = configured.iter().filter(|disk| !self.removed.contains(&disk.spec.name)).cloned().map(|mut disk| {
-            if let Some(Settings { allow, shared, limits, notify, dedicated }) = self.set.get(&disk.spec.name) {
+            if let Some(Settings { allow, shared, limits, rates, notify, dedicated }) = self.set.get(&disk.spec.name) {
                 disk.allow = allow.clone().unwrap_or(disk.allow);
                 disk.spec.shared = shared.unwrap_or(disk.spec.shared);
                 disk.limits = limits.unwrap_or(disk.limits);
                 disk.notify = notify.unwrap_or(disk.notify);
                 disk.dedicated = dedicated.unwrap_or(disk.dedicated);
+                disk.rates = rates.unwrap_or(disk.rates);
             }
             disk.vhost_user.retain(|path| !self.detached.contains(path));
             disk
         });
-        let added = self.added.iter().map(|AddedDisk { spec, allow, limits, notify, dedicated, .. }| DiskConfig {
+        let added = self.added.iter().map(|AddedDisk { spec, allow, limits, rates, notify, dedicated, .. }| DiskConfig {
             limits: *limits,
             notify: *notify,
             dedicated: *dedicated,
+            rates: *rates,
             ..DiskConfig::new(spec.clone(), allow.clone())
         });
         there.chain(added).collect()
@@ -255,22 +289,26 @@ mod tests {
         overlay.remove("a", &configured);
         overlay.set("b", Settings { shared: Some(true), ..Settings::default() });
         let limits = DiskLimits { max_depth: std::num::NonZeroU32::new(7), ..DiskLimits::default() };
+        let rates = RateLimits { iops: std::num::NonZeroU64::new(5), ..RateLimits::default() };
         for name in ["b", "c"] {
             overlay.set(name, Settings { limits: Some(limits), dedicated: Some(true), ..Settings::default() });
+            overlay.set(name, Settings { rates: Some(rates), ..Settings::default() });
         }
+        overlay.set_share("user:7".to_owned(), ShareSettings { weight: None, rates });
         let everyone = AllowList { everyone: true, ..AllowList::default() };
         overlay.set("c", Settings { allow: Some(everyone), ..Settings::default() });
         overlay.detach(Path::new("/run/b"), &configured);
         overlay.set_workers(Mode::Fixed(3));
         let over = overlay.over(&configured);
         assert_eq!(names(&over), ["b=null:2097152,shared", "c=null:3145728"]);
-        assert!(over.iter().all(|disk| disk.limits == limits && disk.dedicated));
+        assert!(over.iter().all(|disk| disk.limits == limits && disk.rates == rates && disk.dedicated));
         assert!(over[0].vhost_user.is_empty() && over[1].allow.everyone && overlay.was_passed("c"));
         let wire: Vec<String> = overlay.pieces().iter().map(|piece| serde_json::to_string(piece).expect("JSON")).collect();
         let mut overlay = Overlay::default();
         wire.iter().for_each(|piece| overlay.extend(serde_json::from_str(piece).expect("the same")));
         assert_eq!((names(&overlay.over(&configured)), overlay.workers()), (names(&over), Some(Mode::Fixed(3))));
-        assert!(overlay.over(&configured).iter().all(|disk| disk.limits == limits));
+        assert!(overlay.over(&configured).iter().all(|disk| disk.limits == limits && disk.rates == rates));
+        assert_eq!(overlay.shares().get("user:7").map(|settings| settings.rates), Some(rates));
         // The configured disk a may change while it is removed; b is gone, and with it what was set.
         let rebased = overlay.rebased(&disks(&["a=null:9M", "d=null:4M"])).expect("no conflict");
         assert_eq!(names(&rebased.over(&disks(&["a=null:9M", "b=null:2M"]))), ["b=null:2097152", "c=null:3145728"]);

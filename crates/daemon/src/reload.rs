@@ -1,5 +1,6 @@
 //! Reading the configuration again while clients are served: all changes take effect at once, or none does.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use fipsee_serve::governor::Mode;
 use serde::Serialize;
 
 use crate::admin::Admin;
-use crate::config::{Config, DiskConfig};
+use crate::config::{Config, DiskConfig, ShareConfig};
 use crate::export::{Export, Opened};
 use crate::live::Live;
 use crate::log::parse_level;
@@ -17,6 +18,7 @@ use crate::notification::Notify;
 use crate::notify;
 use crate::overlay::is_same;
 use crate::transport::vhost_user::Socket;
+use crate::worker::Command;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -83,7 +85,7 @@ impl Admin {
         for (disk, export) in disks.iter().zip(&exports).filter(|(disk, _)| !outcome.added.contains(&disk.spec.name)) {
             let dedicated_changes = disk.dedicated != self.scaling.is_dedicated(export);
             let sockets_change = sockets_of(&before, export.name()) != sockets_of(&disks, export.name());
-            let limits_change = export.set_limits(disk.limits);
+            let limits_change = export.set_limits(disk.limits) | export.set_rates(disk.rates);
             let notify_change = set_notify(export, disk.notify);
             let lists_change = export.set_allow(&disk.allow) | export.set_shared(disk.spec.shared);
             if lists_change | limits_change | notify_change | sockets_change | dedicated_changes {
@@ -97,8 +99,17 @@ impl Admin {
         self.vms.add(sockets);
         self.log.set(level);
         self.scaling.set_mode(overlay.workers().unwrap_or(next.workers));
+        outcome.changed.extend(changed_shares(&self.running.shares, &next.shares));
         (self.running, self.overlay) = (next, overlay);
+        self.overlay.retain_groups(&self.running.shares);
+        self.apply_shares();
         Ok(outcome)
+    }
+
+    /// Have weights and rates of users, groups, clients and disks take effect.
+    pub(crate) fn apply_shares(&self) {
+        self.live.shares.replace(&self.running.shares, self.overlay.shares());
+        self.workers.iter().for_each(|worker| worker.mailbox.send(Command::LimitsChanged));
     }
 
     /// The disks as they are configured and have been changed since.
@@ -150,6 +161,7 @@ impl Admin {
             ("max_queues", old.limits.max_queues != new.limits.max_queues),
             ("max_depth", old.limits.max_depth != new.limits.max_depth),
             ("max_pool_bytes", old.limits.max_pool_bytes != new.limits.max_pool_bytes),
+            ("max_memory_bytes_per_user", old.max_memory_bytes_per_user != new.max_memory_bytes_per_user),
             ("max_memory_bytes", old.limits.max_memory_bytes != new.limits.max_memory_bytes),
         ];
         settings.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name.to_owned()).collect()
@@ -165,6 +177,13 @@ fn set_notify(export: &Export, notify: Notify) -> bool {
 pub(crate) fn dedicated(disks: &[DiskConfig], exports: &[Arc<Export>]) -> Vec<Arc<Export>> {
     let is_dedicated = |export: &&Arc<Export>| disks.iter().any(|disk| disk.dedicated && disk.spec.name == export.name());
     exports.iter().filter(is_dedicated).cloned().collect()
+}
+
+/// The users and groups that are in one of the files only, or with other settings.
+fn changed_shares(old: &[ShareConfig], new: &[ShareConfig]) -> Vec<String> {
+    let differs = |share: &&ShareConfig, others: &[ShareConfig]| !others.contains(share);
+    let changed = new.iter().filter(|share| differs(share, old)).chain(old.iter().filter(|share| differs(share, new)));
+    changed.map(ShareConfig::shown).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn sockets_of<'a>(disks: &'a [DiskConfig], name: &str) -> &'a [PathBuf] {

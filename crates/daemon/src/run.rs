@@ -208,6 +208,9 @@ impl Daemon {
         let handed_over = origin.machines.iter().map(|(_, listener)| listener.path());
         confinement.files(&config, std::iter::once(listener.path()).chain(handed_over))?;
         let live = Arc::new(Live::new(origin.exports, config.clients));
+        let mut overlay = origin.overlay;
+        overlay.retain_groups(&config.shares);
+        live.shares.replace(&config.shares, overlay.shares());
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for (index, place) in places.iter().enumerate() {
             let (handle, thread) =
@@ -215,11 +218,11 @@ impl Daemon {
             workers.push(handle);
             threads.push(thread);
         }
-        let mode = origin.overlay.workers().unwrap_or(config.workers);
+        let mode = overlay.workers().unwrap_or(config.workers);
         let scaling = Scaling::new(workers.clone(), mode, Arc::clone(chooses))
             .map_err(|error| format!("cannot watch the workers: {error}"))?;
         let scaling = Arc::new(scaling);
-        let dedicated = reload::dedicated(&origin.overlay.over(&config.disks), &live.now().exports);
+        let dedicated = reload::dedicated(&overlay.over(&config.disks), &live.now().exports);
         scaling.check_dedicated(&dedicated)?;
         scaling.dedicate(&dedicated);
         // Afterwards: unbound workers run anywhere.
@@ -258,7 +261,7 @@ impl Daemon {
             registry,
             started: Instant::now(),
             running: config,
-            overlay: origin.overlay,
+            overlay,
             log: log.clone(),
             confinement: confinement.clone(),
             listeners: (Arc::clone(&listeners.0), Arc::clone(&listeners.1)),

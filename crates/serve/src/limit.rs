@@ -126,6 +126,7 @@ pub struct Limiter {
     requests: Bucket,
     bytes: Bucket,
     burst_ticks: AtomicU64,
+    throttled: AtomicU64,
 }
 
 impl Limiter {
@@ -141,6 +142,11 @@ impl Limiter {
         self.bytes.set(now, bytes_per_second.unwrap_or(0));
     }
 
+    /// How often a queue had to wait for it.
+    pub fn throttled(&self) -> u64 {
+        self.throttled.load(Ordering::Relaxed)
+    }
+
     pub fn is_limited(&self) -> bool {
         [&self.requests, &self.bytes].iter().any(|bucket| bucket.per_second.load(Ordering::Relaxed) > 0)
     }
@@ -150,7 +156,10 @@ impl Limiter {
         let burst = self.burst_ticks.load(Ordering::Relaxed);
         let (requests, bytes) = match (self.requests.tokens(now, burst), self.bytes.tokens(now, burst)) {
             (Ok(requests), Ok(bytes)) => (requests, bytes),
-            (requests, bytes) => return Err(requests.err().max(bytes.err()).unwrap_or(now)),
+            (requests, bytes) => {
+                self.throttled.fetch_add(1, Ordering::Relaxed);
+                return Err(requests.err().max(bytes.err()).unwrap_or(now));
+            }
         };
         let most = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         Ok((most(requests), most((bytes / BLOCK_BYTES).saturating_add(UNITS_PER_REQUEST.into()))))

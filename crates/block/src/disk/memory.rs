@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use self::limit::Share;
+pub use self::limit::usable_memory_bytes;
 use self::mapping::{HUGE_PAGE_BYTES, Mapping, PageAdvice, overcommit_is_strict};
 use super::{
     Disk, Engine, Submitted, Ticket, bytes_of, capabilities, check_block, description, page_bytes, random_identity, sectors_of,

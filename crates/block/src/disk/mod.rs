@@ -28,7 +28,7 @@ pub use engine::{Engine, Submitted};
 pub use faults::Faults;
 pub use file::{DirectMode, FileDisk, FileOptions};
 pub use fipsee_serve::Ticket;
-pub use memory::{MemoryDisk, MemoryOptions};
+pub use memory::{MemoryDisk, MemoryOptions, usable_memory_bytes};
 pub use null::{NullDisk, NullOptions};
 pub use spec::{DiskSpec, KindSpec};
 pub use wrap::{WrappedDisk, Wrapper};

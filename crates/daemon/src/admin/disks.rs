@@ -130,7 +130,7 @@ impl Admin {
         export.set_limits(limits);
         tracing::info!(disk = name, ?allow, shared = export.shared(), ?limits, ?dedicated, "set");
         let (allow, limits) = (sets_list.then_some(allow), sets_limits.then_some(limits));
-        self.overlay.set(&name, Settings { allow, shared, limits, notify: None, dedicated });
+        self.overlay.set(&name, Settings { allow, shared, limits, rates: None, notify: None, dedicated });
         Ok(self.describe(&export))
     }
 

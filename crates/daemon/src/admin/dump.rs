@@ -10,15 +10,27 @@ use fipsee_serve::governor::Mode;
 use fipsee_ring::notify::{Policy, Wanted};
 
 use super::Admin;
-use crate::config::Config;
+use crate::config::{Config, ShareConfig};
 use crate::disk_text;
 use crate::export::Export;
 use crate::metrics::Endpoint;
+use crate::rates::ShareSettings;
 
 impl Admin {
     pub(super) fn dump(&self) -> String {
         let mut text = String::from("# The configuration in force (fipsee config dump).\n");
         text.push_str(&settings(&self.running, self.scaling.mode(), self.listeners.0.path()));
+        for share in &self.running.shares {
+            text.push_str(&self.share_table(share));
+        }
+        let configured: Vec<String> = self.running.shares.iter().map(ShareConfig::key).collect();
+        for (key, settings) in self.overlay.shares().iter().filter(|(key, _)| !configured.contains(key)) {
+            // Those of clients have no place in the file.
+            if let Some(uid) = key.strip_prefix("user:") {
+                let _ = writeln!(text, "\n# set at run time\n[[user]]\nname = {}", quoted(uid));
+                text.push_str(&share_keys(settings));
+            }
+        }
         let served = self.live.now();
         for export in &served.exports {
             text.push_str(&self.disk_table(export));
@@ -27,6 +39,24 @@ impl Admin {
             text.push_str("\n# No disk is served: fipseed wants one.\n");
         }
         text
+    }
+
+    /// A `[[user]]` or `[[group]]`.
+    fn share_table(&self, share: &ShareConfig) -> String {
+        let ShareConfig { group, uids, gids, machines, .. } = share;
+        let mut text = String::from("\n");
+        if self.overlay.shares().contains_key(&share.key()) {
+            text.push_str("# set at run time\n");
+        }
+        match group {
+            None => _ = writeln!(text, "[[user]]\nname = {}", quoted(&uids.first().copied().unwrap_or_default().to_string())),
+            Some(name) => {
+                let machines: Vec<String> = machines.iter().map(|name| quoted(name)).collect();
+                let _ = writeln!(text, "[[group]]\nname = {}\nusers = {uids:?}\ngroups = {gids:?}", quoted(name));
+                let _ = writeln!(text, "machines = [{}]", machines.join(", "));
+            }
+        }
+        text + &share_keys(&self.live.shares.settings(&share.key()))
     }
 
     /// A `[[disk]]`.
@@ -61,6 +91,9 @@ impl Admin {
         if let Some(policy) = export.notify().0 {
             let _ = writeln!(text, "notify = {{ {} }}", notify_keys(&policy));
         }
+        for (key, rate) in export.rates().keys() {
+            let _ = writeln!(text, "{key} = {rate}");
+        }
         for (index, path) in self.vms.paths_of(export).iter().enumerate() {
             match index {
                 0 => _ = writeln!(text, "vhost_user = {}", quoted_path(path)),
@@ -80,6 +113,11 @@ fn notify_keys(policy: &Policy) -> String {
         auto.then(|| "auto = true".to_owned()),
     ];
     keys.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn share_keys(settings: &ShareSettings) -> String {
+    let weight = settings.weight.map(|weight| ("weight", weight.to_string()));
+    weight.into_iter().chain(settings.rates.keys()).map(|(key, value)| format!("{key} = {value}\n")).collect()
 }
 
 /// As configured, with the size of now where it has one, and with what was set.
@@ -118,6 +156,9 @@ fn settings(config: &Config, workers: Mode, listen: &Path) -> String {
     line("max_depth", &limits.max_depth);
     line("max_pool_bytes", &limits.max_pool_bytes);
     line("max_memory_bytes", &limits.max_memory_bytes);
+    if let Some(limit) = clients.max_memory_bytes_per_user {
+        line("max_memory_bytes_per_user", &limit);
+    }
     let endpoints: Vec<String> = metrics.iter().map(quoted_endpoint).collect();
     line("metrics", &format_args!("[{}]", endpoints.join(", ")));
     line("confine", &named(confine));

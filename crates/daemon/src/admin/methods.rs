@@ -1,7 +1,7 @@
 //! The methods of the admin socket, with their parameters. `docs/admin-schema.json` describes them for programs; a test makes it
 //! from these types.
 
-use std::num::{NonZeroU16, NonZeroU32};
+use std::num::{NonZeroU16, NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -74,6 +74,24 @@ parameters! {
         max_depth: Option<Limit<NonZeroU32>>,
         /// Is a worker for this disk alone? Refused if no other is left for the rest
         dedicated: Option<bool>,
+    }
+
+    struct SetLimit {
+        /// One of these four: of all clients of a disk
+        disk: Option<String>,
+        /// Of all clients of a user together, by its number
+        user: Option<u32>,
+        /// Of a configured group
+        group: Option<String>,
+        /// Of one client, by its number in `disk.info`
+        client: Option<u64>,
+        /// Requests per second
+        iops: Option<Limit<NonZeroU64>>,
+        bytes_per_second: Option<Limit<NonZeroU64>>,
+        /// For how long what is not used is kept
+        burst_ms: Option<Limit<NonZeroU32>>,
+        /// Of a user or group, from 1 to 1000; usually 100
+        weight: Option<Limit<NonZeroU16>>,
     }
 
     struct Resize {
@@ -162,6 +180,10 @@ methods! {
     "disk.remove" Remove(DiskName) -> Disk,
     /// Change who may use a disk, and how; clients that are attached stay.
     "disk.set" Set(SetDisk) -> Disk,
+    /// Rates and weights in force.
+    "limit.list" Limits(Nothing) -> Limits,
+    /// Limit the requests and bytes per second of a disk, user, group or client, or change the weight of a user or group.
+    "limit.set" Limit(SetLimit) -> LimitOf,
     /// Change the size of a disk; a smaller one needs `shrink`, and `force` as well while a client is attached.
     "disk.resize" Resize(Resize) -> Disk,
     /// Serve a disk to virtual machines at one more Unix socket.
@@ -216,6 +238,18 @@ mod schema {
             block_bytes: u32,
             #[schemars(flatten)]
             more: BTreeMap<String, Value>,
+        }
+        /// What limits one disk, user, group, machine or client; docs/admin.md.
+        LimitOf {
+            iops: Option<u64>,
+            bytes_per_second: Option<u64>,
+            burst_ms: Option<u32>,
+            throttled: u64,
+            #[schemars(flatten)]
+            more: BTreeMap<String, Value>,
+        }
+        Limits {
+            limits: Vec<BTreeMap<String, Value>>,
         }
         Disks {
             disks: Vec<BTreeMap<String, Value>>,

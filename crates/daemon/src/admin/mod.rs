@@ -3,6 +3,7 @@
 mod change;
 mod disks;
 mod dump;
+mod limit;
 mod methods;
 mod rpc;
 mod server;
@@ -80,6 +81,8 @@ impl Admin {
             Call::Add(disk) => self.add(disk, files)?,
             Call::Remove(of) => self.remove(&of.disk)?,
             Call::Set(set) => self.set(set)?,
+            Call::Limits(_) => self.limits(),
+            Call::Limit(limit) => self.limit(limit)?,
             Call::Resize(resize) => self.resize(&resize)?,
             Call::Attach(attach) => self.attach(&attach.disk, &attach.vhost_user)?,
             Call::Detach(detach) => self.detach(&detach.vhost_user)?,

@@ -9,6 +9,7 @@ use crate::disk_limits::DiskLimits;
 use crate::export::{AllowList, AttachedClient, Export, Role};
 use crate::notification::Notify;
 use crate::services::block::declared::faults;
+use crate::shares::{Shares, client_key};
 use crate::transport::unix::ClientSettings;
 
 impl Admin {
@@ -41,6 +42,7 @@ impl Admin {
             "limits": limits(&settings, &own),
             "own_limits": own,
             "notify": export.notify(),
+            "rates": export.rates(),
             "claimed": export.attached().iter().any(|client| client.role == Role::SoleWriter),
             "capabilities": CAPABILITY_NAMES.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
             "attached": export.attached().len(),
@@ -56,7 +58,7 @@ impl Admin {
 
     pub(super) fn describe_with_clients(&self, export: &Export) -> Value {
         let mut description = self.describe(export);
-        description["clients"] = export.attached().iter().map(describe_client).collect();
+        description["clients"] = export.attached().iter().map(|client| describe_client(client, &self.live.shares)).collect();
         description
     }
 
@@ -72,7 +74,7 @@ impl Admin {
 
 /// Of one client, as this disk has them; and of all clients of all disks.
 fn limits(settings: &ClientSettings, own: &DiskLimits) -> Value {
-    let &ClientSettings { max_clients, max_clients_per_user, limits } = settings;
+    let &ClientSettings { max_clients, max_clients_per_user, max_memory_bytes_per_user, limits } = settings;
     let limits = own.of_client(limits);
     json!({
         "max_queues": limits.max_queues,
@@ -81,10 +83,11 @@ fn limits(settings: &ClientSettings, own: &DiskLimits) -> Value {
         "max_memory_bytes": limits.max_memory_bytes,
         "max_clients": max_clients,
         "max_clients_per_user": max_clients_per_user,
+        "max_memory_bytes_per_user": max_memory_bytes_per_user,
     })
 }
 
-fn describe_client(client: &AttachedClient) -> Value {
+fn describe_client(client: &AttachedClient, shares: &Shares) -> Value {
     let mut description = json!({
         "client": client.client,
         "kind": client.kind.name(),
@@ -95,6 +98,8 @@ fn describe_client(client: &AttachedClient) -> Value {
         "sole_writer": client.role == Role::SoleWriter,
         "leaving": client.leaving,
         "notify": Notify(client.notify.get()),
+        "share": client.share.as_ref().map(|share| share.group.key()),
+        "rates": shares.settings(&client_key(client.client)).rates,
     });
     for (name, count) in client.counts().named() {
         description[name] = count.into();

@@ -14,6 +14,7 @@ use fipsee_ring::notify::{Policy, Wanted};
 use super::DiskConfig;
 use super::file::{MAX_CLIENTS, SETTINGS};
 use super::names::NameOf;
+use super::share::rates;
 use super::table::{Mistake, Table, boolean, integer, list, shown, size, text};
 use crate::disk_limits::DiskLimits;
 use crate::export::AllowList;
@@ -45,6 +46,9 @@ pub(super) const KEYS: &[&str] = &[
     "max_clients",
     "max_queues",
     "max_depth",
+    "iops",
+    "bytes_per_second",
+    "burst",
     "vhost_user",
     "notify",
     "dedicated",
@@ -93,8 +97,8 @@ fn describe(table: &Table<'_>, name: &str, find: Find<'_>) -> Result<DiskConfig,
     spec.check_sharing().map_err(contradicts)?;
     let vhost_user = table.take("vhost_user", path)?.into_iter().collect();
     let notify = table.take("notify", notify)?.unwrap_or_default();
-    let (limits, dedicated) = (limits(table)?, table.flag("dedicated")?);
-    Ok(DiskConfig { spec, allow: allow_list(table, find)?, limits, vhost_user, notify, dedicated })
+    let (limits, rates, dedicated) = (limits(table)?, rates(table)?, table.flag("dedicated")?);
+    Ok(DiskConfig { spec, allow: allow_list(table, find)?, limits, rates, vhost_user, notify, dedicated })
 }
 
 /// `spec`, with the path beside it that cannot be part of it because it has a comma.

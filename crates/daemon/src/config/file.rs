@@ -1,10 +1,14 @@
 //! The configuration file.
 
+use std::ops::Range;
+
 use fipsee_ring::wait::WaitMode;
 use fipsee_serve::governor::Mode;
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::disk::{self, Find, path};
+use super::share::{self, ShareConfig};
 use super::table::{Mistake, Table, choice, integer, list, size, text};
 use super::{DiskConfig, LogFormat, MAX_WORKERS, Settings, above_all_clients, check_workers, defined_twice};
 use crate::log;
@@ -24,12 +28,15 @@ pub(super) const SETTINGS: &[&str] = &[
     "max_depth",
     "max_pool_bytes",
     "max_memory_bytes",
+    "max_memory_bytes_per_user",
     "metrics",
     "confine",
     "confine_paths",
     "log_level",
     "log_format",
     "disk",
+    "user",
+    "group",
 ];
 /// An hour.
 const MAX_LOOK_US: u64 = 3_600_000_000;
@@ -37,11 +44,19 @@ const MAX_LOOK_US: u64 = 3_600_000_000;
 pub(super) const MAX_CLIENTS: usize = 1 << 20;
 const MAX_CPU: usize = 65535;
 
-/// Settings and disks that a file of this text describes.
+/// What a file describes.
+#[derive(Default)]
+pub(super) struct File {
+    pub(super) settings: Settings,
+    pub(super) disks: Vec<DiskConfig>,
+    pub(super) shares: Vec<ShareConfig>,
+}
+
+/// What a file of this text describes.
 ///
 /// # Errors
 /// What is wrong, beginning with line and column, and what to write.
-pub(super) fn read(file: &str, find: Find<'_>) -> Result<(Settings, Vec<DiskConfig>), String> {
+pub(super) fn read(file: &str, find: Find<'_>) -> Result<File, String> {
     let (table, errors) = DeTable::parse_recoverable(file);
     let read = match errors.first() {
         Some(error) => Err(Mistake::new(error.span().unwrap_or_default(), in_words(error.message()))),
@@ -68,27 +83,38 @@ pub(super) fn log_format(file: &str) -> Option<LogFormat> {
     choice(table.get_ref().get("log_format")?.get_ref()).ok()
 }
 
-fn read_table(entries: &DeTable<'_>, find: Find<'_>) -> Result<(Settings, Vec<DiskConfig>), Mistake> {
+fn read_table(entries: &DeTable<'_>, find: Find<'_>) -> Result<File, Mistake> {
     let table = Table::new(entries, 0..0, SETTINGS);
     table.check((disk::KEYS, "in a table of a disk, below [[disk]]"))?;
     let settings = settings(&table)?;
     let mut disks = Vec::new();
-    let Some(found) = entries.get("disk") else { return Ok((settings, disks)) };
-    let DeValue::Array(tables) = found.get_ref() else {
-        return Err(Mistake::new(found.span(), "there may be several disks; write [[disk]], in two pairs of brackets"));
-    };
-    for found in tables.iter() {
-        let DeValue::Table(entries) = found.get_ref() else {
-            return Err(Mistake::new(found.span(), "a disk is a table; write [[disk]] and its keys below"));
-        };
-        let disk = disk::read(entries, found.span(), find)?;
+    for (entries, at) in tables(entries, "disk")? {
+        let disk = disk::read(entries, at.clone(), find)?;
         if disks.iter().any(|other: &DiskConfig| other.spec.name == disk.spec.name) {
-            let table = Table::new(entries, found.span(), disk::KEYS);
+            let table = Table::new(entries, at, disk::KEYS);
             return Err(table.mistake(Some("name"), defined_twice(&disk.spec.name)));
         }
         disks.push(disk);
     }
-    Ok((settings, disks))
+    let users = tables(entries, "user")?.into_iter().map(|(entries, at)| share::read_user(entries, at, find));
+    let groups = tables(entries, "group")?.into_iter().map(|(entries, at)| share::read_group(entries, at, find));
+    Ok(File { settings, disks, shares: users.chain(groups).collect::<Result<_, _>>()? })
+}
+
+/// The tables of this name, and where they are.
+fn tables<'a>(entries: &'a DeTable<'_>, name: &str) -> Result<Vec<(&'a DeTable<'a>, Range<usize>)>, Mistake> {
+    let Some(found) = entries.get(name) else { return Ok(Vec::new()) };
+    let DeValue::Array(tables) = found.get_ref() else {
+        return Err(Mistake::new(
+            found.span(),
+            format!("there may be several {name}s; write [[{name}]], in two pairs of brackets"),
+        ));
+    };
+    let table = |found: &'a Spanned<DeValue<'_>>| match found.get_ref() {
+        DeValue::Table(entries) => Ok((entries, found.span())),
+        _ => Err(Mistake::new(found.span(), format!("a {name} is a table; write [[{name}]] and its keys below"))),
+    };
+    tables.iter().map(table).collect()
 }
 
 fn settings(table: &Table<'_>) -> Result<Settings, Mistake> {
@@ -105,6 +131,7 @@ fn settings(table: &Table<'_>) -> Result<Settings, Mistake> {
         max_depth: table.take("max_depth", |value| integer(value, 1, u32::MAX))?,
         max_pool_bytes: table.take("max_pool_bytes", pool_size)?,
         max_memory_bytes: table.take("max_memory_bytes", size)?,
+        max_memory_bytes_per_user: table.take("max_memory_bytes_per_user", pool_size)?,
         metrics: table.take("metrics", endpoints)?.unwrap_or_default(),
         confine: table.take("confine", choice)?,
         confine_paths: table.take("confine_paths", |value| list(value, "[\"/srv\"]", path))?.unwrap_or_default(),

@@ -3,6 +3,7 @@
 mod disk;
 mod file;
 pub(crate) mod names;
+mod share;
 mod table;
 
 use std::collections::BTreeSet;
@@ -18,9 +19,10 @@ use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
 use fipsee_serve::governor::Mode;
 use fipsee_serve::session::ClientLimits;
 
-use self::file::MAX_CLIENTS;
+use self::file::{File, MAX_CLIENTS};
 use self::names::{NameOf, Names};
 pub use self::names::{group_name, group_number, user_name, user_number};
+pub(crate) use self::share::{ShareConfig, user_key};
 use crate::confine::Confine;
 use crate::disk_limits::DiskLimits;
 use crate::export::AllowList;
@@ -28,6 +30,7 @@ use crate::log;
 use crate::metrics::{self, Endpoint};
 use crate::notification::Notify;
 use crate::placement::Placement;
+use crate::rates::RateLimits;
 use crate::transport::unix::ClientSettings;
 
 /// Clients connected at a time, unless set.
@@ -141,6 +144,8 @@ struct Settings {
     max_pool_bytes: Option<u64>,
     #[arg(skip)]
     max_memory_bytes: Option<u64>,
+    #[arg(skip)]
+    max_memory_bytes_per_user: Option<u64>,
     /// Once started, give up privileges that a daemon does not need: as far as the kernel can, wholly or not start, or not at all
     /// [default: best-effort].
     #[arg(long, value_enum)]
@@ -165,6 +170,8 @@ pub struct DiskConfig {
     pub allow: AllowList,
     /// Limits of its own.
     pub limits: DiskLimits,
+    /// Of all its clients together.
+    pub rates: RateLimits,
     /// Sockets for virtual machines.
     pub vhost_user: Vec<PathBuf>,
     /// When its clients are notified.
@@ -177,7 +184,8 @@ impl DiskConfig {
     /// A disk without limits and a policy of notifications of its own, and without a socket for virtual machines.
     pub const fn new(spec: DiskSpec, allow: AllowList) -> Self {
         let limits = DiskLimits { max_clients: None, max_queues: None, max_depth: None };
-        Self { spec, allow, limits, vhost_user: Vec::new(), notify: Notify(None), dedicated: false }
+        let rates = RateLimits { iops: None, bytes_per_second: None, burst_ms: None };
+        Self { spec, allow, limits, rates, vhost_user: Vec::new(), notify: Notify(None), dedicated: false }
     }
 }
 
@@ -187,6 +195,8 @@ pub struct Config {
     pub(crate) listen: Option<PathBuf>,
     /// The disks.
     pub disks: Vec<DiskConfig>,
+    /// Of `[[user]]` and `[[group]]`.
+    pub(crate) shares: Vec<ShareConfig>,
     pub(crate) workers: Mode,
     /// For the workers; empty: see `placement`.
     pub(crate) cpus: Vec<usize>,
@@ -234,7 +244,8 @@ impl Arguments {
     pub fn into_config(self) -> Result<Config, String> {
         let own = self.settings.clone();
         log::set_format(own.log_format.unwrap_or_default());
-        let (file, mut disks) = self.config.as_deref().map(|path| self.read_file(path)).transpose()?.unwrap_or_default();
+        let File { settings: file, mut disks, shares } =
+            self.config.as_deref().map(|path| self.read_file(path)).transpose()?.unwrap_or_default();
         log::set_format(own.log_format.or(file.log_format).unwrap_or_default());
         let allow = self.allow_list()?;
         for disk in &self.disks {
@@ -247,6 +258,7 @@ impl Arguments {
             return Err(defined_twice(name));
         }
         check_files(&disks)?;
+        share::check(&shares, &disks)?;
         for text in &self.vhost_user {
             add_socket(text, &mut disks)?;
         }
@@ -269,6 +281,7 @@ impl Arguments {
         let clients = ClientSettings {
             max_clients,
             max_clients_per_user: file.max_clients_per_user,
+            max_memory_bytes_per_user: file.max_memory_bytes_per_user,
             limits: ClientLimits {
                 max_queues: file.max_queues.unwrap_or(limits.max_queues),
                 max_depth: file.max_depth.unwrap_or(limits.max_depth),
@@ -282,6 +295,7 @@ impl Arguments {
         Ok(Config {
             listen: own.listen.or(file.listen),
             disks,
+            shares,
             workers,
             cpus,
             placement: own.placement.or(file.placement).unwrap_or_default(),
@@ -311,7 +325,7 @@ impl Arguments {
         Ok(AllowList { everyone: false, uids, gids })
     }
 
-    fn read_file(&self, path: &Path) -> Result<(Settings, Vec<DiskConfig>), String> {
+    fn read_file(&self, path: &Path) -> Result<File, String> {
         let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
         file::read(&text, &|of, name| self.names.number(of, name)).map_err(|problem| {
             log::set_format(self.settings.log_format.or_else(|| file::log_format(&text)).unwrap_or_default());
@@ -420,7 +434,7 @@ fn add_socket(text: &str, disks: &mut [DiskConfig]) -> Result<(), String> {
 /// The disks that a configuration file of this text describes. For tests and the fuzzer: no file is read, no disk opened, no name
 /// looked up.
 pub fn disks_of(text: &str) -> Result<Vec<DiskConfig>, String> {
-    file::read(text, &|_, name| Err(format!("'{name}' is not looked up here"))).map(|(_, disks)| disks)
+    file::read(text, &|_, name| Err(format!("'{name}' is not looked up here"))).map(|file| file.disks)
 }
 
 impl Config {

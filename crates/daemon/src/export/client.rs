@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use fipsee_block::stats::{Distribution, QueueCounters};
 use fipsee_ring::notify::SharedPolicy;
+use fipsee_serve::Share;
 use fipsee_serve::session::Credentials;
 
 use super::{Kind, Role};
@@ -31,6 +32,8 @@ pub struct AttachedClient {
     pub(crate) notify_is_own: bool,
     /// Its connection is closed, and its last requests are not finished.
     pub(crate) leaving: bool,
+    /// `None`: it is not served yet.
+    pub(crate) share: Option<Share>,
 }
 
 impl AttachedClient {
@@ -48,6 +51,7 @@ impl AttachedClient {
             notify: Arc::default(),
             notify_is_own: false,
             leaving: false,
+            share: None,
         }
     }
 

@@ -17,6 +17,7 @@ mod moves;
 mod notify;
 mod placement;
 mod prometheus;
+mod rates;
 mod refused_changes;
 mod reload;
 mod scaling;

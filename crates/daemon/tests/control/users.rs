@@ -1,6 +1,6 @@
 //! Users: their groups, and the limits of all clients of one user.
 
-use fipsee_block::client::{Blocking, Disk, Error, Queue};
+use fipsee_block::client::{AttachOptions, Blocking, Disk, Error, Queue};
 use fipsee_ring::control::RefusalCode;
 use fipsee_testkit::{
     CorrectClient, Daemon, Scratch, as_user, as_user_of_group, assert_says, eventually, is_root, refusal_of, skip,
@@ -136,4 +136,46 @@ fn user_at_its_limit_of_descriptors_leaves_room_for_others() {
         as_user(4001, &[], move || Blocking::attach(&socket, &Daemon::options("a"))).expect("there is room for others");
     other.write_at(&[7; 4096], 0).expect("written");
     CorrectClient::new(&daemon, "a").check();
+}
+
+#[test]
+fn user_at_its_limit_of_memory_leaves_room_for_others() {
+    if !is_root() {
+        return skip("attach as other users", "only root can become another user");
+    }
+    let daemon = start("max_memory_bytes_per_user = \"8M\"");
+    let attach = |id: u32, pool_bytes: u64| {
+        let (socket, options) = (daemon.socket(), AttachOptions { pool_bytes, ..Daemon::options("a") });
+        as_user(id, &[], move || Disk::attach(&socket, &options))
+    };
+    let refused = |result: Result<(), Error>| {
+        assert_says(
+            &refusal_of(result, RefusalCode::Limit),
+            &["the clients of user 4000 have", "one user may have 8388608", "register less", "max_memory_bytes_per_user"],
+        );
+    };
+    let (first, first_queues) = attach(4000, 2 << 20).expect("within the limit");
+    let (second, _second) = attach(4000, 2 << 20).expect("within the limit");
+    // The sum over both, of pools and of what they register.
+    let memory = first.create_memory(3 << 20).expect("within the limit");
+    refused(second.create_memory(2 << 20).map(drop));
+    refused(attach(4000, 2 << 20).map(drop));
+    let _last = second.create_memory(1 << 20).expect("exactly the limit");
+    refused(second.create_memory(4096).map(drop));
+    for id in [0, 4001] {
+        let (other, _queues) = attach(id, 4 << 20).expect("another user");
+        let _memory = other.create_memory(2 << 20).expect("another user");
+    }
+    first.unregister(&memory).expect("it is registered");
+    drop(attach(4000, 2 << 20).expect("it has been released"));
+    std::fs::write(
+        daemon.dir.path("f.toml"),
+        "max_memory_bytes_per_user = \"64M\"\n[[disk]]\nname = \"a\"\nspec = \"memory:4M\"\nallow_everyone = true\n",
+    )
+    .expect("a file");
+    assert_eq!(daemon.admin(&json!({ "method": "reload" }))["changed"], json!(["max_memory_bytes_per_user"]));
+    let _more = second.create_memory(16 << 20).expect("raised for clients that are there, too");
+    drop((first, first_queues, memory));
+    eventually("it is gone", || daemon.attached_count("a") == 1);
+    let _third = attach(4000, 32 << 20).expect("what is gone no longer counts");
 }

@@ -1,4 +1,4 @@
-//! Limits of one client, and of one user's share of what all clients share: places, and descriptors of the program.
+//! Limits of one client, and of one user's share of what all clients share: places, memory, and descriptors of the program.
 
 use fipsee_ring::control::{Refusal, RefusalCode};
 use fipsee_ring::handshake::refuse;
@@ -61,6 +61,25 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
             return Err(refuse(RefusalCode::Limit, text));
         }
         Ok(())
+    }
+
+    /// May there be `more_bytes` of memory for this user, registered or in a pool?
+    pub(super) fn check_memory(&self, uid: u32, more_bytes: u64) -> Result<(), Refusal> {
+        let limit_bytes = self.host.max_memory_bytes_per_user();
+        if !is_limited(uid) || limit_bytes == u64::MAX {
+            return Ok(());
+        }
+        let connected = self.sessions.values().filter_map(|session| Some((session.credentials.uid, session.held()?)));
+        let all = connected.chain(self.leaving.values().map(|(uid, held)| (*uid, held)));
+        let held_bytes = all.filter(|(other, _)| *other == uid).map(|(_, held)| held.memory_bytes()).sum();
+        if more_bytes <= limit_bytes.saturating_sub(held_bytes) {
+            return Ok(());
+        }
+        let text = format!(
+            "the clients of user {uid} have {held_bytes} bytes of memory here, registered or in pools, and {more_bytes} more are asked \
+             for; one user may have {limit_bytes}: register less, detach some, or raise max_memory_bytes_per_user"
+        );
+        Err(refuse(RefusalCode::Limit, text))
     }
 
     /// May there be `more` descriptors for this user?

@@ -47,13 +47,17 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
             let text = format!("{length_bytes} bytes cannot be registered in one piece; a region has 1 to {MAX_REGION_BYTES}");
             return Err(refuse(RefusalCode::BadMemory, text));
         }
-        let held_bytes: u64 = held.memory.values().map(|held| held.region.length_bytes()).sum();
+        let held_bytes = held.registered_bytes();
         if length_bytes > limit_bytes.saturating_sub(held_bytes) {
             let text = format!(
                 "{held_bytes} bytes are registered and {length_bytes} more asked for; a client may register {limit_bytes} (max_memory_bytes)"
             );
             return Err(refuse(RefusalCode::Limit, text));
         }
+        self.check_memory(uid, length_bytes)?;
+        let Some(State::Attached(held)) = self.sessions.get_mut(&client).map(|session| &mut session.state) else {
+            return Ok(());
+        };
         let (Some(file), true) = (files.pop(), files.is_empty()) else {
             return Err(refuse(RefusalCode::BadMemory, "REGISTER carries exactly one descriptor, the memory file"));
         };

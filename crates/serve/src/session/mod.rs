@@ -161,7 +161,9 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         if !matches!(session.state, State::Greeted { .. }) {
             return Err(refuse(RefusalCode::Malformed, "ATTACH follows HELLO, once"));
         }
-        let (max_queues, uid) = (session.limits.max_queues, session.credentials.uid);
+        let ClientLimits { max_queues, max_pool_bytes, .. } = session.limits;
+        let uid = session.credentials.uid;
+        self.check_memory(uid, wanted.pool_bytes.min(max_pool_bytes))?;
         self.check_descriptors(uid, 1 + 4 * u64::from(wanted.queue_count.min(max_queues)))?;
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         let Session { credentials, limits, features, share, .. } = session;

@@ -77,6 +77,11 @@ pub trait Attachment<E: Engine>: Any + Send {
         None
     }
 
+    /// Bytes of the program's memory that the client was given for its data.
+    fn pool_bytes(&self) -> u64 {
+        0
+    }
+
     fn moved(&self, _client: u64, _index: u16, _place: WorkerPlacement) {}
 
     /// The connection is closed; requests in flight go on.
@@ -151,6 +156,11 @@ pub trait Host<E: Engine> {
 
     /// Clients at a time: in all, and of one user if that is configured.
     fn max_clients(&self) -> (usize, Option<usize>);
+
+    /// Bytes of memory that all clients of one user may hold, registered or in pools. The default sets no limit.
+    fn max_memory_bytes_per_user(&self) -> u64 {
+        u64::MAX
+    }
 
     /// The share of the workers of a client that connects now. The default: one of its own.
     fn share(&self, credentials: &Credentials) -> Share {

@@ -47,6 +47,15 @@ impl<E: Engine> Held<E> {
         1 + 2 * self.assignments.len() as u64 + self.memory.len() as u64
     }
 
+    /// Memory held for it: its pool, and what it registered.
+    pub fn memory_bytes(&self) -> u64 {
+        self.registered_bytes() + self.attachment.pool_bytes()
+    }
+
+    pub fn registered_bytes(&self) -> u64 {
+        self.memory.values().map(|held| held.region.length_bytes()).sum()
+    }
+
     pub fn worker(&self, index: u16) -> Option<usize> {
         self.assignments.get(usize::from(index)).map(|assignment| assignment.worker)
     }

@@ -64,6 +64,11 @@ impl Drop for Share {
     }
 }
 
+/// Memory that this process can have: that of the machine or of its control group. `None`: the kernel does not say.
+pub fn usable_memory_bytes() -> Option<u64> {
+    Limit::of_this_process().map(|limit| limit.bytes)
+}
+
 #[derive(Debug, PartialEq, Eq)]
 struct Limit {
     bytes: u64,

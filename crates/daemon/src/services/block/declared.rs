@@ -79,6 +79,7 @@ fn disk_metrics(export: &Export) -> Metric {
         Metric::Named(client("gone", number, kind, (pid, uid), counts))
     });
     let mut named: Vec<(&'static str, Metric)> = vec![("disk", export.name().into())];
+    named.push(("throttled", export.limiter.throttled().into()));
     named.extend(faults(&export.disk).into_iter().flatten());
     named.extend([
         ("totals", Metric::Named(named_sum(totals.all).collect())),

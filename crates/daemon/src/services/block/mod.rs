@@ -87,6 +87,8 @@ impl BlockAttachment {
         info: BlockInfo,
     ) -> Vec<(usize, Command)> {
         let (client, share) = (client.id, client.share.with(&self.export.limiter));
+        self.live.shares.attached(client, &share);
+        self.export.set_share(client, &share);
         let counters = ends.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
         self.export.set_queues(client, counters, assignments.iter().map(|assignment| assignment.place.cpu).collect());
         let (Channel { region, layout, .. }, read_only) = (&self.channel, self.read_only);
@@ -139,6 +141,10 @@ impl Attachment<DiskEngine> for BlockAttachment {
 
     fn memory(&self) -> Option<&dyn TakesMemory<DiskEngine>> {
         Some(self)
+    }
+
+    fn pool_bytes(&self) -> u64 {
+        self.channel.layout.pool_bytes
     }
 
     fn moved(&self, client: u64, index: u16, place: WorkerPlacement) {

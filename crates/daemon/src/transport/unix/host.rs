@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use fipsee_block::disk::usable_memory_bytes;
 use fipsee_ring::control::{Page, Refusal, Wanted};
 use fipsee_serve::session::{Client, ClientLimits, Credentials, Denial, Event, Granted, Host};
 use fipsee_serve::{Assignment, QueueName, Share};
@@ -22,6 +23,8 @@ pub(super) struct DaemonHost {
     machines: Arc<VhostUserSockets>,
     /// Descriptors of its own: those open at the start stay open (disks, workers, logs).
     descriptors: u64,
+    /// Of the machine or the control group.
+    memory_bytes: Option<u64>,
     quota: LogQuota,
 }
 
@@ -34,7 +37,8 @@ impl DaemonHost {
         machines: Arc<VhostUserSockets>,
     ) -> Self {
         let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64);
-        Self { live, workers, registry, scaling, machines, descriptors, quota: LogQuota::default() }
+        let (memory_bytes, quota) = (usable_memory_bytes(), LogQuota::default());
+        Self { live, workers, registry, scaling, machines, descriptors, memory_bytes, quota }
     }
 
     /// Take a sample of how busy the workers are, if it is time; `is_moving`: a queue is on its way.
@@ -65,8 +69,12 @@ impl Host<DiskEngine> for DaemonHost {
         (settings.max_clients, settings.max_clients_per_user)
     }
 
+    fn max_memory_bytes_per_user(&self) -> u64 {
+        self.live.now().settings.memory_per_user(self.memory_bytes)
+    }
+
     fn share(&self, credentials: &Credentials) -> Share {
-        self.live.groups.of_user(credentials.uid)
+        self.live.shares.of_client(credentials)
     }
 
     fn descriptors(&self) -> (u64, u64) {

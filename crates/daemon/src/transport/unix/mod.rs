@@ -48,7 +48,20 @@ pub(crate) struct ClientSettings {
     pub(crate) max_clients: usize,
     /// Limit of one user, other than root and the daemon's own; `None`: three quarters.
     pub(crate) max_clients_per_user: Option<usize>,
+    /// Memory of all clients of such a user; `None`: see [`memory_per_user`](Self::memory_per_user).
+    pub(crate) max_memory_bytes_per_user: Option<u64>,
     pub(crate) limits: ClientLimits,
+}
+
+impl ClientSettings {
+    /// What a user may have where there is `memory_bytes` of memory: three quarters of it, unless that is configured, and at least
+    /// what one client may have.
+    fn memory_per_user(&self, memory_bytes: Option<u64>) -> u64 {
+        let ClientLimits { max_pool_bytes, max_memory_bytes, .. } = self.limits;
+        let of_machine = memory_bytes.map_or(u64::MAX, |bytes| bytes - bytes / 4);
+        let of_client = max_memory_bytes.saturating_add(max_pool_bytes);
+        self.max_memory_bytes_per_user.unwrap_or_else(|| of_machine.max(of_client))
+    }
 }
 
 pub(crate) struct UnixSocket {
@@ -145,5 +158,21 @@ impl UnixSocket {
         notify::stopping(&format!("letting {clients} clients finish"));
         self.clients.sessions.drain();
         self.clients.carry_out();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_may_have_three_quarters_of_the_memory_and_never_less_than_a_client() {
+        let limits = ClientLimits { max_pool_bytes: 4, max_memory_bytes: 60, ..ClientLimits::default() };
+        let mut settings = ClientSettings { max_clients: 1, max_clients_per_user: None, max_memory_bytes_per_user: None, limits };
+        for (memory, expected) in [(None, u64::MAX), (Some(1000), 750), (Some(40), 64), (Some(0), 64)] {
+            assert_eq!(settings.memory_per_user(memory), expected);
+        }
+        settings.max_memory_bytes_per_user = Some(7);
+        assert_eq!(settings.memory_per_user(Some(1000)), 7);
     }
 }

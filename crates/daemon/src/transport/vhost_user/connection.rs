@@ -78,7 +78,9 @@ impl FrontendConnection {
     pub(super) fn new(shared: &Arc<SharedSocket>, client: u64, stream: UnixStream, device: Device) -> std::io::Result<Self> {
         let (shared, credentials) = (Arc::clone(shared), credentials_of(&stream)?);
         let (stream, assignments) = (Arc::new(stream), (0..device.queue_count()).map(|_| None).collect());
-        let share = shared.live.share_of_machine(credentials.pid, shared.listener.path());
+        let (live, export) = (&shared.live, &shared.export);
+        let share = live.shares.of_machine(export.name(), &credentials, shared.listener.path());
+        live.shares.attached(client, &share);
         Ok(Self { shared, client, credentials, share, stream, device: Arc::new(Mutex::new(device)), assignments, charged: 0 })
     }
 
@@ -315,6 +317,7 @@ impl FrontendConnection {
         let counters = device.vrings[..count].iter().map(|vring| Arc::clone(&vring.counters)).collect();
         let cpus = self.assignments[..count].iter().map(|assigned| assigned.as_ref()?.place.cpu).collect();
         self.shared.export.set_queues(self.client, counters, cpus);
+        self.shared.export.set_share(self.client, &self.share);
     }
 }
 

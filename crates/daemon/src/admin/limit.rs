@@ -1,0 +1,188 @@
+//! Rates and weights that the admin socket shows and changes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use fipsee_serve::share::DEFAULT_WEIGHT;
+use serde_json::{Value, json};
+
+use super::Admin;
+use super::methods::SetLimit;
+use super::rpc::RpcError;
+use crate::config::{ShareConfig, user_key};
+use crate::disk_limits::Limit;
+use crate::export::{AttachedClient, Export};
+use crate::overlay::Settings;
+use crate::rates::{MAX_WEIGHT, RateChanges, RateLimits, ShareSettings};
+use crate::shares::client_key;
+
+/// What a limit is of.
+enum Target {
+    Disk(Arc<Export>),
+    /// A user or group, by its key.
+    Share(String),
+    Client(u64),
+}
+
+impl Admin {
+    pub(super) fn limit(&mut self, limit: SetLimit) -> Result<Value, RpcError> {
+        let SetLimit { disk, user, group, client, iops, bytes_per_second, burst_ms, weight } = limit;
+        let target = self.target(disk, user, group, client)?;
+        let changes = RateChanges { iops, bytes_per_second, burst_ms };
+        let is_empty = iops.is_none() && bytes_per_second.is_none() && burst_ms.is_none();
+        if is_empty && weight.is_none() {
+            return Err("nothing is set: name iops, bytes_per_second, burst_ms or weight".to_owned().into());
+        }
+        if let (Target::Disk(_) | Target::Client(_), Some(_)) = (&target, weight) {
+            return Err("only a user or a group has a weight; name one of them".to_owned().into());
+        }
+        match &target {
+            Target::Disk(export) => {
+                let rates = export.rates().changed(changes)?;
+                export.set_rates(rates);
+                self.overlay.set(export.name(), Settings { rates: Some(rates), ..Settings::default() });
+                tracing::info!(disk = export.name(), ?rates, "limited");
+            }
+            Target::Share(key) => self.set_share(key.clone(), weight, changes)?,
+            Target::Client(client) => {
+                self.set_share(client_key(*client), None, changes)?;
+                let rates = self.live.shares.settings(&client_key(*client)).rates;
+                for (_, attached) in self.attached().iter().filter(|(_, attached)| attached.client == *client) {
+                    attached.share.iter().for_each(|share| share.limiter.set(rates.in_force()));
+                }
+            }
+        }
+        self.apply_shares();
+        Ok(match target {
+            Target::Disk(export) => describe_disk(&export),
+            Target::Share(key) => self.describe_share(&key),
+            Target::Client(client) => self.describe_limited_client(client),
+        })
+    }
+
+    fn target(
+        &self,
+        disk: Option<String>,
+        user: Option<u32>,
+        group: Option<String>,
+        client: Option<u64>,
+    ) -> Result<Target, String> {
+        let groups = || self.running.shares.iter().filter(|share| share.group.is_some());
+        match (disk, user, group, client) {
+            (Some(disk), None, None, None) => Ok(Target::Disk(self.live.now().find(&disk)?.clone())),
+            (None, Some(uid), None, None) => match groups().find(|share| share.uids.contains(&uid)) {
+                Some(group) => {
+                    let name = group.group.as_deref().unwrap_or_default();
+                    Err(format!(
+                        "user {uid} is in group '{name}', whose weight and rates count; limit the group (--group {name})"
+                    ))
+                }
+                None => Ok(Target::Share(user_key(uid))),
+            },
+            (None, None, Some(name), None) => {
+                let found = groups().find(|share| share.group.as_deref() == Some(&name)).map(ShareConfig::key);
+                found.map(Target::Share).ok_or_else(|| {
+                    let names: Vec<&str> = groups().filter_map(|share| share.group.as_deref()).collect();
+                    let there =
+                        if names.is_empty() { "there are none".to_owned() } else { format!("there are: {}", names.join(", ")) };
+                    format!("no group '{name}' is configured; {there} ([[group]] in the configuration, and a reload)")
+                })
+            }
+            (None, None, None, Some(client)) => {
+                let is_it = |(_, attached): &(String, AttachedClient)| attached.client == client;
+                match self.attached().iter().any(is_it) {
+                    true => Ok(Target::Client(client)),
+                    false => Err(format!("no client {client} is attached; `fipsee info DISK` has the numbers of a disk's")),
+                }
+            }
+            _ => Err("name one of disk, user, group and client".to_owned()),
+        }
+    }
+
+    fn set_share(
+        &mut self,
+        key: String,
+        weight: Option<Limit<std::num::NonZeroU16>>,
+        changes: RateChanges,
+    ) -> Result<(), String> {
+        let mut settings = self.live.shares.settings(&key);
+        Limit::apply(weight, &mut settings.weight);
+        if let Some(weight) = settings.weight.filter(|weight| weight.get() > MAX_WEIGHT) {
+            return Err(format!(
+                "a weight of {weight} is too great; write 1 to {MAX_WEIGHT} (the usual one is {DEFAULT_WEIGHT})"
+            ));
+        }
+        settings.rates = settings.rates.changed(changes)?;
+        tracing::info!(of = key, ?settings, "limited");
+        self.overlay.set_share(key, settings);
+        let clients = self.attached().iter().map(|(_, attached)| client_key(attached.client)).collect();
+        self.overlay.retain_shares("client:", &clients);
+        // What follows reads it there.
+        self.live.shares.replace(&self.running.shares, self.overlay.shares());
+        Ok(())
+    }
+
+    /// Clients, each with the name of its disk.
+    fn attached(&self) -> Vec<(String, AttachedClient)> {
+        let served = self.live.now();
+        let of = |export: &Arc<Export>| {
+            let name = export.name().to_owned();
+            export.attached().into_iter().map(move |client| (name.clone(), client)).collect::<Vec<_>>()
+        };
+        served.exports.iter().flat_map(of).collect()
+    }
+
+    /// Of all disks; of users, groups and machines that are configured, set or have clients; and of clients that have some.
+    pub(super) fn limits(&self) -> Value {
+        let disks = self.live.now().exports.iter().map(|export| describe_disk(export)).collect::<Vec<_>>();
+        let configured = self.running.shares.iter().map(ShareConfig::key);
+        let set = self.overlay.shares().keys().filter(|key| !key.starts_with("client:")).cloned();
+        let present = self.live.shares.present();
+        let keys: BTreeSet<String> = configured.chain(set).chain(present.iter().map(|group| group.key().to_owned())).collect();
+        let shares = keys.iter().map(|key| self.describe_share(key));
+        let clients = self.attached().into_iter().map(|(_, client)| client.client);
+        let is_limited = |client: &u64| !self.live.shares.settings(&client_key(*client)).rates.is_off();
+        let clients = clients.filter(is_limited).map(|client| self.describe_limited_client(client));
+        json!({ "limits": disks.into_iter().chain(shares).chain(clients).collect::<Vec<_>>() })
+    }
+
+    /// `key`: as `user:1000`.
+    fn describe_share(&self, key: &str) -> Value {
+        let ShareSettings { weight, rates } = self.live.shares.settings(key);
+        let (kind, name) = key.split_once(':').unwrap_or(("group", key));
+        let present = self.live.shares.present();
+        let throttled = present.iter().find(|group| group.key() == key).map_or(0, |group| group.limiter.throttled());
+        let mut described = describe_rates(rates, throttled);
+        described[kind] = match (kind, name.parse::<u64>()) {
+            ("user" | "machine", Ok(number)) => number.into(),
+            _ => name.into(),
+        };
+        described["weight"] = weight.map_or(DEFAULT_WEIGHT, |weight| weight.get().into()).into();
+        let is_of = |client: &AttachedClient| client.share.as_ref().is_some_and(|share| share.group.key() == key);
+        let clients = self.attached().into_iter().filter(|(_, client)| is_of(client));
+        described["clients"] = clients.map(|(_, client)| client.client).collect::<Vec<_>>().into();
+        described
+    }
+
+    fn describe_limited_client(&self, client: u64) -> Value {
+        let found = self.attached().into_iter().find(|(_, attached)| attached.client == client);
+        let (disk, share) = found.map(|(disk, attached)| (disk, attached.share)).unzip();
+        let throttled = share.flatten().map_or(0, |share| share.limiter.throttled());
+        let mut described = describe_rates(self.live.shares.settings(&client_key(client)).rates, throttled);
+        described["client"] = client.into();
+        described["of_disk"] = disk.into();
+        described
+    }
+}
+
+fn describe_disk(export: &Export) -> Value {
+    let mut described = describe_rates(export.rates(), export.limiter.throttled());
+    described["disk"] = export.name().into();
+    described["clients"] = export.attached().iter().map(|client| client.client).collect::<Vec<_>>().into();
+    described
+}
+
+/// `throttled`: how often a queue had to wait for it.
+fn describe_rates(RateLimits { iops, bytes_per_second, burst_ms }: RateLimits, throttled: u64) -> Value {
+    json!({ "iops": iops, "bytes_per_second": bytes_per_second, "burst_ms": burst_ms, "throttled": throttled })
+}
