@@ -70,7 +70,7 @@ pub fn run(config: Config) -> Result<(), String> {
     run_confined(config, inherited, Confinement::default(), &[])
 }
 
-/// What is wrong with what was inherited is told once there is a log.
+/// What is wrong with what was inherited is reported once there is a log.
 fn run_confined(
     config: Config,
     inherited: Result<Inherited, String>,
