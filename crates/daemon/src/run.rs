@@ -218,13 +218,7 @@ impl Daemon {
             workers.push(handle);
             threads.push(thread);
         }
-        let mode = overlay.workers().unwrap_or(config.workers);
-        let scaling = Scaling::new(workers.clone(), mode, Arc::clone(chooses))
-            .map_err(|error| format!("cannot watch the workers: {error}"))?;
-        let scaling = Arc::new(scaling);
-        let dedicated = reload::dedicated(&overlay.over(&config.disks), &live.now().exports);
-        scaling.check_dedicated(&dedicated)?;
-        scaling.dedicate(&dedicated);
+        let scaling = scaling_of(&config, &overlay, &workers, &live, chooses)?;
         // Afterwards: unbound workers run anywhere.
         placement::leave_to_workers(&places[..scaling.count()]);
         if confinement.is_wanted() {
@@ -344,6 +338,23 @@ impl Daemon {
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+/// Which workers are in use, and for which disks.
+fn scaling_of(
+    config: &Config,
+    overlay: &Overlay,
+    workers: &[WorkerHandle],
+    live: &Live,
+    places: &Arc<placement::Places>,
+) -> Result<Arc<Scaling>, String> {
+    let mode = overlay.workers().unwrap_or(config.workers);
+    let scaling =
+        Scaling::new(workers.to_vec(), mode, Arc::clone(places)).map_err(|error| format!("cannot watch the workers: {error}"))?;
+    let dedicated = reload::dedicated(&overlay.over(&config.disks), &live.now().exports);
+    scaling.check_dedicated(&dedicated)?;
+    scaling.dedicate(&dedicated);
+    Ok(Arc::new(scaling))
 }
 
 fn stop_workers(workers: &[WorkerHandle], threads: Vec<JoinHandle<()>>) -> Result<(), String> {

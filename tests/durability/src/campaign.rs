@@ -196,7 +196,7 @@ impl Campaign<'_> {
             Victim::Worker => {
                 self.moves += 1;
                 daemon::move_queues(&self.daemon, self.moves % 2 == 1)?;
-                if self.moves % MOVES_PER_CHECK == 0 { self.check(false, true) } else { Ok(()) }
+                if self.moves.is_multiple_of(MOVES_PER_CHECK) { self.check(false, true) } else { Ok(()) }
             }
             Victim::Client => {
                 self.signal_writer()?;

@@ -205,7 +205,7 @@ fn no_reply_is_lost_whatever_holds_its_notification_back() {
             }
         }
         for client in &mut clients {
-            (0..8).for_each(|a| _ = client.start(&add(a, a)).expect("room"));
+            (0..8).for_each(|a| client.start(&add(a, a)).expect("room"));
             while client.outstanding() > 0 {
                 client.wait(&mut |_, _| {}).expect("replies");
             }

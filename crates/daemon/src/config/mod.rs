@@ -383,7 +383,7 @@ fn check_workers(workers: Mode) -> Result<(), String> {
     let possible = |count: usize| (1..=MAX_WORKERS).contains(&count);
     match workers {
         Mode::Off => Err("off is for a daemon that runs (fipsee workers off); write an integer, a range or auto".to_owned()),
-        Mode::Auto { least, .. } if least == 0 => Err(format!("{workers} workers; use 1 to {MAX_WORKERS}")),
+        Mode::Auto { least: 0, .. } => Err(format!("{workers} workers; use 1 to {MAX_WORKERS}")),
         Mode::Fixed(most) | Mode::Auto { most, .. } if !possible(most) && workers != Mode::AUTO => {
             Err(format!("{workers} workers; use 1 to {MAX_WORKERS}"))
         }

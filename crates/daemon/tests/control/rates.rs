@@ -175,7 +175,7 @@ fn a_user_and_a_group_are_limited_over_all_their_connections() {
         (json!({ "user": 4001, "iops": 5 }), ["user 4001 is in group 'batch'", "--group batch"]),
         (json!({ "group": "none", "iops": 5 }), ["no group 'none' is configured", "there are: batch"]),
     ] {
-        assert_says(&daemon.admin(&request(&wrong))["error"].to_string(), &pieces);
+        assert_says(daemon.admin(&request(&wrong))["error"].to_string(), &pieces);
     }
 }
 
@@ -315,7 +315,7 @@ fn impossible_and_contradictory_limits_are_refused_with_what_to_write() {
         (json!({ "disk": "z", "iops": 5 }), "no disk 'z'"),
         (json!({ "group": "g", "iops": 5 }), "no group 'g' is configured; there are none"),
     ] {
-        assert_says(&daemon.admin(&request(&wrong))["error"].as_str().expect("refused").to_owned(), &[piece]);
+        assert_says(&daemon.admin(&request(&wrong))["error"].as_str().expect("refused"), &[piece]);
     }
     assert_eq!(rates(&limit_of(&daemon, "disk", "a")), [&Value::Null; 3]);
 }

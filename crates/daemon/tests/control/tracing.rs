@@ -82,7 +82,7 @@ fn trace(daemon: &Daemon, (name, text): (&str, &str), work: impl FnOnce()) -> Op
     });
     if has_ended {
         let errors = std::fs::read_to_string(path("errors")).expect("a file");
-        skip(name, errors.lines().filter(|line| !line.starts_with("WARNING")).last().unwrap_or("bpftrace cannot run"));
+        skip(name, errors.lines().rfind(|line| !line.starts_with("WARNING")).unwrap_or("bpftrace cannot run"));
         return None;
     }
     work();

@@ -98,14 +98,14 @@ impl Machine {
             self.moves += 1;
         }
         let (mut busy, mut loads) = (vec![0.0; self.workers], Vec::new());
-        for worker in 0..self.workers {
+        for (worker, busy) in busy.iter_mut().enumerate() {
             for (client, share) in self.served(worker) {
-                busy[worker] += share;
+                *busy += share;
                 let noisy = share * (1.0 + self.noise * (self.rng.share() - 0.5));
                 loads.push((Self::name(client), worker, (noisy * 1e6) as u64));
             }
-            let noisy: f64 = busy[worker] * (1.0 + self.noise * (self.rng.share() - 0.5));
-            busy[worker] = noisy.clamp(0.0, 1.0);
+            let noisy: f64 = *busy * (1.0 + self.noise * (self.rng.share() - 0.5));
+            *busy = noisy.clamp(0.0, 1.0);
         }
         let usable: Vec<usize> = (0..self.usable).collect();
         let (now, is_moving) = (self.now, !self.pending.is_empty());
