@@ -132,7 +132,19 @@ fn the_report_s_server_and_ours_have_the_same_clients_and_a_greedy_user_is_measu
         assert!(number(series, &candidate, "latency_ns_max") >= number(series, &candidate, "latency_ns_p50"), "{text}");
     }
     assert!(number(series, "others beside an abuser with 16 full queues", "requests_per_s") > 0.0, "{text}");
-    for picture in ["scale-tables-part.svg", "scale-fairness-part.svg"] {
+    for workers in ["null disk, 4 KiB, QD1, 1 worker", "memory disk, 16 KiB, QD4, 2 workers"] {
+        for how in ["measured", "simulated"] {
+            let candidate = format!("{how}: {workers}, 4 clients");
+            assert!(number(series, &candidate, "requests_per_s") > 0.0, "{candidate}\n{text}");
+        }
+    }
+    let larger = series
+        .iter()
+        .filter(|one| one["candidate"].as_str().is_some_and(|name| name.starts_with("simulated: 4 CPUs, 10 clients")));
+    assert_eq!(larger.count(), 1, "{text}");
+    assert!(run["costs"][0]["at"][0]["visit_ns"].as_f64().is_some_and(|ns| ns > 0.0), "{}", run["costs"]);
+    assert!(number(series, "open loop at half of depth times 1000 notifications/s", "notifications_per_s") > 0.0, "{text}");
+    for picture in ["scale-tables-part.svg", "scale-fairness-part.svg", "scale-workers-part.svg"] {
         let svg = std::fs::read_to_string(directory.0.join(picture)).expect(picture);
         assert!(svg.trim_end().ends_with("</svg>"), "{picture}");
     }
