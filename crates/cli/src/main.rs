@@ -107,7 +107,7 @@ enum Command {
     Topology(topology::Arguments),
     /// Serve disks exactly as fipseed does
     #[command(hide = true)]
-    Serve(serve::Arguments),
+    Serve(Box<serve::Arguments>),
     /// Write manual pages and completions
     #[command(hide = true)]
     Generate(generate::Arguments),
@@ -184,7 +184,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Bench(arguments) => bench::run(&socket, &arguments),
         Command::Ping(arguments) => ping::run(&arguments),
         Command::Topology(arguments) => topology::run(&arguments),
-        Command::Serve(arguments) => serve::run(arguments),
+        Command::Serve(arguments) => serve::run(*arguments),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::DemoDaemon(arguments) => demo::run_daemon(&arguments),
         Command::PingPeer(arguments) => ping::run_peer(&arguments),

@@ -94,10 +94,8 @@ pub(crate) fn run(settings: &Settings) -> Result<(), String> {
         ("scale-fairness", fairness.and_then(|fairness| picture::waits(fairness.users, &results, &entry))),
         ("scale-workers", workers.and_then(|workers| picture::workers(&workers, &results, &entry))),
     ];
-    for (name, svg) in pictures {
-        if let Some(svg) = svg {
-            plot::save(&settings.file(name, &judged).with_extension("svg"), &svg?)?;
-        }
+    for (name, svg) in pictures.into_iter().filter_map(|(name, svg)| Some((name, svg?))) {
+        plot::save(&settings.file(name, &judged).with_extension("svg"), &svg?)?;
     }
     if settings.is_whole() { judged } else { Ok(()) }
 }

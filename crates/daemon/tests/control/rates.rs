@@ -175,7 +175,7 @@ fn a_user_and_a_group_are_limited_over_all_their_connections() {
         (json!({ "user": 4001, "iops": 5 }), ["user 4001 is in group 'batch'", "--group batch"]),
         (json!({ "group": "none", "iops": 5 }), ["no group 'none' is configured", "there are: batch"]),
     ] {
-        assert_says(daemon.admin(&request(&wrong))["error"].to_string(), &pieces);
+        assert_says(&daemon.admin(&request(&wrong))["error"].to_string(), &pieces);
     }
 }
 
