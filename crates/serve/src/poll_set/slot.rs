@@ -5,11 +5,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fipsee_ring::mapped::{Mapping, NextStamp};
 
 use super::Poll;
+use super::places::Places;
 use crate::share::{Share, Taken, Turn};
 use crate::{Change, Engine, Queue, QueueName, Removed};
 
 /// Empty visits after which a queue is sampled instead of visited every pass.
 pub(super) const EMPTY_VISITS_BEFORE_IDLE: u32 = 1000;
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
 
 /// Ticks now.
 pub(super) type Clock = fn() -> u64;
@@ -23,6 +28,13 @@ pub(crate) struct Slot<E: Engine> {
     pub(super) empty_visits: u32,
     /// Has its share a limit?
     pub(super) limited: bool,
+    /// Does it begin work with the engine?
+    asynchronous: bool,
+    /// Where what it has in flight is counted, and what was.
+    pub(super) entry: usize,
+    in_flight: u32,
+    /// It got no place among what is in flight.
+    refused: bool,
     /// It has used that up until then; 0: it has not.
     pub(super) throttled_until: u64,
     /// Keeps mapped what an idle queue is polled at.
@@ -39,7 +51,7 @@ pub(crate) struct Slot<E: Engine> {
 
 impl<E: Engine> Slot<E> {
     pub(crate) fn new(queue: Box<dyn Queue<E>>, name: QueueName, share: Share) -> Self {
-        let limited = share.is_limited();
+        let (limited, asynchronous) = (share.is_limited(), queue.is_asynchronous());
         Self {
             queue,
             name,
@@ -47,6 +59,10 @@ impl<E: Engine> Slot<E> {
             active: false,
             empty_visits: 0,
             limited,
+            asynchronous,
+            entry: 0,
+            in_flight: 0,
+            refused: false,
             throttled_until: 0,
             polled: None,
             changes: Vec::new(),
@@ -65,6 +81,11 @@ impl<E: Engine> Slot<E> {
         self.throttled_until != 0
     }
 
+    /// Is it of no interest that it has work?
+    pub(crate) const fn is_held_back(&self) -> bool {
+        self.is_throttled() || self.refused
+    }
+
     /// Nothing is in flight: do what waited for that.
     #[cold]
     pub(crate) fn apply_changes(&mut self) {
@@ -81,19 +102,59 @@ impl<E: Engine> Slot<E> {
 
     /// Returns what was taken, and whether the queue stays active.
     #[inline(always)]
-    pub(super) fn visit(&mut self, engine: &mut E, turn: Turn, clock: Clock) -> (Taken, bool) {
-        if self.limited { self.visit_limited(engine, turn, clock()) } else { self.visit_within(engine, turn) }
+    pub(super) fn visit(&mut self, engine: &mut E, turn: Turn, clock: Clock, places: &mut Places) -> (Taken, bool) {
+        match (self.limited, self.asynchronous) {
+            (false, false) => self.visit_within(engine, turn),
+            (false, true) => self.visit_asynchronous(engine, turn, places),
+            (true, _) => self.visit_limited(engine, turn, clock(), places),
+        }
     }
 
     #[inline(never)]
-    fn visit_limited(&mut self, engine: &mut E, turn: Turn, now: u64) -> (Taken, bool) {
+    fn visit_asynchronous(&mut self, engine: &mut E, mut turn: Turn, places: &mut Places) -> (Taken, bool) {
+        let (taken, all) = (count(engine.in_flight()), count(engine.places()));
+        self.refused = false;
+        if taken >= all / 2 {
+            let most = if turn.alone { all.saturating_sub(taken) } else { places.allows(self.entry, taken, all) };
+            if most == 0 {
+                if !self.takes_requests() || !self.queue.has_work() {
+                    return self.visited(Taken::NOTHING);
+                }
+                self.refused = true;
+                return (Taken::NOTHING, true);
+            }
+            turn.requests = turn.requests.min(most);
+        }
+        let visited = self.visit_within(engine, turn);
+        self.recount(places);
+        visited
+    }
+
+    /// Requests may have begun or ended.
+    #[inline(always)]
+    pub(super) fn recount(&mut self, places: &mut Places) {
+        let before = std::mem::replace(&mut self.in_flight, self.queue.in_flight());
+        places.count(self.entry, before, self.in_flight);
+    }
+
+    /// It is served here no more.
+    pub(super) fn leave(&mut self, places: &mut Places) {
+        places.leave(self.entry, std::mem::take(&mut self.in_flight));
+    }
+
+    #[inline(never)]
+    fn visit_limited(&mut self, engine: &mut E, turn: Turn, now: u64, places: &mut Places) -> (Taken, bool) {
         if now < self.throttled_until {
             return (Taken::NOTHING, true);
         }
         self.throttled_until = 0;
         match self.share.limit(now, turn) {
             Ok(turn) => {
-                let (taken, stays) = self.visit_within(engine, turn);
+                let (taken, stays) = if self.asynchronous {
+                    self.visit_asynchronous(engine, turn, places)
+                } else {
+                    self.visit_within(engine, turn)
+                };
                 self.share.charge(now, taken);
                 (taken, stays)
             }
