@@ -376,6 +376,10 @@ impl Queue<Engine> for DiskQueue {
         self.server.in_flight()
     }
 
+    fn is_asynchronous(&self) -> bool {
+        !self.disk.answers_at_once()
+    }
+
     fn depth(&self) -> u32 {
         self.server.depth()
     }

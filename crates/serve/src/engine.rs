@@ -41,6 +41,11 @@ pub trait Engine: 'static {
         0
     }
 
+    /// How much of it may be in flight together, about: groups with less than their share of that exceed it.
+    fn places(&self) -> usize {
+        usize::MAX
+    }
+
     /// Must [`flush`](Self::flush) or [`poll`](Self::poll) be called before the worker may sleep?
     fn has_unsent(&self) -> bool {
         false

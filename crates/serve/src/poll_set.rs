@@ -1,10 +1,12 @@
 //! The queues of a worker: active ones, visited every pass, and idle ones, sampled.
 
+mod places;
 mod slot;
 
 use fipsee_ring::wait::Watch;
 use fipsee_ring::{AtomicU32, Ordering, clock};
 
+use self::places::Places;
 use self::slot::Clock;
 pub(crate) use self::slot::Slot;
 use crate::due::DueQueues;
@@ -43,6 +45,7 @@ pub(crate) struct PollSet<E: Engine> {
     pub(crate) due: DueQueues,
     /// Has a share a limit?
     limited: bool,
+    places: Places,
     clock: Clock,
 }
 
@@ -56,6 +59,7 @@ impl<E: Engine> Default for PollSet<E> {
             units: 0,
             due: DueQueues::default(),
             limited: false,
+            places: Places::default(),
             clock: clock::ticks,
         }
     }
@@ -66,7 +70,8 @@ impl<E: Engine> PollSet<E> {
         self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len())
     }
 
-    pub(crate) fn add(&mut self, slot: Slot<E>) {
+    pub(crate) fn add(&mut self, mut slot: Slot<E>) {
+        slot.entry = self.places.join(&slot.share.group);
         let id = self.next_id();
         self.limited |= slot.limited;
         if id == self.slots.len() {
@@ -83,6 +88,7 @@ impl<E: Engine> PollSet<E> {
         let mut slot = self.slots.get_mut(id)?.take()?;
         self.polls[id] = Poll::Nothing;
         slot.polled = None;
+        slot.leave(&mut self.places);
         if slot.active {
             self.active.remove(number(id));
         }
@@ -161,7 +167,7 @@ impl<E: Engine> PollSet<E> {
     pub(crate) fn visit_active(&mut self, engine: &mut E) -> u32 {
         let Some(id) = self.active.only() else { return self.visit_several(engine) };
         let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) else { return 0 };
-        let (taken, stays) = slot.visit(id, engine, Turn::whole(true), self.clock, &mut self.due);
+        let (taken, stays) = slot.visit(id, engine, Turn::whole(true), self.clock, &mut self.places, &mut self.due);
         if !stays {
             self.polls[id as usize] = slot.make_idle();
             self.active.remove(id);
@@ -172,13 +178,14 @@ impl<E: Engine> PollSet<E> {
 
     #[inline(never)]
     fn visit_several(&mut self, engine: &mut E) -> u32 {
-        let Self { slots, polls, active, clock, due, .. } = self;
+        let Self { slots, polls, active, places, clock, due, .. } = self;
+        places.begin_pass(engine.in_flight() >= engine.places() / 2);
         let mut all = Taken::NOTHING;
         active.turns(&mut |id| {
             let Some(slot) = slots.get_mut(id as usize).and_then(Option::as_mut) else {
                 return Visited { units: 0, stays: false };
             };
-            let (taken, stays) = slot.visit(id, engine, Turn::whole(false), *clock, due);
+            let (taken, stays) = slot.visit(id, engine, Turn::whole(false), *clock, places, due);
             if !stays {
                 polls[id as usize] = slot.make_idle();
             }
@@ -187,6 +194,14 @@ impl<E: Engine> PollSet<E> {
         });
         self.units = all.units;
         all.requests
+    }
+
+    /// Something has ended that a queue had in flight. A request may have waited for its place.
+    pub(crate) fn ended(&mut self, id: usize) {
+        if let Some(slot) = self.slots.get_mut(id).and_then(Option::as_mut) {
+            slot.recount(&mut self.places);
+        }
+        self.activate(id);
     }
 
     #[cold]

@@ -35,6 +35,11 @@ pub trait Queue<E: Engine>: Any + Send {
         0
     }
 
+    /// Does a visit begin work with the engine, which has a limited number of places for it? Always the same.
+    fn is_asynchronous(&self) -> bool {
+        false
+    }
+
     /// Most requests of a correct client outstanding: this many are served of one that detaches in order. 0: it never does.
     fn depth(&self) -> u32 {
         0

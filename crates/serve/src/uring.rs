@@ -250,6 +250,11 @@ impl<J: Job> crate::Engine for Engine<J> {
         self.slots.len() - self.free.len()
     }
 
+    #[inline(always)]
+    fn places(&self) -> usize {
+        self.entries as usize
+    }
+
     /// True for what was submitted and not flushed, and when the kernel could not take it.
     fn has_unsent(&self) -> bool {
         !self.pushed.is_empty()

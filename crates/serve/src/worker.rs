@@ -295,8 +295,7 @@ impl<E: Engine> Worker<E> {
                     self.queues.list_due(id as usize);
                 }
             }
-            // A request may have waited for this one's place among those in flight.
-            self.queues.activate(id as usize);
+            self.queues.ended(id as usize);
         }
         u32::try_from(finished).unwrap_or(u32::MAX)
     }
@@ -409,7 +408,7 @@ impl<E: Engine> Worker<E> {
             return false;
         }
         let mut waiting = Vec::new();
-        for (id, slot) in self.queues.iter_mut().filter(|(_, slot)| slot.takes_requests() && !slot.is_throttled()) {
+        for (id, slot) in self.queues.iter_mut().filter(|(_, slot)| slot.takes_requests() && !slot.is_held_back()) {
             if slot.queue.arm_and_work_remains() {
                 waiting.push(id);
             }

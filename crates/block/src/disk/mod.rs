@@ -70,6 +70,11 @@ pub enum AnyDisk {
 }
 
 impl AnyDisk {
+    /// Does it answer requests when they are submitted, and nothing of them is in flight?
+    pub const fn answers_at_once(&self) -> bool {
+        matches!(self, Self::Null(_) | Self::Memory(_))
+    }
+
     pub fn file_disk(&self) -> Option<&FileDisk> {
         match self {
             Self::Null(_) | Self::Memory(_) => None,

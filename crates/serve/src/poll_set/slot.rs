@@ -5,12 +5,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fipsee_ring::mapped::{Mapping, NextStamp};
 
 use super::Poll;
+use super::places::Places;
 use crate::due::{Due, DueQueues};
 use crate::share::{Share, Taken, Turn};
 use crate::{Change, Engine, Queue, QueueName, Removed, probe};
 
 /// Empty visits after which a queue is sampled instead of visited every pass.
 pub(super) const EMPTY_VISITS_BEFORE_IDLE: u32 = 1000;
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
 
 /// Ticks now.
 pub(super) type Clock = fn() -> u64;
@@ -27,6 +32,13 @@ pub(crate) struct Slot<E: Engine> {
     pub(crate) due: Due,
     /// Has its share a limit?
     pub(super) limited: bool,
+    /// Does it begin work with the engine?
+    asynchronous: bool,
+    /// Where what it has in flight is counted, and what was.
+    pub(super) entry: usize,
+    in_flight: u32,
+    /// It got no place among what is in flight.
+    refused: bool,
     /// It has used that up until then; 0: it has not.
     pub(super) throttled_until: u64,
     /// Keeps mapped what an idle queue is polled at.
@@ -43,7 +55,7 @@ pub(crate) struct Slot<E: Engine> {
 
 impl<E: Engine> Slot<E> {
     pub(crate) fn new(queue: Box<dyn Queue<E>>, name: QueueName, share: Share) -> Self {
-        let limited = share.is_limited();
+        let (limited, asynchronous) = (share.is_limited(), queue.is_asynchronous());
         Self {
             queue,
             name,
@@ -53,6 +65,10 @@ impl<E: Engine> Slot<E> {
             load: 0,
             due: Due::default(),
             limited,
+            asynchronous,
+            entry: 0,
+            in_flight: 0,
+            refused: false,
             throttled_until: 0,
             polled: None,
             changes: Vec::new(),
@@ -71,6 +87,11 @@ impl<E: Engine> Slot<E> {
         self.throttled_until != 0
     }
 
+    /// Is it of no interest that it has work?
+    pub(crate) const fn is_held_back(&self) -> bool {
+        self.is_throttled() || self.refused
+    }
+
     /// Nothing is in flight: do what waited for that.
     #[cold]
     pub(crate) fn apply_changes(&mut self) {
@@ -87,8 +108,20 @@ impl<E: Engine> Slot<E> {
 
     /// Returns what was taken, and whether the queue stays active.
     #[inline(always)]
-    pub(super) fn visit(&mut self, id: u32, engine: &mut E, turn: Turn, clock: Clock, due: &mut DueQueues) -> (Taken, bool) {
-        let visited = if self.limited { self.visit_limited(engine, turn, clock()) } else { self.visit_within(engine, turn) };
+    pub(super) fn visit(
+        &mut self,
+        id: u32,
+        engine: &mut E,
+        turn: Turn,
+        clock: Clock,
+        places: &mut Places,
+        due: &mut DueQueues,
+    ) -> (Taken, bool) {
+        let visited = match (self.limited, self.asynchronous) {
+            (false, false) => self.visit_within(engine, turn),
+            (false, true) => self.visit_asynchronous(engine, turn, places),
+            (true, _) => self.visit_limited(engine, turn, clock(), places),
+        };
         if visited.0.requests > 0 {
             probe!(visit, id, self.name.client, self.name.index, visited.0.requests);
             if self.due.may_be {
@@ -99,14 +132,50 @@ impl<E: Engine> Slot<E> {
     }
 
     #[inline(never)]
-    fn visit_limited(&mut self, engine: &mut E, turn: Turn, now: u64) -> (Taken, bool) {
+    fn visit_asynchronous(&mut self, engine: &mut E, mut turn: Turn, places: &mut Places) -> (Taken, bool) {
+        let (taken, all) = (count(engine.in_flight()), count(engine.places()));
+        self.refused = false;
+        if taken >= all / 2 {
+            let most = if turn.alone { all.saturating_sub(taken) } else { places.allows(self.entry, taken, all) };
+            if most == 0 {
+                if !self.takes_requests() || !self.queue.has_work() {
+                    return self.visited(Taken::NOTHING);
+                }
+                self.refused = true;
+                return (Taken::NOTHING, true);
+            }
+            turn.requests = turn.requests.min(most);
+        }
+        let visited = self.visit_within(engine, turn);
+        self.recount(places);
+        visited
+    }
+
+    /// Requests may have begun or ended.
+    #[inline(always)]
+    pub(super) fn recount(&mut self, places: &mut Places) {
+        let before = std::mem::replace(&mut self.in_flight, self.queue.in_flight());
+        places.count(self.entry, before, self.in_flight);
+    }
+
+    /// It is served here no more.
+    pub(super) fn leave(&mut self, places: &mut Places) {
+        places.leave(self.entry, std::mem::take(&mut self.in_flight));
+    }
+
+    #[inline(never)]
+    fn visit_limited(&mut self, engine: &mut E, turn: Turn, now: u64, places: &mut Places) -> (Taken, bool) {
         if now < self.throttled_until {
             return (Taken::NOTHING, true);
         }
         self.throttled_until = 0;
         match self.share.limit(now, turn) {
             Ok(turn) => {
-                let (taken, stays) = self.visit_within(engine, turn);
+                let (taken, stays) = if self.asynchronous {
+                    self.visit_asynchronous(engine, turn, places)
+                } else {
+                    self.visit_within(engine, turn)
+                };
                 self.share.charge(now, taken);
                 (taken, stays)
             }

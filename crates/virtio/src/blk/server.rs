@@ -409,6 +409,10 @@ impl Queue<Engine> for GuestDiskQueue {
         self.queue.in_flight()
     }
 
+    fn is_asynchronous(&self) -> bool {
+        !self.disk.answers_at_once()
+    }
+
     fn has_work(&self) -> bool {
         self.queue.has_work()
     }

@@ -1,0 +1,192 @@
+//! Places among what is in flight, between groups with more requests than an engine takes: it ends them only when it is to.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering}; // tidy: allow atomic, the test's own, not shared memory
+use std::time::Duration;
+
+use fipsee_ring::wait::{Backoff, WaitMode};
+use fipsee_serve::{Command, Engine, Group, Pass, Queue, QueueName, Share, Taken, Turn, Worker, WorkerHandle, WorkerPlacement};
+
+const PLACES: u32 = 64;
+const BUDGET: u32 = 14;
+
+/// In flight, oldest first, by the queue that began it; and how many are to end.
+#[derive(Default)]
+struct Device {
+    in_flight: VecDeque<u32>,
+    ending: usize,
+}
+
+impl Engine for Device {
+    type Ticket = u32;
+    type Status = ();
+
+    fn queue_of(ticket: u32) -> u32 {
+        ticket
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    fn places(&self) -> usize {
+        PLACES as usize
+    }
+
+    fn poll(&mut self, _limit: usize, finished: &mut impl FnMut(u32, ())) -> usize {
+        let count = std::mem::take(&mut self.ending).min(self.in_flight.len());
+        self.in_flight.drain(..count).for_each(|ticket| finished(ticket, ()));
+        count
+    }
+}
+
+/// How many requests of a queue wait, are in flight, and have ended.
+#[derive(Default)]
+struct Counts {
+    waiting: AtomicU32,
+    in_flight: AtomicU32,
+    ended: AtomicU32,
+}
+
+struct Requests {
+    id: u32,
+    depth: u32,
+    counts: Arc<Counts>,
+}
+
+impl Queue<Device> for Requests {
+    fn visit(&mut self, engine: &mut Device, turn: Turn) -> Taken {
+        let room = self.depth - self.in_flight();
+        let count = BUDGET.min(turn.requests).min(room).min(self.counts.waiting.load(Ordering::Relaxed));
+        self.counts.waiting.fetch_sub(count, Ordering::Relaxed);
+        self.counts.in_flight.fetch_add(count, Ordering::Relaxed);
+        (0..count).for_each(|_| engine.in_flight.push_back(self.id));
+        Taken::new(count, 8 * u64::from(count))
+    }
+
+    fn is_asynchronous(&self) -> bool {
+        true
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.counts.in_flight.load(Ordering::Relaxed)
+    }
+
+    fn has_work(&self) -> bool {
+        self.in_flight() < self.depth && self.counts.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    fn arm_and_work_remains(&mut self) -> bool {
+        self.has_work()
+    }
+
+    fn finish(&mut self, _ticket: u32, (): ()) {
+        self.counts.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.counts.ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn moved(&mut self, id: u32) {
+        self.id = id;
+    }
+
+    fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
+        None
+    }
+}
+
+struct Fixture {
+    worker: Worker<Device>,
+    handle: WorkerHandle<Device>,
+    clients: u64,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let backoff = Backoff::new(WaitMode::Sleep, Duration::ZERO);
+        let (worker, handle) = Worker::new(WorkerPlacement::default(), backoff, Device::default()).expect("descriptors");
+        Self { worker, handle, clients: 0 }
+    }
+
+    /// Queues of a group, each with this depth and number of requests.
+    fn add(&mut self, weight: u32, queues: u16, depth: u32, waiting: u32) -> Vec<Arc<Counts>> {
+        let group = Arc::new(Group::new("one"));
+        group.set_weight(weight);
+        self.clients += 1;
+        let add = |index| {
+            let counts = Arc::new(Counts { waiting: waiting.into(), ..Counts::default() });
+            let (given, name) = (Arc::clone(&counts), QueueName { client: self.clients, index });
+            let make = move |id| Ok(Requests { id, depth, counts: given });
+            self.handle.mailbox.send(Command::add(name, Share::of(Arc::clone(&group)), make, |added| assert!(added.is_ok())));
+            counts
+        };
+        (0..queues).map(add).collect()
+    }
+
+    /// Passes until nothing begins any more.
+    fn settle(&mut self) {
+        (0..1000).find(|_| self.worker.pass() == Pass::Idle).expect("it takes no more at some time");
+    }
+
+    /// The device ends so many, the oldest; what that permits begins.
+    fn end(&mut self, count: usize) {
+        self.worker.engine().ending = count;
+        self.settle();
+    }
+}
+
+fn in_flight(queues: &[Arc<Counts>]) -> u32 {
+    queues.iter().map(|counts| counts.in_flight.load(Ordering::Relaxed)).sum()
+}
+
+#[test]
+fn a_group_may_have_all_places_and_no_more() {
+    for queues in [1, 16] {
+        let mut fixture = Fixture::new();
+        let hog = fixture.add(100, queues, 256, 100_000);
+        fixture.settle();
+        assert_eq!(in_flight(&hog), PLACES);
+        assert!(fixture.worker.nothing_remains_after_arming(), "it sleeps until something has ended");
+        fixture.end(10);
+        assert_eq!(in_flight(&hog), PLACES, "places do not stay free");
+    }
+}
+
+#[test]
+fn a_request_waits_for_no_more_than_the_places_whatever_others_want() {
+    let mut fixture = Fixture::new();
+    let hog = fixture.add(100, 16, 256, 100_000);
+    fixture.settle();
+    let victim = &fixture.add(100, 1, 1, 0)[0];
+    for request in 1..=50 {
+        victim.waiting.fetch_add(1, Ordering::Relaxed);
+        fixture.settle();
+        assert_eq!(victim.in_flight.load(Ordering::Relaxed), 1, "it begins at once");
+        let place = fixture.worker.engine().in_flight.iter().position(|id| *id == 16).expect("in flight");
+        assert!(place <= PLACES as usize, "behind {place} others");
+        fixture.end(place + 1);
+        assert_eq!(victim.ended.load(Ordering::Relaxed), request);
+        assert_eq!(in_flight(&hog), PLACES, "the hog has what the victim leaves");
+    }
+}
+
+#[test]
+fn groups_that_want_more_get_places_by_their_weights() {
+    let mut fixture = Fixture::new();
+    let hog = fixture.add(100, 16, 256, 100_000);
+    fixture.settle();
+    let other = fixture.add(300, 1, 256, 100_000);
+    for _ in 0..500 {
+        fixture.end(3);
+        assert!(in_flight(&hog) + in_flight(&other) <= 2 * PLACES);
+    }
+    let (hogs, others) = (in_flight(&hog), in_flight(&other));
+    assert!((PLACES..=PLACES + 3).contains(&(hogs + others)), "{hogs} and {others}");
+    assert!((PLACES / 4 - 4..=PLACES / 4 + 4).contains(&hogs), "{hogs} and {others} at 1 to 3");
+    other[0].waiting.store(0, Ordering::Relaxed);
+    for _ in 0..200 {
+        fixture.end(3);
+    }
+    assert_eq!((in_flight(&hog), in_flight(&other)), (PLACES, 0), "nothing is kept for who wants nothing");
+}
