@@ -1,6 +1,6 @@
 //! `[[user]]` and `[[group]]`: weights and rates of those that share workers.
 
-use std::num::{NonZeroU16, NonZeroU32, NonZeroU64};
+use std::num::{NonZeroU16, NonZeroU64};
 use std::ops::Range;
 
 use fipsee_block::disk::spec::check_name;
@@ -102,7 +102,7 @@ pub(super) fn rates(table: &Table<'_>) -> Result<RateLimits, Mistake> {
     let rates = RateLimits {
         iops: table.take("iops", |value| integer(value, 1, MAX_IOPS))?.and_then(NonZeroU64::new),
         bytes_per_second: table.take("bytes_per_second", bytes)?.and_then(NonZeroU64::new),
-        burst_ms: table.take("burst", burst)?.map(NonZeroU32::from),
+        burst_ms: table.take("burst", burst)?,
     };
     let key = ["burst", "bytes_per_second", "iops"].into_iter().find(|key| table.has(key));
     rates.check().map_err(|problem| table.mistake(key, problem))?;

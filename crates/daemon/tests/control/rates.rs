@@ -315,7 +315,7 @@ fn impossible_and_contradictory_limits_are_refused_with_what_to_write() {
         (json!({ "disk": "z", "iops": 5 }), "no disk 'z'"),
         (json!({ "group": "g", "iops": 5 }), "no group 'g' is configured; there are none"),
     ] {
-        assert_says(&daemon.admin(&request(&wrong))["error"].as_str().expect("refused").to_owned(), &[piece]);
+        assert_says(daemon.admin(&request(&wrong))["error"].as_str().expect("refused"), &[piece]);
     }
     assert_eq!(rates(&limit_of(&daemon, "disk", "a")), [&Value::Null; 3]);
 }
