@@ -12,6 +12,8 @@ pub type Make<E> = Box<dyn FnOnce(u32) -> Result<Box<dyn Queue<E>>, String> + Se
 pub type Added = Box<dyn FnOnce(Result<(), NotAdded>) + Send>;
 /// Called for each queue that is to change, between two visits; dropped after the last.
 pub type Change<E> = Box<dyn FnMut(&mut dyn Queue<E>) + Send>;
+/// Called with what queues were served.
+pub type Report = Box<dyn FnOnce(Vec<(QueueName, u64)>) + Send>;
 /// Called with each queue that is removed, which is served no more; dropped after the last.
 pub type Removed<E> = Box<dyn FnMut(Box<dyn Queue<E>>) + Send>;
 
@@ -37,7 +39,7 @@ pub enum Command<E: Engine> {
         removed: Removed<E>,
     },
     /// Report what each queue that worked was served since this was asked last: its cost.
-    Loads(Box<dyn FnOnce(Vec<(QueueName, u64)>) + Send>),
+    Loads(Report),
     /// Run on these CPUs from now on.
     Bind(Vec<usize>),
     /// Call [`Engine::start`]: dropping the sender says that it is done.

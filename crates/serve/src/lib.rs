@@ -22,7 +22,7 @@ pub mod uring;
 mod worker;
 
 pub use self::assignment::{Assignment, Pool};
-pub use self::command::{Added, Change, Command, Make, NotAdded, Removed, When, Which};
+pub use self::command::{Added, Change, Command, Make, NotAdded, Removed, Report, When, Which};
 pub use self::declaration::{Argument, FileUse, Metric, Needs};
 pub use self::engine::{Engine, Ticket};
 pub use self::meter::{IdleTime, WakeUp, WakesUp};

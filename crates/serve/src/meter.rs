@@ -93,7 +93,7 @@ impl Meter {
     const fn is_timed(&mut self) -> bool {
         if self.looks == 0 {
             self.waits = self.waits.wrapping_add(1);
-            self.weight = if self.waits % WAITS_PER_SAMPLE == 0 { WAITS_PER_SAMPLE } else { 0 };
+            self.weight = if self.waits.is_multiple_of(WAITS_PER_SAMPLE) { WAITS_PER_SAMPLE } else { 0 };
         }
         self.looks = self.looks.saturating_add(1);
         self.weight > 0 || self.looks >= LOOKS_BEFORE_TIMING
