@@ -72,7 +72,7 @@ while read -r verb tag label rest; do
         read -r line <$load
         report "run $tag $label $line"
         ;;
-    # A load, and what notified whom meanwhile. The host counts what is written to doorbells; it looks when it has the event.
+    # A load, and what was notified meanwhile. The host counts what is written to doorbells; it looks when it has the event.
     causes)
         eval "name=\$device_$label"
         report "event watch $tag"

@@ -1,4 +1,4 @@
-//! What notified whom, for each request: doorbells of the guest (an exit of a virtual machine each), of its back end, and the
+//! How often, for each request, one side notified the other: doorbells of the guest (an exit of a virtual machine each), of its back end, and the
 //! interrupts that the guest counted, by cause.
 
 use std::collections::BTreeMap;
