@@ -163,7 +163,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
                 "Limit a disk, with short peaks, and remove the limit",
                 "fipsee limit data --iops 5000 --burst 100ms\nfipsee limit data --off",
             ),
-            ("Give a user half of the usual share", "fipsee limit --user alice --weight 50"),
+            ("Give user 1000 half of the usual share", "fipsee limit --user 1000 --weight 50"),
         ],
     ),
     ("fipsee-config", &[("Write down what the daemon serves now", "fipsee config dump")]),

@@ -205,6 +205,6 @@ mod tests {
         assert_eq!(column(View::Workers, "CPU%").expect("found"), View::Workers.usual_sort());
         assert_eq!(column(View::Queues, "read").expect("found"), 5);
         let text = column(View::Workers, "p99").expect_err("none").to_string();
-        assert!(text.contains("workers have no column 'p99'") && text.contains("worker, cpu, queues"), "{text}");
+        assert!(text.contains("workers have no column 'p99'") && text.contains("worker, cpu, state, queues"), "{text}");
     }
 }
