@@ -238,11 +238,12 @@ fn of_clients(exports: &[Arc<Export>]) -> [Family; 5] {
 
 #[cfg(test)]
 mod tests {
+    use fipsee_block::disk::DiskSpec;
     use fipsee_serve::session::Credentials;
 
     use super::*;
-    use crate::config::disks_of;
-    use crate::export::{Kind, Role};
+    use crate::config::DiskConfig;
+    use crate::export::{AllowList, Kind, Role};
 
     #[test]
     fn clients_beyond_the_limit_have_no_metrics_of_their_own() {
