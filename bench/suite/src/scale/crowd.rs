@@ -27,9 +27,9 @@ pub(super) struct Shape {
 pub(super) const ORDINARY: Shape = Shape { queues: 1, depth: 1, bytes: 4096 };
 /// A mebibyte at a time.
 pub(super) const LONG: Shape = Shape { queues: 1, depth: 1, bytes: 1 << 20 };
-/// One queue full of requests of a mebibyte each.
+/// A greedy user with one queue full of requests of a mebibyte each.
 pub(super) const GREEDY: Shape = Shape { queues: 1, depth: 256, bytes: 1 << 20 };
-/// As many such queues as a client can have.
+/// A greedy user with as many such queues as a client can have.
 pub(super) const ABUSER: Shape = Shape { queues: 16, ..GREEDY };
 
 /// A queue that is kept full of reads of random places. All name the same memory, which costs their client next to nothing.

@@ -1,4 +1,4 @@
-//! What greedy clients cost the others.
+//! What greedy users cost the others.
 //!
 //! The victim has one request in flight. Beside it are n users with a connection each, and in it 16 queues full of requests of a
 //! mebibyte. One thread drives all of them, the daemon's only worker has the other CPU: what the victim waits for is the daemon,

@@ -1,5 +1,5 @@
 //! `cargo xtask bench scale`: many clients. The tables of the report on the split driver model, with its server beside ours; what
-//! greedy clients cost the others.
+//! greedy users cost the others.
 
 mod costs;
 mod crowd;

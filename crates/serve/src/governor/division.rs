@@ -45,7 +45,7 @@ struct Place {
     is_full: bool,
 }
 
-/// Who has what now.
+/// Which worker has which queues now.
 pub(super) struct Division {
     places: Vec<Place>,
     /// Its place among `places`; `None`: its worker is not in use.

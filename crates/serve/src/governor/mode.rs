@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Who decides how many workers serve.
+/// What decides how many workers serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Nothing changes: neither the number of workers, nor which queues each has.
