@@ -181,6 +181,7 @@ impl<E: Engine> Slot<E> {
             }
             Err(until) if self.takes_requests() && self.queue.has_work() => {
                 self.throttled_until = until;
+                self.share.count_throttled(now);
                 (Taken::NOTHING, true)
             }
             Err(_) => self.visited(Taken::NOTHING),
