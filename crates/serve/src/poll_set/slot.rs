@@ -41,6 +41,8 @@ pub(crate) struct Slot<E: Engine> {
     refused: bool,
     /// It has used that up until then; 0: it has not.
     pub(super) throttled_until: u64,
+    /// Nothing has been seen yet of its doorbell, which may have rung for another worker.
+    pub(crate) is_newly_watched: bool,
     /// Keeps mapped what an idle queue is polled at.
     pub(super) polled: Option<Arc<dyn Mapping>>,
     /// What waits until nothing is in flight.
@@ -70,6 +72,7 @@ impl<E: Engine> Slot<E> {
             in_flight: 0,
             refused: false,
             throttled_until: 0,
+            is_newly_watched: true,
             polled: None,
             changes: Vec::new(),
             closing: None,
