@@ -34,12 +34,12 @@ pub(crate) struct Slot<E: Engine> {
     pub(super) limited: bool,
     /// Does it begin work with the engine?
     asynchronous: bool,
-    /// Where what it has in flight is counted, and what was.
+    /// Its group's entry among the places, and how many of its requests were counted there last.
     pub(super) entry: usize,
     in_flight: u32,
     /// It got no place among what is in flight.
     refused: bool,
-    /// It has used that up until then; 0: it has not.
+    /// Its limit is used up until then; 0: it is not.
     pub(super) throttled_until: u64,
     /// Nothing has been seen yet of its doorbell, which may have rung for another worker.
     pub(crate) is_newly_watched: bool,
