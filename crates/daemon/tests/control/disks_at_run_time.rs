@@ -324,6 +324,39 @@ fn dumped_configuration_starts_the_same_daemon() {
     assert_eq!(plain(&again), plain(&dumped));
 }
 
+#[test]
+fn dumped_configuration_starts_a_daemon_whatever_was_set_of_workers_users_and_groups() {
+    let with_users = |users: &str| {
+        format!(
+            "workers = 3\n[[group]]\nname = \"g\"\nusers = [{users}]\nmachines = [\"b\"]\n\
+             [[group]]\nname = \"h\"\nmachines = [\"c\"]\niops = 7\n\
+             {ONE_DISK}dedicated = true\n[[disk]]\nname = \"b\"\nspec = \"null:1M\"\n[[disk]]\nname = \"c\"\nspec = \"null:1M\"\n"
+        )
+    };
+    let mut daemon = with_file(&with_users("4001"));
+    // Fewer than the dedicated disk needs.
+    ask(&daemon, &json!({ "method": "workers.set", "workers": "1" }));
+    ask(&daemon, &json!({ "method": "limit.set", "user": 4002, "iops": 9 }));
+    for disk in ["b", "c"] {
+        ask(&daemon, &json!({ "method": "disk.remove", "disk": disk }));
+    }
+    let of_user = |daemon: &Daemon| {
+        let list = ask(daemon, &json!({ "method": "limit.list" }));
+        list["limits"].as_array().expect("a list").iter().any(|limit| limit["user"] == 4002)
+    };
+    assert!(of_user(&daemon));
+    write(&daemon.dir, &with_users("4001, 4002"));
+    assert_eq!(ask(&daemon, &json!({ "method": "reload" }))["changed"], json!(["group 'g'"]));
+    assert!(!of_user(&daemon), "those of the group count");
+    let dumped = dump(&daemon);
+    assert_says(&dumped, &["\nworkers = 3\n# in use now: workers = 1\n", "dedicated = true", "users = [4001, 4002]"]);
+    std::fs::write(daemon.dir.path("dumped.toml"), &dumped).expect("a file");
+    daemon.signal_term();
+    assert!(daemon.await_exit().success());
+    daemon.restart_with("f.toml", "dumped.toml");
+    assert_eq!(disks(&daemon), ["a"]);
+}
+
 /// A file where the daemon may not open it, and the request that passes it.
 fn passed(daemon: &Daemon, file: &std::fs::File, spec: &str) -> Value {
     let request = json!({ "method": "disk.add", "spec": spec, "file_passed": true });

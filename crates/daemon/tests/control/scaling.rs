@@ -65,7 +65,8 @@ fn the_number_in_use_is_set_at_run_time_within_what_was_started() {
     set(&daemon, "2..3");
     daemon.take_over();
     assert_eq!(daemon.admin(&json!({ "method": "workers" }))["mode"], "2..3");
-    assert!(daemon.admin(&json!({ "method": "config.dump" }))["toml"].as_str().expect("text").contains("workers = \"2..3\""));
+    let dump = daemon.admin(&json!({ "method": "config.dump" }));
+    assert_says(dump["toml"].as_str().expect("text"), &["workers = \"1..3\"\n# in use now: workers = \"2..3\"\n"]);
     loads.into_iter().for_each(|load| assert!(load.finish() > 0));
 }
 
