@@ -144,7 +144,7 @@ fn endpoints_that_other_hosts_reach_are_refused() {
     let port = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let taken = port.local_addr().expect("its address").to_string();
     let text = refused(&["--disk", "a=null:1M", "--metrics", &taken]);
-    assert_says(&text, &[&format!("cannot listen at {taken}"), "choose another port with --metrics"]);
+    assert_says(&text, &[&format!("cannot listen at {taken}"), "choose another port (--metrics, metrics; "]);
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn impossible_policies_are_refused_and_change_nothing() {
     refused(json!({ "disk": "a", "max_delay_us": 0 }), &["use 1 us to 1 s"]);
     refused(json!({ "disk": "a", "max_delay_us": 1_000_001 }), &["use 1 us to 1 s"]);
     refused(json!({ "disk": "a", "auto": true, "min_completions": 4 }), &["leave out"]);
-    refused(json!({ "disk": "a", "off": true, "max_rate": 9 }), &["off and another parameter contradict"]);
+    refused(json!({ "disk": "a", "off": true, "max_rate": 9, "auto": true }), &["off contradicts max_rate, auto; leave"]);
     refused(json!({ "disk": "a", "client": 77, "off": true }), &["has no client 77", "fipsee info a"]);
     refused(json!({ "disk": "z", "off": true }), &["no disk 'z'"]);
     assert_eq!(policy(&info(&daemon, "a")), [json!(2000), Value::Null, json!(50)]);

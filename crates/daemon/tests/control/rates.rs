@@ -292,10 +292,16 @@ fn impossible_and_contradictory_limits_are_refused_with_what_to_write() {
         (of_group("name = \"g\"\nusers = [\"no-one-here\"]"), &["no user 'no-one-here'", "getent"]),
         (of_group("name = \"g\""), &["group 'g' has no members", "users = "]),
         (of_group("users = [1]"), &["the group needs a name"]),
-        (of_group("name = \"g\"\nmachines = [\"z\"]"), &["no disk 'z' is defined", "there are: a"]),
-        (of_group("name = \"g\"\nusers = [1]\n[[group]]\nname = \"h\"\nusers = [1]"), &["user 1 is in several"]),
-        (of_group("name = \"g\"\nusers = [1]\n[[group]]\nname = \"g\"\nusers = [2]"), &["group 'g' is defined twice"]),
-        (of_group("name = \"g\"\nusers = [1]\n[[user]]\nname = 1"), &["user 1 is in several"]),
+        (of_group("name = \"g\"\nmachines = [\"z\"]"), &["machines of group 'g': no disk 'z' is defined", "there are: a"]),
+        (
+            of_group("name = \"g\"\nusers = [1]\n[[group]]\nname = \"h\"\nusers = [1]"),
+            &["line 4, column 1: the user 1 is in several"],
+        ),
+        (
+            of_group("name = \"g\"\nusers = [1]\n[[group]]\nname = \"g\"\nusers = [2]"),
+            &["line 4, column 1: the group 'g' is defined twice"],
+        ),
+        (of_group("name = \"g\"\nusers = [1]\n[[user]]\nname = 1"), &["line 1, column 1: the user 1 is in several"]),
         (format!("[[user]]\nweight = 5\n{NULL}"), &["which user: name = "]),
         (format!("[user]\nname = 5\n{NULL}"), &["write [[user]]"]),
     ] {

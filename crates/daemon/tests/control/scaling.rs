@@ -53,7 +53,8 @@ fn the_number_in_use_is_set_at_run_time_within_what_was_started() {
         ("4", ["4 workers; this daemon has started 3", "use 1 to 3"]),
         ("0", ["0 workers", "use 1 to 3"]),
         ("2..4", ["2..4 workers", "--workers"]),
-        ("many", ["'many' is no number of workers", "1..4"]),
+        ("many", ["'many' is not a number of workers", "1..4"]),
+        ("4..1", ["'4..1' is not a number of workers", "a range from the least to the most, for example 1..4"]),
     ] {
         assert_says(set(&daemon, text)["error"].as_str().expect("refused"), &pieces);
     }
@@ -96,8 +97,10 @@ fn a_dedicated_disk_has_a_worker_to_itself() {
     expect(&daemon, &[("in use", Value::Null, 2), ("dedicated", json!("b"), 1)]);
     a.iter().chain([&b]).for_each(Load::await_progress);
     let refused = set(&daemon, "a", true);
-    let pieces =
-        ["there are 2 disks, each with a worker to itself (dedicated: 'b', 'a'), and 2 started", "start 3 (--workers, workers)"];
+    let pieces = [
+        "2 disks are dedicated ('b', 'a'), and 2 workers were started, of which one is for all other disks",
+        "start 3 (--workers, workers), or dedicate fewer disks",
+    ];
     assert_says(refused["error"].as_str().expect("refused"), &pieces);
     assert!(daemon.admin(&json!({ "method": "config.dump" }))["toml"].as_str().expect("text").contains("dedicated = true"));
     daemon.take_over();
@@ -119,7 +122,7 @@ fn more_dedicated_disks_than_workers_are_refused_at_the_start() {
     let text = refused_in(&dir, &[], &["--config", "{dir}/f.toml"]);
     assert_says(
         &text,
-        &["there is a disk with a worker to itself (dedicated: 'x'), and 1 started", "start 2 (--workers, workers)"],
+        &["disk 'x' is dedicated, and 1 worker was started, which is for all other disks", "start 2 (--workers, workers)"],
     );
 }
 
