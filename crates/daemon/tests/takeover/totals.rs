@@ -1,5 +1,6 @@
 //! Totals of disks, users and clients are handed over with the disks.
 
+use fipsee_testkit::guest::machine::workers_sleep;
 use fipsee_testkit::{Daemon, eventually};
 use serde_json::{Value, json};
 
@@ -9,15 +10,14 @@ fn stat_of(daemon: &Daemon, disk: &str) -> Value {
     disks.iter().find(|described| described["disk"] == disk).expect("the disk").clone()
 }
 
-/// Only once its worker sleeps has the daemon seen every doorbell that has rung.
+/// Only then has the daemon seen every doorbell that has rung.
 fn await_sleep(daemon: &Daemon) {
-    let busy_ns = || daemon.admin(&json!({ "method": "workers" }))["workers"][0]["busy_ns"].as_u64().expect("a time");
-    eventually("the worker sleeps", || busy_ns() >= busy_ns());
+    eventually("the worker sleeps", || workers_sleep(daemon));
 }
 
 #[test]
 fn totals_survive_takeovers_and_count_on() {
-    let mut daemon = Daemon::start(&["--disk", "a=memory:1M", "--disk", "b=memory:1M", "--workers", "1"]);
+    let mut daemon = Daemon::start(&["--disk", "a=memory:1M", "--disk", "b=memory:1M"]);
     let mut gone = daemon.blocking("a");
     (0..3).for_each(|_| gone.write_at(&[1; 512], 0).expect("written"));
     drop(gone);
