@@ -404,6 +404,10 @@ impl Queue<Engine> for DiskQueue {
         self.server.has_policy()
     }
 
+    fn count_doorbell(&mut self) {
+        self.server.count_doorbell();
+    }
+
     fn doorbell_rang(&mut self) {
         self.server.doorbell_rang();
     }

@@ -2,7 +2,6 @@
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use fipsee_block::disk::{AnyDisk, DiskSpec, FileDisk};
 use fipsee_daemon::admin::parse_disk;
@@ -11,6 +10,9 @@ use serde_json::{Value, json};
 
 use crate::error::Error;
 use crate::{admin, ls, output, units};
+
+const MAX_16: u64 = u16::MAX as u64;
+const MAX_32: u64 = u32::MAX as u64;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
@@ -42,14 +44,14 @@ pub(crate) struct AddArguments {
     #[arg(long)]
     allow_everyone: bool,
     /// Clients and virtual machines attached at once
-    #[arg(long, value_name = "N", value_parser = at_least_1::<u32>)]
-    max_clients: Option<u32>,
+    #[arg(long, value_name = "N", value_parser = up_to::<MAX_32>)]
+    max_clients: Option<u64>,
     /// Queues of one of them; at most the daemon's max_queues
-    #[arg(long, value_name = "N", value_parser = at_least_1::<u16>)]
-    max_queues: Option<u16>,
+    #[arg(long, value_name = "N", value_parser = up_to::<MAX_16>)]
+    max_queues: Option<u64>,
     /// Requests outstanding per queue; at most the daemon's max_depth
-    #[arg(long, value_name = "N", value_parser = at_least_1::<u32>)]
-    max_depth: Option<u32>,
+    #[arg(long, value_name = "N", value_parser = up_to::<MAX_32>)]
+    max_depth: Option<u64>,
     /// Serve it to virtual machines at this Unix socket; may be repeated
     #[arg(long, value_name = "PATH")]
     vhost_user: Vec<PathBuf>,
@@ -101,13 +103,13 @@ pub(crate) struct SetArguments {
     #[arg(long, value_name = "BOOL")]
     shared: Option<bool>,
     /// Clients and virtual machines attached at once, or off; a lower limit ends none
-    #[arg(long, value_name = "N", value_parser = limit::<u32>)]
+    #[arg(long, value_name = "N", value_parser = limit::<MAX_32>)]
     max_clients: Option<Value>,
     /// Queues of one that attaches from now on, or off: the daemon's max_queues
-    #[arg(long, value_name = "N", value_parser = limit::<u16>)]
+    #[arg(long, value_name = "N", value_parser = limit::<MAX_16>)]
     max_queues: Option<Value>,
     /// Requests outstanding per queue of one that attaches from now on, or off: the daemon's max_depth
-    #[arg(long, value_name = "N", value_parser = limit::<u32>)]
+    #[arg(long, value_name = "N", value_parser = limit::<MAX_32>)]
     max_depth: Option<Value>,
     /// Is a worker, and its CPU, for this disk alone?
     #[arg(long, value_name = "BOOL")]
@@ -216,20 +218,21 @@ fn set(socket: &Path, arguments: &SetArguments) -> Result<(), Error> {
     show(*json, &answer, &format!("disk '{disk}' is changed until the daemon is restarted\n"))
 }
 
-pub(crate) fn at_least_1<T: FromStr + Default + PartialEq>(text: &str) -> Result<T, String> {
-    let number = text.parse().ok().filter(|number| *number != T::default());
-    number.ok_or_else(|| "write an integer from 1, for example 4".to_owned())
+/// A number from 1 to this.
+pub(crate) fn up_to<const MAX: u64>(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| (1..=MAX).contains(number));
+    number.ok_or_else(|| match MAX {
+        u64::MAX => "write an integer from 1, for example 4".to_owned(),
+        _ => format!("write an integer from 1 to {MAX}"),
+    })
 }
 
 /// A number, or that there is no limit.
-pub(crate) fn limit<T: FromStr + Default + PartialEq>(text: &str) -> Result<Value, String>
-where
-    Value: From<T>,
-{
+pub(crate) fn limit<const MAX: u64>(text: &str) -> Result<Value, String> {
     if text == "off" {
         return Ok(text.into());
     }
-    at_least_1::<T>(text).map(Value::from).map_err(|problem| format!("{problem}, or off"))
+    up_to::<MAX>(text).map(Value::from).map_err(|problem| format!("{problem}, or off"))
 }
 
 fn show(json: bool, answer: &Value, text: &str) -> Result<(), Error> {

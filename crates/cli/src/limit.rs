@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::ArgGroup;
 use fipsee_block::disk::spec::parse_size;
 use fipsee_daemon::config::user_number;
-use fipsee_daemon::rates::parse_burst;
+use fipsee_daemon::rates::{MAX_IOPS, MAX_WEIGHT, parse_burst};
 use serde_json::{Map, Value, json};
 
 use crate::error::Error;
@@ -26,10 +26,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
     /// Limit one client or virtual machine, by its number in fipsee info
-    #[arg(long, value_name = "N", value_parser = crate::disk::at_least_1::<u64>)]
+    #[arg(long, value_name = "N", value_parser = crate::disk::up_to::<{ u64::MAX }>)]
     client: Option<u64>,
     /// Requests per second, or off
-    #[arg(long, value_name = "N", value_parser = crate::disk::limit::<u64>, requires = "of")]
+    #[arg(long, value_name = "N", value_parser = crate::disk::limit::<MAX_IOPS>, requires = "of")]
     iops: Option<Value>,
     /// Bytes per second, for example 100M, or off
     #[arg(long, value_name = "SIZE", value_parser = bytes, requires = "of")]
@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = burst, requires = "of")]
     burst: Option<Value>,
     /// Weight of a user or group in sharing a worker, 1 to 1000, or off: the usual 100
-    #[arg(long, value_name = "N", value_parser = crate::disk::limit::<u16>, requires = "of")]
+    #[arg(long, value_name = "N", value_parser = crate::disk::limit::<{ MAX_WEIGHT as u64 }>, requires = "of")]
     weight: Option<Value>,
     /// Remove the limits
     #[arg(long, conflicts_with_all = ["iops", "bytes_per_second", "burst"], requires = "of")]

@@ -49,17 +49,23 @@ fn add_shares(before: &Value, now: &mut Value) {
     }
 }
 
-/// What a mode means.
+/// What a mode means. Workers that are for a disk alone are not counted: the mode is for the others.
 fn render_mode(answer: &Value) -> String {
-    let (mode, started) = (admin::text(answer, "mode"), admin::list(answer, "workers").len());
-    match mode {
-        "off" => "workers and the queues of each stay as they are (off)\n".to_owned(),
-        "auto" => format!("1 to {started} workers serve, as the load needs (auto)\n"),
-        range if range.contains("..") => {
-            format!("{} workers serve, as the load needs, of {started}\n", range.replace("..", " to "))
+    let (mode, workers) = (admin::text(answer, "mode"), admin::list(answer, "workers"));
+    let dedicated = workers.iter().filter(|worker| admin::text(worker, "state") == "dedicated").count();
+    let others = workers.len() - dedicated;
+    // More than there are serve as all that there are.
+    let bound = |count: &str| count.parse::<usize>().map_or(others, |count| count.min(others)).to_string();
+    let text = match (mode, mode.split_once("..")) {
+        ("off", _) => "workers and the queues of each stay as they are (off)".to_owned(),
+        ("auto", _) => format!("1 to {others} workers serve, as the load needs (auto)"),
+        (_, Some((least, most))) => {
+            format!("{} to {} workers serve, as the load needs, of {others}", bound(least), bound(most))
         }
-        count => format!("{count} of {started} workers serve\n"),
-    }
+        (count, None) => format!("{} of {others} workers serve", bound(count)),
+    };
+    let besides = if dedicated > 0 { format!(", and {dedicated} more, each for one disk") } else { String::new() };
+    format!("{text}{besides}\n")
 }
 
 fn render(answer: &Value) -> String {
@@ -96,5 +102,18 @@ mod tests {
         assert_eq!(cells(0), "1 to 2 workers serve, as the load needs, of 2");
         assert_eq!(cells(2), "0 1 in use 75.0 % 3 9");
         assert_eq!(cells(3), "1 any unused 0.0 % 0 1");
+    }
+
+    #[test]
+    fn workers_of_dedicated_disks_are_not_among_those_that_the_mode_is_for() {
+        let of = |mode: &str| {
+            let states = ["in use", "in use", "dedicated"].map(|state| json!({ "state": state }));
+            render_mode(&json!({ "mode": mode, "workers": states }))
+        };
+        let more = ", and 1 more, each for one disk\n";
+        assert_eq!(of("3"), format!("2 of 2 workers serve{more}"));
+        assert_eq!(of("1"), format!("1 of 2 workers serve{more}"));
+        assert_eq!(of("auto"), format!("1 to 2 workers serve, as the load needs (auto){more}"));
+        assert_eq!(of("1..3"), format!("1 to 2 workers serve, as the load needs, of 2{more}"));
     }
 }

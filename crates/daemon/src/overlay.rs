@@ -8,7 +8,7 @@ use fipsee_block::disk::DiskSpec;
 use fipsee_serve::governor::Mode;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{DiskConfig, ShareConfig};
+use crate::config::{DiskConfig, ShareConfig, user_key};
 use crate::disk_limits::DiskLimits;
 use crate::disk_text;
 use crate::export::AllowList;
@@ -110,9 +110,12 @@ impl Overlay {
         &self.shares
     }
 
-    /// Forget the groups that are not configured.
+    /// Forget the groups that are not configured, and the users that are in one.
     pub(crate) fn retain_groups(&mut self, configured: &[ShareConfig]) {
         self.retain_shares("group:", &configured.iter().map(ShareConfig::key).collect());
+        let groups = configured.iter().filter(|share| share.group.is_some());
+        let members: BTreeSet<String> = groups.flat_map(|group| &group.uids).map(|uid| user_key(*uid)).collect();
+        self.shares.retain(|key, _| !members.contains(key));
     }
 
     /// Of those keys that begin like this, forget all but these.

@@ -1,7 +1,6 @@
 //! How much a disk, a user, a group or a client may do per second, and the weight of its share, as configured or set.
 
 use std::num::{NonZeroU16, NonZeroU32, NonZeroU64};
-
 use std::time::Duration;
 
 use fipsee_serve::limit::Rates;
@@ -15,6 +14,7 @@ pub const MAX_BYTES_PER_SECOND: u64 = 1 << 40;
 /// A minute.
 pub const MAX_BURST_MS: u32 = 60_000;
 pub const MAX_WEIGHT: u16 = 1000;
+
 /// `None`: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -282,13 +282,16 @@ impl Scaling {
             return Ok(());
         }
         let names: Vec<_> = exports.iter().take(8).map(|export| format!("'{}'", export.name())).collect();
-        Err(format!(
-            "{} with a worker to itself (dedicated: {}), and {started} started, of which one is for all other disks; start {} (--workers, \
-             workers), or dedicate fewer",
-            if exports.len() == 1 { "there is a disk".to_owned() } else { format!("there are {} disks, each", exports.len()) },
-            names.join(", "),
-            exports.len() + 1
-        ))
+        let (disks, fewer) = match exports.len() {
+            1 => (format!("disk {} is dedicated", names.join(", ")), "do not dedicate it"),
+            count => (format!("{count} disks are dedicated ({})", names.join(", ")), "dedicate fewer disks"),
+        };
+        let workers = match started {
+            1 => "1 worker was started, which".to_owned(),
+            _ => format!("{started} workers were started, of which one"),
+        };
+        let needed = exports.len() + 1;
+        Err(format!("{disks}, and {workers} is for all other disks; start {needed} (--workers, workers), or {fewer}"))
     }
 
     /// These have a worker each from now on, and no others; checked before.

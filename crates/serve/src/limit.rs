@@ -151,15 +151,19 @@ impl Limiter {
         [&self.requests, &self.bytes].iter().any(|bucket| bucket.per_second.load(Ordering::Relaxed) > 0)
     }
 
+    /// A queue with a request begins to wait.
+    pub(crate) fn count_if_used_up(&self, now: u64) {
+        if self.allows(now).is_err() {
+            self.throttled.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Requests and cost units that a visit may take; or from when on it may take some.
     pub(crate) fn allows(&self, now: u64) -> Result<(u32, u32), u64> {
         let burst = self.burst_ticks.load(Ordering::Relaxed);
         let (requests, bytes) = match (self.requests.tokens(now, burst), self.bytes.tokens(now, burst)) {
             (Ok(requests), Ok(bytes)) => (requests, bytes),
-            (requests, bytes) => {
-                self.throttled.fetch_add(1, Ordering::Relaxed);
-                return Err(requests.err().max(bytes.err()).unwrap_or(now));
-            }
+            (requests, bytes) => return Err(requests.err().max(bytes.err()).unwrap_or(now)),
         };
         let most = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         Ok((most(requests), most((bytes / BLOCK_BYTES).saturating_add(UNITS_PER_REQUEST.into()))))

@@ -79,6 +79,10 @@ pub trait Queue<E: Engine>: Any + Send {
         remains && self.has_work()
     }
 
+    /// The client rang while the worker slept. Called before [`doorbell_rang`](Self::doorbell_rang), which is also called where nobody
+    /// may have rung.
+    fn count_doorbell(&mut self) {}
+
     /// The doorbell rang: it must be asked for again before sleeping.
     fn doorbell_rang(&mut self) {
         if let Some(end) = self.end_mut() {

@@ -447,6 +447,10 @@ impl<E: Engine> Worker<E> {
             let id = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
             if let Some(slot) = self.queues.get_mut(id) {
                 probe!(wake, WAKE_DOORBELL, slot.name.client, slot.name.index);
+                // A doorbell that ever rang is ready as soon as it is watched.
+                if !std::mem::take(&mut slot.is_newly_watched) {
+                    slot.queue.count_doorbell();
+                }
                 slot.queue.doorbell_rang();
                 self.queues.activate(id);
             } else {

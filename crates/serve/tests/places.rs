@@ -188,5 +188,25 @@ fn groups_that_want_more_get_places_by_their_weights() {
     for _ in 0..200 {
         fixture.end(3);
     }
-    assert_eq!((in_flight(&hog), in_flight(&other)), (PLACES, 0), "nothing is kept for who wants nothing");
+    assert_eq!((in_flight(&hog), in_flight(&other)), (PLACES, 0), "nothing is kept for a group that wants nothing");
+}
+
+/// What they get of places that are taken is never more than as many again, and each begins something as soon as some are free.
+#[test]
+fn many_groups_that_come_one_after_the_other_get_twice_the_places_at_most() {
+    let mut fixture = Fixture::new();
+    let mut groups = Vec::new();
+    for _ in 0..64 {
+        groups.push(fixture.add(100, 1, 256, 100_000));
+        fixture.settle();
+        let all: u32 = groups.iter().map(|queues| in_flight(queues)).sum();
+        assert!(all <= 2 * PLACES, "{all} in flight of {} groups", groups.len());
+    }
+    for _ in 0..2 * PLACES {
+        fixture.end(1);
+    }
+    for (number, queues) in groups.iter().enumerate() {
+        let counts = [&queues[0].in_flight, &queues[0].ended].map(|count| count.load(Ordering::Relaxed));
+        assert_ne!(counts, [0, 0], "group {number} has begun nothing");
+    }
 }

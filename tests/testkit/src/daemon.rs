@@ -110,10 +110,21 @@ impl Daemon {
         Self::start_in(Scratch::new(), &[], arguments)
     }
 
-    /// As [`start`](Self::start), by way of a command line before the daemon's own, for example to lower a limit.
+    /// As [`start`](Self::start), by way of a command line before the daemon's own, for example to lower a limit. With one worker, whatever
+    /// the machine, unless the arguments or a file say something else.
     pub fn start_in(dir: Scratch, prefix: &[&str], arguments: &[&str]) -> Self {
         bound_hangs();
-        Self::launch(dir, Launch::fipseed(prefix, arguments)).unwrap_or_else(|error| panic!("{error}"))
+        let is_given = arguments.iter().any(|argument| argument.starts_with("--workers") || *argument == "--config");
+        let workers: &[&str] = if is_given { &[] } else { &["--workers", "1"] };
+        let launch = Launch::fipseed(prefix, &[arguments, workers].concat());
+        Self::launch(dir, launch).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Start it with this configuration, which is the file `f.toml`.
+    pub fn with_file(text: &str) -> Self {
+        let dir = Scratch::new();
+        dir.configure(text);
+        Self::start_in(dir, &[], &["--config", "{dir}/f.toml"])
     }
 
     /// Start a daemon and wait until it takes connections.
@@ -264,10 +275,15 @@ impl Daemon {
 
     /// As [`restart`](Self::restart), with one argument replaced.
     pub fn restart_with(&mut self, old: &str, new: &str) {
+        self.replace_argument(old, new);
+        self.restart();
+    }
+
+    /// For the daemons that are started from now on.
+    pub fn replace_argument(&mut self, old: &str, new: &str) {
         for argument in &mut self.launch.arguments {
             *argument = argument.replace(old, new);
         }
-        self.restart();
     }
 
     pub fn options(name: &str) -> AttachOptions {
@@ -295,6 +311,21 @@ impl Daemon {
     /// One request to the admin socket: `method`, and its parameters beside it. Returns the result, or `{"error": message}`.
     pub fn admin(&self, request: &Value) -> Value {
         self.try_admin(request).unwrap_or_else(|error| panic!("the admin socket: {error}"))
+    }
+
+    /// As [`admin`](Self::admin), of a request that must succeed.
+    #[track_caller]
+    pub fn ask(&self, request: &Value) -> Value {
+        let answer = self.admin(request);
+        assert!(answer["error"].is_null(), "{request}: {answer}");
+        answer
+    }
+
+    /// Of each worker.
+    pub fn queue_counts(&self) -> Vec<u64> {
+        let workers = self.ask(&json!({ "method": "workers" }));
+        let count = |worker: &Value| worker["queues"].as_u64().expect("a number");
+        workers["workers"].as_array().expect("a list").iter().map(count).collect()
     }
 
     /// As [`admin`](Self::admin), of a daemon that may be gone.

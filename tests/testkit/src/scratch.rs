@@ -42,6 +42,11 @@ impl Scratch {
         path
     }
 
+    /// Write the configuration file `f.toml`, with this directory in place of `{dir}`.
+    pub fn configure(&self, text: &str) {
+        self.file("f.toml", self.fill(text));
+    }
+
     /// `text` with this directory in place of `{dir}`.
     pub fn fill(&self, text: &str) -> String {
         text.replace("{dir}", self.0.to_str().expect("an ordinary path"))

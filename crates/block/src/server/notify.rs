@@ -77,9 +77,13 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         (self.counters.taken() + self.tally.reads + self.tally.writes).wrapping_sub(self.in_flight.into())
     }
 
-    /// The client rang: its doorbell must be asked for again before sleeping.
-    pub fn doorbell_rang(&mut self) {
+    /// The client rang: was there no request?
+    pub fn count_doorbell(&self) {
         self.counters.spurious.add((!self.queue.requests.has_message()).into());
+    }
+
+    /// The client's doorbell must be asked for again before sleeping.
+    pub fn doorbell_rang(&mut self) {
         self.queue.requests.disarm();
     }
 }

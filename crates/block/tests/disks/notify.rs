@@ -112,8 +112,8 @@ fn client_that_woke_by_itself_is_not_rung_and_keeps_nothing_due() {
 #[test]
 fn doorbell_without_a_request_counts_as_spurious() {
     let mut fixture = Fixture::new();
-    fixture.server.doorbell_rang();
+    fixture.server.count_doorbell();
     fixture.client.requests.publish(&request_flush(1)).expect("room");
-    fixture.server.doorbell_rang();
+    fixture.server.count_doorbell();
     assert_eq!(fixture.counters.spurious.get(), 1);
 }

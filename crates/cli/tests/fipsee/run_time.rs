@@ -30,7 +30,7 @@ fn disks_are_added_listed_set_and_removed() {
     }
     for (wrong, pieces) in [
         ("--max-clients=0", &["--max-clients", "write an integer from 1", "or off"][..]),
-        ("--max-queues=none", &["--max-queues", "write an integer from 1", "or off"]),
+        ("--max-queues=none", &["--max-queues", "write an integer from 1 to 65535", "or off"]),
         ("--max-depth=-1", &["--max-depth", "write an integer from 1", "or off"]),
     ] {
         let output = daemon.fipsee(&["disk", "set", "b", wrong]);
@@ -203,7 +203,8 @@ fn limits_are_shown_set_and_removed() {
         assert_error(&daemon.fipsee(&[&["limit"], arguments].concat()), pieces);
     }
     for (arguments, piece) in [
-        (&["a", "--iops", "0"][..], "write an integer from 1, for example 4, or off"),
+        (&["a", "--iops", "0"][..], "write an integer from 1 to 1000000000, or off"),
+        (&["--user", "root", "--weight", "70000"], "write an integer from 1 to 1000, or off"),
         (&["a", "--bytes-per-second", "0"], "0 is not possible"),
         (&["a", "--burst", "100"], "for example 100ms, or off"),
         (&["--iops", "5"], "required"),

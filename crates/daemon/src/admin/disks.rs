@@ -140,7 +140,16 @@ impl Admin {
         let wanted = Wanted { max_rate, min_completions, max_delay_us, auto };
         let notify = match off {
             true if wanted == Wanted::default() => Notify(None),
-            true => return Err("off and another parameter contradict each other; leave one out".to_owned().into()),
+            true => {
+                let given = [
+                    ("max_rate", max_rate.is_some()),
+                    ("min_completions", min_completions.is_some()),
+                    ("max_delay_us", max_delay_us.is_some()),
+                    ("auto", auto),
+                ];
+                let others: Vec<_> = given.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name).collect();
+                return Err(format!("off contradicts {}; leave one out", others.join(", ")).into());
+            }
             false => Notify(Some(Policy::new(&wanted)?)),
         };
         let which = match client {

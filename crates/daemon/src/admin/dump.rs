@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use fipsee_block::disk::DiskSpec;
-use fipsee_serve::governor::Mode;
-
 use fipsee_ring::notify::{Policy, Wanted};
+use fipsee_serve::governor::Mode;
 
 use super::Admin;
 use crate::config::{Config, ShareConfig};
@@ -51,7 +50,13 @@ impl Admin {
         match group {
             None => _ = writeln!(text, "[[user]]\nname = {}", quoted(&uids.first().copied().unwrap_or_default().to_string())),
             Some(name) => {
-                let machines: Vec<String> = machines.iter().map(|name| quoted(name)).collect();
+                // The file must define a disk that it names.
+                let served = self.live.now();
+                let is_served = |disk: &&String| served.exports.iter().any(|export| export.name() == **disk);
+                let machines: Vec<String> = machines.iter().filter(is_served).map(|disk| quoted(disk)).collect();
+                if uids.is_empty() && gids.is_empty() && machines.is_empty() {
+                    return format!("\n# No disk of the group {} is served.\n", quoted(name));
+                }
                 let _ = writeln!(text, "[[group]]\nname = {}\nusers = {uids:?}\ngroups = {gids:?}", quoted(name));
                 let _ = writeln!(text, "machines = [{}]", machines.join(", "));
             }
@@ -131,7 +136,7 @@ fn spec_in_force(export: &Export) -> DiskSpec {
     spec
 }
 
-/// `workers`: in force.
+/// `workers`: in use.
 fn settings(config: &Config, workers: Mode, listen: &Path) -> String {
     let Config { cpus, placement, wait, look, clients, metrics, confine, confine_paths, log_level, log_format, .. } = config;
     let limits = clients.limits;
@@ -139,10 +144,10 @@ fn settings(config: &Config, workers: Mode, listen: &Path) -> String {
     let mut text = String::new();
     let mut line = |key: &str, value: &dyn Display| _ = writeln!(text, "{key} = {value}");
     line("listen", &quoted_path(listen));
-    match workers {
-        // A start has no such mode.
-        Mode::Off => line("workers", &of_mode(config.workers)),
-        mode => line("workers", &of_mode(mode)),
+    // How many are started: `cpus` and disks with a worker of their own may need more than are in use.
+    line("workers", &of_mode(config.workers));
+    if workers != config.workers {
+        line("# in use now: workers", &of_mode(workers));
     }
     line("cpus", &format_args!("{cpus:?}"));
     line("placement", &named(placement));

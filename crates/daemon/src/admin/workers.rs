@@ -39,7 +39,8 @@ impl Admin {
     }
 
     pub(super) fn set_workers(&mut self, text: &str) -> Result<Value, String> {
-        let mode: Mode = text.parse().map_err(|wrong: NotAMode| format!("'{text}' is no number of workers; {wrong}, or off"))?;
+        let mode: Mode =
+            text.parse().map_err(|wrong: NotAMode| format!("'{text}' is not a number of workers; {wrong}, or off"))?;
         let started = self.workers.len();
         let is_possible = |count: usize| (1..=started).contains(&count);
         match mode {

@@ -7,9 +7,8 @@ use std::path::PathBuf;
 use fipsee_block::disk::spec::check_name;
 use fipsee_block::disk::wrap::{Wrapper, duration};
 use fipsee_block::disk::{DirectMode, DiskSpec, FileOptions, KindSpec, MemoryOptions, NullOptions};
-use toml::de::{DeTable, DeValue};
-
 use fipsee_ring::notify::{Policy, Wanted};
+use toml::de::{DeTable, DeValue};
 
 use super::DiskConfig;
 use super::file::{MAX_CLIENTS, SETTINGS};

@@ -96,9 +96,14 @@ fn read_table(entries: &DeTable<'_>, find: Find<'_>) -> Result<File, Mistake> {
         }
         disks.push(disk);
     }
-    let users = tables(entries, "user")?.into_iter().map(|(entries, at)| share::read_user(entries, at, find));
-    let groups = tables(entries, "group")?.into_iter().map(|(entries, at)| share::read_group(entries, at, find));
-    Ok(File { settings, disks, shares: users.chain(groups).collect::<Result<_, _>>()? })
+    type Found<'a> = (&'a DeTable<'a>, Range<usize>);
+    type Read = Result<(ShareConfig, Range<usize>), Mistake>;
+    let user = |(entries, at): Found<'_>| -> Read { Ok((share::read_user(entries, at.clone(), find)?, at)) };
+    let group = |(entries, at): Found<'_>| -> Read { Ok((share::read_group(entries, at.clone(), find)?, at)) };
+    let (users, groups) = (tables(entries, "user")?, tables(entries, "group")?);
+    let shares: Vec<_> = users.into_iter().map(user).chain(groups.into_iter().map(group)).collect::<Result<_, _>>()?;
+    share::check_members(&shares)?;
+    Ok(File { settings, disks, shares: shares.into_iter().map(|(share, _)| share).collect() })
 }
 
 /// The tables of this name, and where they are.

@@ -258,7 +258,7 @@ impl Arguments {
             return Err(defined_twice(name));
         }
         check_files(&disks)?;
-        share::check(&shares, &disks)?;
+        share::check_machines(&shares, &disks)?;
         for text in &self.vhost_user {
             add_socket(text, &mut disks)?;
         }

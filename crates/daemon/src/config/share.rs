@@ -1,16 +1,17 @@
 //! `[[user]]` and `[[group]]`: weights and rates of those that share workers.
 
+use std::collections::BTreeSet;
 use std::num::{NonZeroU16, NonZeroU64};
 use std::ops::Range;
 
 use fipsee_block::disk::spec::check_name;
 use toml::de::{DeTable, DeValue};
 
+use super::DiskConfig;
 use super::disk::Find;
 use super::file::SETTINGS;
 use super::names::NameOf;
 use super::table::{Mistake, Table, integer, list, shown, size, text};
-use super::{DiskConfig, given_twice};
 use crate::rates::{MAX_IOPS, MAX_WEIGHT, RateLimits, ShareSettings, parse_burst};
 
 pub(super) const USER_KEYS: &[&str] = &["name", "weight", "iops", "bytes_per_second", "burst"];
@@ -109,27 +110,34 @@ pub(super) fn rates(table: &Table<'_>) -> Result<RateLimits, Mistake> {
     Ok(rates)
 }
 
-/// Is each user, Unix group and disk in one of them at most, and does each disk exist?
-pub(super) fn check(shares: &[ShareConfig], disks: &[DiskConfig]) -> Result<(), String> {
-    if let Some(name) = given_twice(shares.iter().filter_map(|share| share.group.as_deref())) {
-        return Err(format!("the group '{name}' is defined twice; give each its own name"));
-    }
-    let twice = |what: &str, which: &str| {
-        format!("the {what} {which} is in several of [[user]] and [[group]]; only one can count: remove it from the others")
-    };
-    if let Some(uid) = given_twice(shares.iter().flat_map(|share| &share.uids)) {
-        return Err(twice("user", &uid.to_string()));
-    }
-    if let Some(gid) = given_twice(shares.iter().flat_map(|share| &share.gids)) {
-        return Err(twice("Unix group", &gid.to_string()));
-    }
-    if let Some(disk) = given_twice(shares.iter().flat_map(|share| &share.machines)) {
-        return Err(twice("disk of machines", disk));
-    }
-    let names: Vec<&str> = disks.iter().map(|disk| disk.spec.name.as_str()).collect();
-    let unknown = |disk: &&String| !names.contains(&disk.as_str());
-    if let Some(disk) = shares.iter().flat_map(|share| &share.machines).find(unknown) {
-        return Err(format!("machines: no disk '{disk}' is defined; there are: {}", names.join(", ")));
+/// Is each user, Unix group and disk in one of them at most?
+pub(super) fn check_members(shares: &[(ShareConfig, Range<usize>)]) -> Result<(), Mistake> {
+    let mut seen = BTreeSet::new();
+    for (share, at) in shares {
+        if let Some(name) = share.group.as_ref().filter(|name| !seen.insert(("group", (*name).clone()))) {
+            return Err(Mistake::new(at.clone(), format!("the group '{name}' is defined twice; give each its own name")));
+        }
+        let numbers = |what, ids: &[u32]| ids.iter().map(|id| (what, id.to_string())).collect::<Vec<_>>();
+        let machines = share.machines.iter().map(|disk| ("disk of machines", disk.clone()));
+        let members = [numbers("user", &share.uids), numbers("Unix group", &share.gids), machines.collect()].concat();
+        for (what, which) in members {
+            if !seen.insert((what, which.clone())) {
+                let text = "is in several of [[user]] and [[group]]; only one can count: remove it from the others";
+                return Err(Mistake::new(at.clone(), format!("the {what} {which} {text}")));
+            }
+        }
     }
     Ok(())
+}
+
+/// Does each disk exist? Some may be of the command line.
+pub(super) fn check_machines(shares: &[ShareConfig], disks: &[DiskConfig]) -> Result<(), String> {
+    let names: Vec<&str> = disks.iter().map(|disk| disk.spec.name.as_str()).collect();
+    let unknown = |disk: &&String| !names.contains(&disk.as_str());
+    match shares.iter().find_map(|share| Some((share, share.machines.iter().find(unknown)?))) {
+        None => Ok(()),
+        Some((share, disk)) => {
+            Err(format!("machines of {}: no disk '{disk}' is defined; there are: {}", share.shown(), names.join(", ")))
+        }
+    }
 }

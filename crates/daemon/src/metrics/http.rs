@@ -27,13 +27,15 @@ pub(super) struct Refusal {
     text: &'static str,
 }
 
-const MALFORMED: Refusal = Refusal { status: "400 Bad Request", text: "this is no request of HTTP/1.x; ask for GET /metrics" };
+const MALFORMED: Refusal = Refusal { status: "400 Bad Request", text: "not an HTTP/1 request; send GET /metrics" };
 const NOT_FOUND: Refusal = Refusal { status: "404 Not Found", text: "there is nothing here; ask for GET /metrics" };
 const OTHER_METHOD: Refusal = Refusal { status: "405 Method Not Allowed", text: "metrics are only read; ask for GET /metrics" };
 const TOO_LONG: Refusal =
     Refusal { status: "431 Request Header Fields Too Large", text: "the request is too long; send fewer headers" };
-pub(super) const NO_TEXT: Refusal =
-    Refusal { status: "500 Internal Server Error", text: "the metrics cannot be written; this is a bug" };
+pub(super) const NO_TEXT: Refusal = Refusal {
+    status: "500 Internal Server Error",
+    text: "the metrics cannot be written; this is a bug, please report it with the daemon's log",
+};
 
 pub(super) fn parse(bytes: &[u8]) -> Asked {
     let mut headers = [EMPTY_HEADER; MAX_HEADERS];

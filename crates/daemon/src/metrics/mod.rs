@@ -71,11 +71,11 @@ impl MetricsListener {
         let listener = match endpoint {
             Endpoint::Unix(path) => {
                 let bound = make_usual_folder(path).and_then(|()| Listener::bind(path, SocketType::STREAM, 0o660));
-                bound.map_err(|text| format!("metrics: {text} with --metrics"))?
+                bound.map_err(|text| format!("metrics: {text} (--metrics, metrics)"))?
             }
             Endpoint::Tcp(address) => {
                 let (address, socket) = bind_tcp(*address).map_err(|error| {
-                    format!("metrics: cannot listen at {address}: {error}; choose another port with --metrics (ss -ltnp lists those in use)")
+                    format!("metrics: cannot listen at {address}: {error}; choose another port (--metrics, metrics; ss -ltnp lists those in use)")
                 })?;
                 Listener::handed_over(address.to_string().into(), socket, None)
             }
@@ -147,6 +147,6 @@ mod tests {
         assert_eq!(paths(&used), [PathBuf::from(wanted.to_string()), passed_at]);
         assert_eq!(paths(&unwanted), [unwanted_at]);
         let taken = listen(&[wanted], Vec::new()).expect_err("it is in use");
-        assert!(taken.contains("choose another port with --metrics"), "{taken}");
+        assert!(taken.contains("choose another port (--metrics, metrics; "), "{taken}");
     }
 }

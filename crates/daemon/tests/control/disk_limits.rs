@@ -10,28 +10,11 @@ use serde_json::{Value, json};
 
 const DISK: &str = "[[disk]]\nname = \"a\"\nspec = \"memory:1M\"\n";
 
-fn write(dir: &Scratch, text: &str) {
-    std::fs::write(dir.path("f.toml"), dir.fill(text)).expect("a file");
-}
-
-fn with_file(text: &str) -> Daemon {
-    let dir = Scratch::new();
-    write(&dir, text);
-    Daemon::start_in(dir, &[], &["--config", "{dir}/f.toml"])
-}
-
-#[track_caller]
-fn ask(daemon: &Daemon, request: &Value) -> Value {
-    let answer = daemon.admin(request);
-    assert!(answer["error"].is_null(), "{request}: {answer}");
-    answer
-}
-
 #[track_caller]
 fn set(daemon: &Daemon, limits: &Value) -> Value {
     let mut request = json!({ "method": "disk.set", "disk": "a" });
     request.as_object_mut().expect("an object").extend(limits.as_object().expect("an object").clone());
-    ask(daemon, &request)
+    daemon.ask(&request)
 }
 
 #[track_caller]
@@ -41,7 +24,7 @@ fn refused(daemon: &Daemon, request: &Value) -> String {
 }
 
 fn own_limits(daemon: &Daemon) -> Value {
-    ask(daemon, &json!({ "method": "disk.info", "disk": "a" }))["own_limits"].clone()
+    daemon.ask(&json!({ "method": "disk.info", "disk": "a" }))["own_limits"].clone()
 }
 
 fn limits(clients: impl Into<Value>, queues: impl Into<Value>, depth: impl Into<Value>) -> Value {
@@ -56,7 +39,7 @@ fn granted(daemon: &Daemon) -> (usize, usize) {
 
 #[test]
 fn clients_beyond_the_limit_of_a_disk_are_refused_and_a_lower_one_ends_none() {
-    let daemon = with_file(&format!("{DISK}max_clients = 2\n{}", DISK.replace("\"a\"", "\"b\"")));
+    let daemon = Daemon::with_file(&format!("{DISK}max_clients = 2\n{}", DISK.replace("\"a\"", "\"b\"")));
     let mut clients = vec![CorrectClient::new(&daemon, "a"), CorrectClient::new(&daemon, "a")];
     let text = refusal_of(daemon.attach(&Daemon::options("a")), RefusalCode::Limit);
     assert_says(&text, &["disk 'a' has its limit of 2 clients", "max_clients of the disk", "fipsee disk set a --max-clients"]);
@@ -120,27 +103,27 @@ fn virtual_machines_count_and_get_queues_and_depth_within_the_limits() {
 #[test]
 fn limits_survive_reloads_and_takeovers_and_are_gone_at_a_restart() {
     let file = format!("max_queues = 12\n{DISK}max_queues = 5\nmax_depth = 64\n");
-    let mut daemon = with_file(&file);
+    let mut daemon = Daemon::with_file(&file);
     assert_eq!((own_limits(&daemon), granted(&daemon)), (limits(Value::Null, 5, 64), (5, 64)));
     assert_says(&daemon.log(), &["max_queues=5", "max_depth=64"]);
     let info = set(&daemon, &json!({ "max_clients": 7, "max_depth": "off" }));
     assert_eq!((&info["limits"]["max_queues"], &info["limits"]["max_depth"]), (&json!(5), &json!(256)));
-    ask(&daemon, &json!({ "method": "disk.add", "spec": "b=memory:1M", "max_clients": 1 }));
+    daemon.ask(&json!({ "method": "disk.add", "spec": "b=memory:1M", "max_clients": 1 }));
     let mut client = CorrectClient::new(&daemon, "b");
     for round in 0..2 {
         assert_eq!((own_limits(&daemon), granted(&daemon)), (limits(7, 5, Value::Null), (5, 200)), "{round}");
         client.check();
         refusal_of(daemon.attach(&Daemon::options("b")), RefusalCode::Limit);
         daemon.take_over();
-        assert_eq!(ask(&daemon, &json!({ "method": "reload" }))["changed"], json!([]), "{round}");
+        assert_eq!(daemon.ask(&json!({ "method": "reload" }))["changed"], json!([]), "{round}");
     }
-    let dump = ask(&daemon, &json!({ "method": "config.dump" }))["toml"].as_str().expect("a text").to_owned();
+    let dump = daemon.ask(&json!({ "method": "config.dump" }))["toml"].as_str().expect("a text").to_owned();
     assert_says(&dump, &["max_clients = 7\nmax_queues = 5\n", "max_clients = 1\n"]);
     // The daemon's own limit is lowered below one that was set.
-    write(&daemon.dir, &format!("max_queues = 4\nmax_clients = 6\n{DISK}"));
-    ask(&daemon, &json!({ "method": "reload" }));
+    daemon.dir.configure(&format!("max_queues = 4\nmax_clients = 6\n{DISK}"));
+    daemon.ask(&json!({ "method": "reload" }));
     assert_eq!((own_limits(&daemon), granted(&daemon)), (limits(6, 4, Value::Null), (4, 200)));
-    let dump = ask(&daemon, &json!({ "method": "config.dump" }))["toml"].as_str().expect("a text").to_owned();
+    let dump = daemon.ask(&json!({ "method": "config.dump" }))["toml"].as_str().expect("a text").to_owned();
     std::fs::write(daemon.dir.path("dumped.toml"), dump).expect("a file");
     drop(client);
     daemon.signal_term();
@@ -155,10 +138,10 @@ fn limits_survive_reloads_and_takeovers_and_are_gone_at_a_restart() {
 
 #[test]
 fn a_reload_changes_the_limits_of_a_disk_that_is_in_use() {
-    let daemon = with_file(DISK);
+    let daemon = Daemon::with_file(DISK);
     let mut client = CorrectClient::new(&daemon, "a");
-    write(&daemon.dir, &format!("{DISK}max_clients = 1\n"));
-    assert_eq!(ask(&daemon, &json!({ "method": "reload" }))["changed"], json!(["disk 'a'"]));
+    daemon.dir.configure(&format!("{DISK}max_clients = 1\n"));
+    assert_eq!(daemon.ask(&json!({ "method": "reload" }))["changed"], json!(["disk 'a'"]));
     refusal_of(daemon.attach(&Daemon::options("a")), RefusalCode::Limit);
     client.check();
 }
@@ -175,10 +158,10 @@ fn limits_of_0_and_above_the_daemons_are_refused() {
         ("max_depth = 257", &["disk 'a': max_depth 257", "above 256"]),
         ("max_clients = 4097", &["disk 'a': max_clients 4097", "above 4096"]),
     ] {
-        write(&dir, &format!("{DISK}{keys}\n"));
+        dir.configure(&format!("{DISK}{keys}\n"));
         assert_says(&refused_in(&dir, &[], &["--config", "{dir}/f.toml"]), pieces);
     }
-    let daemon = with_file(DISK);
+    let daemon = Daemon::with_file(DISK);
     for (limits, piece) in [
         (json!({ "max_queues": 17 }), "max_queues 17 of a disk is above 16"),
         (json!({ "max_queues": 0 }), "a limit is a number above 0, or \"off\""),

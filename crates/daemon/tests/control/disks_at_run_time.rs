@@ -32,24 +32,17 @@ fn without_file() -> Daemon {
 }
 
 #[track_caller]
-fn ask(daemon: &Daemon, request: &Value) -> Value {
-    let answer = daemon.admin(request);
-    assert!(answer["error"].is_null(), "{request}: {answer}");
-    answer
-}
-
-#[track_caller]
 fn refused(daemon: &Daemon, request: &Value) -> String {
     let answer = daemon.admin(request);
     answer["error"].as_str().unwrap_or_else(|| panic!("{request}: {answer}")).to_owned()
 }
 
 fn add(daemon: &Daemon, spec: &str) -> Value {
-    ask(daemon, &json!({ "method": "disk.add", "spec": daemon.dir.fill(spec) }))
+    daemon.ask(&json!({ "method": "disk.add", "spec": daemon.dir.fill(spec) }))
 }
 
 fn disks(daemon: &Daemon) -> Vec<String> {
-    let list = ask(daemon, &json!({ "method": "disk.list" }));
+    let list = daemon.ask(&json!({ "method": "disk.list" }));
     let name = |disk: &Value| disk["disk"].as_str().expect("a name").to_owned();
     list["disks"].as_array().expect("a list").iter().map(name).collect()
 }
@@ -68,7 +61,7 @@ fn added_disk_is_served_and_a_removed_one_is_closed_with_and_without_a_file() {
         assert_eq!(disks(&daemon), ["a", "b"]);
         CorrectClient::new(&daemon, "b").check();
         eventually("the client of b is gone", || daemon.attached_count("b") == 0);
-        assert_eq!(ask(&daemon, &json!({ "method": "disk.remove", "disk": "b" }))["disk"], "b");
+        assert_eq!(daemon.ask(&json!({ "method": "disk.remove", "disk": "b" }))["disk"], "b");
         assert_eq!(disks(&daemon), ["a"]);
         refusal_of(attach(&daemon, "b"), RefusalCode::UnknownName);
         // Its lock is released, and its contents stay.
@@ -122,7 +115,7 @@ fn disk_in_use_is_not_removed() {
 fn virtual_machine_keeps_its_disk_and_sockets_go_with_theirs() {
     let daemon = without_file();
     let path = daemon.dir.path("vm");
-    ask(&daemon, &json!({ "method": "disk.add", "spec": "b=memory:1M", "vhost_user": [path] }));
+    daemon.ask(&json!({ "method": "disk.add", "spec": "b=memory:1M", "vhost_user": [path] }));
     let machine = Hypervisor::connect(&path);
     eventually("the machine is there", || daemon.attached_count("b") == 1);
     let text = refused(&daemon, &json!({ "method": "disk.remove", "disk": "b" }));
@@ -139,17 +132,17 @@ fn changes_survive_takeovers_and_reloads_and_are_gone_at_a_restart() {
     {
         let path = daemon.dir.path("vm");
         add(&daemon, "b=file:{dir}/b,size=1M");
-        ask(&daemon, &json!({ "method": "disk.add", "spec": "c=memory:1M", "allow_uids": [4711], "vhost_user": [path] }));
-        ask(&daemon, &json!({ "method": "disk.set", "disk": "a", "shared": true }));
-        ask(&daemon, &json!({ "method": "disk.set", "disk": "b", "shared": true }));
+        daemon.ask(&json!({ "method": "disk.add", "spec": "c=memory:1M", "allow_uids": [4711], "vhost_user": [path] }));
+        daemon.ask(&json!({ "method": "disk.set", "disk": "a", "shared": true }));
+        daemon.ask(&json!({ "method": "disk.set", "disk": "b", "shared": true }));
         if has_file {
-            ask(&daemon, &json!({ "method": "disk.remove", "disk": "r" }));
+            daemon.ask(&json!({ "method": "disk.remove", "disk": "r" }));
         }
         let mut correct_clients = ["b", "c"].map(|disk| CorrectClient::new(&daemon, disk));
         let mut check = |daemon: &Daemon, when: &str| {
             assert_eq!(disks(daemon), ["a", "b", "c"], "{when}");
             for disk in ["a", "b"] {
-                assert_eq!(ask(daemon, &json!({ "method": "disk.info", "disk": disk }))["shared"], true, "{when}");
+                assert_eq!(daemon.ask(&json!({ "method": "disk.info", "disk": disk }))["shared"], true, "{when}");
             }
             assert_says(&dump(daemon), &["allow_uids = [4711]"]);
             correct_clients.iter_mut().for_each(CorrectClient::check);
@@ -160,7 +153,7 @@ fn changes_survive_takeovers_and_reloads_and_are_gone_at_a_restart() {
             daemon.take_over();
             check(&daemon, &format!("takeover {round}"));
             if has_file {
-                assert_eq!(ask(&daemon, &json!({ "method": "reload" }))["removed"], json!([]));
+                assert_eq!(daemon.ask(&json!({ "method": "reload" }))["removed"], json!([]));
                 check(&daemon, &format!("reload {round}"));
             }
         }
@@ -169,7 +162,7 @@ fn changes_survive_takeovers_and_reloads_and_are_gone_at_a_restart() {
         assert!(daemon.await_exit().success());
         daemon.restart();
         assert_eq!(disks(&daemon), if has_file { &["a", "r"][..] } else { &["a"] });
-        assert_eq!(ask(&daemon, &json!({ "method": "disk.info", "disk": "a" }))["shared"], false);
+        assert_eq!(daemon.ask(&json!({ "method": "disk.info", "disk": "a" }))["shared"], false);
     }
 }
 
@@ -186,12 +179,12 @@ fn disk_that_is_configured_later_is_the_configured_one() {
         &["disk 'b' is in the configuration as b=memory:2097152", "added at run time as b=memory:1048576", "disk remove b"],
     );
     write(&daemon.dir, &with_b("1M"));
-    assert_eq!(ask(&daemon, &json!({ "method": "reload" }))["changed"], json!(["disk 'b'"]));
+    assert_eq!(daemon.ask(&json!({ "method": "reload" }))["changed"], json!(["disk 'b'"]));
     correct_client.check();
     drop(correct_client);
     eventually("the client is gone", || daemon.attached_count("b") == 0);
     write(&daemon.dir, ONE_DISK);
-    assert_eq!(ask(&daemon, &json!({ "method": "reload" }))["removed"], json!(["b"]), "as any disk of the file");
+    assert_eq!(daemon.ask(&json!({ "method": "reload" }))["removed"], json!(["b"]), "as any disk of the file");
 }
 
 #[test]
@@ -199,21 +192,21 @@ fn configured_disk_and_socket_that_were_removed_stay_away() {
     let file = format!("{ONE_DISK}vhost_user = \"{{dir}}/vm\"\n[[disk]]\nname = \"b\"\nspec = \"memory:1M\"\n");
     let mut daemon = with_file(&file);
     let path = daemon.dir.path("vm");
-    ask(&daemon, &json!({ "method": "disk.detach", "vhost_user": path }));
-    ask(&daemon, &json!({ "method": "disk.remove", "disk": "b" }));
+    daemon.ask(&json!({ "method": "disk.detach", "vhost_user": path }));
+    daemon.ask(&json!({ "method": "disk.remove", "disk": "b" }));
     assert_eq!(
-        ask(&daemon, &json!({ "method": "reload" })),
+        daemon.ask(&json!({ "method": "reload" })),
         json!({ "added": [], "removed": [], "changed": [], "needs_restart": [] })
     );
     daemon.take_over();
-    ask(&daemon, &json!({ "method": "reload" }));
+    daemon.ask(&json!({ "method": "reload" }));
     assert!(disks(&daemon) == ["a"] && !path.exists());
-    ask(&daemon, &json!({ "method": "disk.attach", "disk": "a", "vhost_user": path }));
+    daemon.ask(&json!({ "method": "disk.attach", "disk": "a", "vhost_user": path }));
     add(&daemon, "b=memory:2M");
     daemon.take_over();
-    ask(&daemon, &json!({ "method": "reload" }));
+    daemon.ask(&json!({ "method": "reload" }));
     assert!(disks(&daemon) == ["a", "b"] && path.exists());
-    assert_eq!(ask(&daemon, &json!({ "method": "disk.info", "disk": "b" }))["size_bytes"], 2 << 20);
+    assert_eq!(daemon.ask(&json!({ "method": "disk.info", "disk": "b" }))["size_bytes"], 2 << 20);
 }
 
 #[test]
@@ -221,11 +214,11 @@ fn size_that_was_changed_survives_a_takeover_and_is_dumped() {
     let mut daemon = without_file();
     add(&daemon, "b=memory:1M,max=4M");
     for disk in ["a", "b"] {
-        ask(&daemon, &json!({ "method": "disk.resize", "disk": disk, "size_bytes": 512 << 10, "shrink": true }));
+        daemon.ask(&json!({ "method": "disk.resize", "disk": disk, "size_bytes": 512 << 10, "shrink": true }));
     }
     daemon.take_over();
     for disk in ["a", "b"] {
-        assert_eq!(ask(&daemon, &json!({ "method": "disk.info", "disk": disk }))["size_bytes"], 512 << 10);
+        assert_eq!(daemon.ask(&json!({ "method": "disk.info", "disk": disk }))["size_bytes"], 512 << 10);
     }
     assert_says(&dump(&daemon), &["spec = \"memory:524288,max=4194304\""]);
 }
@@ -242,13 +235,13 @@ fn lists_of_users_apply_to_clients_that_attach_from_now_on() {
     };
     std::fs::set_permissions(&daemon.dir.0, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("ours");
     assert!(attach_as(4000).is_err());
-    ask(&daemon, &json!({ "method": "disk.set", "disk": "a", "allow_uids": [4000], "allow_gids": [4001] }));
+    daemon.ask(&json!({ "method": "disk.set", "disk": "a", "allow_uids": [4000], "allow_gids": [4001] }));
     let attached = attach_as(4000).expect("on the list");
     attach_as(4001).expect("its group is on the list");
-    ask(&daemon, &json!({ "method": "disk.set", "disk": "a", "allow_uids": [] }));
+    daemon.ask(&json!({ "method": "disk.set", "disk": "a", "allow_uids": [] }));
     assert!(attach_as(4000).is_err(), "no longer");
     attach_as(4001).expect("this list was not named");
-    ask(&daemon, &json!({ "method": "disk.set", "disk": "a", "allow_everyone": true }));
+    daemon.ask(&json!({ "method": "disk.set", "disk": "a", "allow_everyone": true }));
     attach_as(4000).expect("everyone");
     drop(attached);
 }
@@ -272,7 +265,7 @@ fn disks_that_come_and_go_leave_clients_their_descriptors() {
     let before = daemon.fd_count();
     for _ in 0..2000 {
         add(&daemon, "n=null:1M");
-        ask(&daemon, &json!({ "method": "disk.remove", "disk": "n" }));
+        daemon.ask(&json!({ "method": "disk.remove", "disk": "n" }));
     }
     CorrectClient::new(&daemon, "a").check();
     eventually("all is closed", || daemon.fd_count() <= before);
@@ -284,7 +277,7 @@ fn a_disk_can_be_shared_from_now_on() {
     let sole = AttachOptions { claim: Claim::SoleWriter, ..AttachOptions::new("a") };
     let first = daemon.attach(&sole).expect("attached");
     refusal_of(daemon.attach(&sole), RefusalCode::Busy);
-    ask(&daemon, &json!({ "method": "disk.set", "disk": "a", "shared": true }));
+    daemon.ask(&json!({ "method": "disk.set", "disk": "a", "shared": true }));
     let text = refusal_of(daemon.attach(&sole), RefusalCode::Busy);
     assert_says(&text, &["is its sole writer"]);
     drop(first);
@@ -293,7 +286,7 @@ fn a_disk_can_be_shared_from_now_on() {
 }
 
 fn dump(daemon: &Daemon) -> String {
-    ask(daemon, &json!({ "method": "config.dump" }))["toml"].as_str().expect("a text").to_owned()
+    daemon.ask(&json!({ "method": "config.dump" }))["toml"].as_str().expect("a text").to_owned()
 }
 
 #[test]
@@ -304,8 +297,8 @@ fn dumped_configuration_starts_the_same_daemon() {
                 [[disk]]\nname = \"gone\"\nspec = \"memory:1M\"\n";
     let mut daemon = with_file(file);
     add(&daemon, "b=delay:1ms+2ms,seed=5:memory:1M,ro,shared");
-    ask(&daemon, &json!({ "method": "disk.set", "disk": "a", "allow_everyone": true }));
-    ask(&daemon, &json!({ "method": "disk.remove", "disk": "gone" }));
+    daemon.ask(&json!({ "method": "disk.set", "disk": "a", "allow_everyone": true }));
+    daemon.ask(&json!({ "method": "disk.remove", "disk": "gone" }));
     let dumped = dump(&daemon);
     assert_says(&dumped, &["max_clients = 77\n", "# added at run time\n", "# set at run time\n", "path = ", "vhost_user = "]);
     assert!(!dumped.contains("gone"), "{dumped}");
@@ -313,7 +306,7 @@ fn dumped_configuration_starts_the_same_daemon() {
     std::fs::write(daemon.dir.path("dumped.toml"), &dumped).expect("a file");
     let output = checked.arg("--config").arg(daemon.dir.path("dumped.toml")).arg("--check-config").output().expect("it runs");
     assert!(output.status.success(), "{}\n{dumped}", String::from_utf8_lossy(&output.stderr));
-    let list = |daemon: &Daemon| ask(daemon, &json!({ "method": "disk.list" }));
+    let list = |daemon: &Daemon| daemon.ask(&json!({ "method": "disk.list" }));
     let before = list(&daemon);
     daemon.signal_term();
     assert!(daemon.await_exit().success());
@@ -322,6 +315,39 @@ fn dumped_configuration_starts_the_same_daemon() {
     let again = dump(&daemon);
     let plain = |text: &str| text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(plain(&again), plain(&dumped));
+}
+
+#[test]
+fn dumped_configuration_starts_a_daemon_whatever_was_set_of_workers_users_and_groups() {
+    let with_users = |users: &str| {
+        format!(
+            "workers = 3\n[[group]]\nname = \"g\"\nusers = [{users}]\nmachines = [\"b\"]\n\
+             [[group]]\nname = \"h\"\nmachines = [\"c\"]\niops = 7\n\
+             {ONE_DISK}dedicated = true\n[[disk]]\nname = \"b\"\nspec = \"null:1M\"\n[[disk]]\nname = \"c\"\nspec = \"null:1M\"\n"
+        )
+    };
+    let mut daemon = with_file(&with_users("4001"));
+    // Fewer than the dedicated disk needs.
+    daemon.ask(&json!({ "method": "workers.set", "workers": "1" }));
+    daemon.ask(&json!({ "method": "limit.set", "user": 4002, "iops": 9 }));
+    for disk in ["b", "c"] {
+        daemon.ask(&json!({ "method": "disk.remove", "disk": disk }));
+    }
+    let of_user = |daemon: &Daemon| {
+        let list = daemon.ask(&json!({ "method": "limit.list" }));
+        list["limits"].as_array().expect("a list").iter().any(|limit| limit["user"] == 4002)
+    };
+    assert!(of_user(&daemon));
+    write(&daemon.dir, &with_users("4001, 4002"));
+    assert_eq!(daemon.ask(&json!({ "method": "reload" }))["changed"], json!(["group 'g'"]));
+    assert!(!of_user(&daemon), "those of the group count");
+    let dumped = dump(&daemon);
+    assert_says(&dumped, &["\nworkers = 3\n# in use now: workers = 1\n", "dedicated = true", "users = [4001, 4002]"]);
+    std::fs::write(daemon.dir.path("dumped.toml"), &dumped).expect("a file");
+    daemon.signal_term();
+    assert!(daemon.await_exit().success());
+    daemon.restart_with("f.toml", "dumped.toml");
+    assert_eq!(disks(&daemon), ["a"]);
 }
 
 /// A file where the daemon may not open it, and the request that passes it.
@@ -380,7 +406,7 @@ fn a_file_elsewhere_is_served_when_it_is_passed() {
     correct_client.check();
     let text = fipsee_testkit::refused(&["--disk", &format!("g=file:{}", elsewhere.path("moved").display())]);
     assert_says(&text, &["is in use by process"]);
-    assert_eq!(ask(&daemon, &json!({ "method": "disk.resize", "disk": "f", "size_bytes": 2 << 20 }))["size_bytes"], 2 << 20);
+    assert_eq!(daemon.ask(&json!({ "method": "disk.resize", "disk": "f", "size_bytes": 2 << 20 }))["size_bytes"], 2 << 20);
     assert_eq!(std::fs::metadata(elsewhere.path("moved")).expect("there").len(), 2 << 20);
 }
 

@@ -36,8 +36,12 @@ pub(crate) fn value_of(text: &str, series: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
 }
 
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
+/// Where a daemon listens that was started with `--metrics 127.0.0.1:0`: no other test can take a port before it.
+pub(crate) fn tcp_address(daemon: &Daemon) -> String {
+    let log = daemon.log();
+    let line = log.lines().find(|line| line.contains("metrics") && line.contains("at=127.0.0.1:"));
+    let line = line.unwrap_or_else(|| panic!("no address in {log}"));
+    line.split_once("at=").expect("just found").1.split_whitespace().next().expect("an address").to_owned()
 }
 
 pub(crate) fn is_missing(tool: &str) -> bool {
@@ -144,13 +148,14 @@ fn endpoints_that_other_hosts_reach_are_refused() {
     let port = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let taken = port.local_addr().expect("its address").to_string();
     let text = refused(&["--disk", "a=null:1M", "--metrics", &taken]);
-    assert_says(&text, &[&format!("cannot listen at {taken}"), "choose another port with --metrics"]);
+    assert_says(&text, &[&format!("cannot listen at {taken}"), "choose another port (--metrics, metrics; "]);
 }
 
 #[test]
 fn takeover_keeps_the_sockets_and_the_counts() {
-    let address = format!("127.0.0.1:{}", free_port());
-    let mut daemon = Daemon::start(&["--disk", "a=memory:1M", "--metrics", "{dir}/m", "--metrics", &address]);
+    let mut daemon = Daemon::start(&["--disk", "a=memory:1M", "--metrics", "{dir}/m", "--metrics", "127.0.0.1:0"]);
+    let address = tcp_address(&daemon);
+    daemon.replace_argument("127.0.0.1:0", &address);
     let mut client = daemon.blocking("a");
     client.write_at(&[1; 4096], 0).expect("written");
     daemon.blocking("a").write_at(&[1; 4096], 0).expect("written by one that is gone");

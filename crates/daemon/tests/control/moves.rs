@@ -7,14 +7,8 @@ use fipsee_testkit::{Daemon, eventually, finish_one};
 use serde_json::json;
 
 /// The number of queues that each worker serves.
-fn queues(daemon: &Daemon) -> Vec<u64> {
-    let stat = daemon.admin(&json!({ "method": "stat" }));
-    let workers = stat["workers"].as_array().expect("workers");
-    workers.iter().map(|worker| worker["queues"].as_u64().expect("a number")).collect()
-}
-
 fn even(daemon: &Daemon, count: u64) {
-    eventually("the workers serve equally many queues", || queues(daemon) == [count, count]);
+    eventually("the workers serve equally many queues", || daemon.queue_counts() == [count, count]);
 }
 
 const DISKS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
@@ -30,7 +24,7 @@ fn leave_one_worker_idle(spec: &str) -> (Daemon, Vec<Load>) {
         load.await_progress();
         if index % 2 == 0 { staying.push(load) } else { leaving.push(load) }
     }
-    assert_eq!(queues(&daemon), [4, 4]);
+    assert_eq!(daemon.queue_counts(), [4, 4]);
     leaving.into_iter().for_each(|load| assert!(load.finish() > 0));
     (daemon, staying)
 }

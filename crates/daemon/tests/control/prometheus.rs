@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 
 use fipsee_testkit::load::Load;
 use fipsee_testkit::process::Guard;
-use fipsee_testkit::{Daemon, TIMEOUT, assert_says, eventually, skip};
+use fipsee_testkit::{Daemon, TIMEOUT, assert_says, eventually, skip, wait_for};
 use serde_json::Value;
 
-use crate::metrics::{free_port, is_missing};
+use crate::metrics::{is_missing, tcp_address};
 
 const DASHBOARD: &str = include_str!("../../../../packaging/grafana/fipsee.json");
 
@@ -59,8 +59,8 @@ fn every_query_of_the_dashboard_returns_values() {
     if is_missing("prometheus") {
         return skip("the dashboard against Prometheus", "there is no prometheus");
     }
-    let (endpoint, port) = (format!("127.0.0.1:{}", free_port()), free_port());
-    let daemon = Daemon::start(&["--disk", "m=memory:16M", "--disk", "f=file:{dir}/f,size=16M", "--metrics", &endpoint]);
+    let daemon = Daemon::start(&["--disk", "m=memory:16M", "--disk", "f=file:{dir}/f,size=16M", "--metrics", "127.0.0.1:0"]);
+    let endpoint = tcp_address(&daemon);
     let loads = ["m", "f"].map(|disk| Load::start(&daemon, disk, 16));
     let configuration = format!(
         "global:\n  scrape_interval: 250ms\n  scrape_timeout: 250ms\nscrape_configs:\n  - job_name: fipsee\n    static_configs:\n      - targets: ['{endpoint}']\n"
@@ -69,9 +69,15 @@ fn every_query_of_the_dashboard_returns_values() {
     let mut server = Command::new("prometheus");
     server.arg(format!("--config.file={}", daemon.dir.path("prometheus.yml").display()));
     server.arg(format!("--storage.tsdb.path={}", daemon.dir.path("tsdb").display()));
-    server.arg(format!("--web.listen-address=127.0.0.1:{port}"));
+    // At any port: it says at which.
+    server.arg("--web.listen-address=127.0.0.1:0");
     let log = std::fs::File::create(daemon.dir.path("prometheus.log")).expect("a file");
     let _server = Guard(server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("prometheus"));
+    let port: u16 = wait_for("it listens", || {
+        let log = std::fs::read_to_string(daemon.dir.path("prometheus.log")).expect("its log");
+        let line = log.lines().find(|line| line.contains("\"Listening on\""))?;
+        line.split_once("address=127.0.0.1:")?.1.split_whitespace().next()?.parse().ok()
+    });
     eventually("it has scraped", || {
         let targets = get(port, "/api/v1/targets");
         targets.is_some_and(|targets| targets["data"]["activeTargets"][0]["health"] == "up")

@@ -55,12 +55,8 @@ fn refused() -> Vec<(String, [&'static str; 2])> {
     ]
 }
 
-fn write(dir: &Scratch, text: &str) {
-    std::fs::write(dir.path("f.toml"), text.replace("{dir}", dir.0.to_str().expect("an ordinary path"))).expect("a file");
-}
-
 fn reload(daemon: &Daemon, text: &str) -> Value {
-    write(&daemon.dir, text);
+    daemon.dir.configure(text);
     daemon.admin(&json!({ "method": "reload" }))
 }
 
@@ -70,7 +66,7 @@ fn refused_reload_leaves_nothing_behind_and_is_refused_the_same_way_again() {
         let dir = Scratch::new();
         prepare(&dir);
         let head = format!("confine = \"{confine}\"\nconfine_paths = [\"{{dir}}\"]\n{}", disk("a", "memory:1M"));
-        write(&dir, &head);
+        dir.configure(&head);
         let daemon = Daemon::start_in(dir, &[], &["--config", "{dir}/f.toml"]);
         let mut correct_client = CorrectClient::new(&daemon, "a");
         let before = everything_below(&daemon.dir.0);
@@ -102,7 +98,7 @@ fn refused_start_leaves_nothing_behind() {
     prepare(&dir);
     let before = everything_below(&dir.0);
     for (text, pieces) in refused() {
-        write(&dir, &text);
+        dir.configure(&text);
         assert_says(&refused_in(&dir, &[], &["--config", "{dir}/f.toml"]), &pieces);
         assert_eq!(everything_below(&dir.0), before, "{text}");
     }

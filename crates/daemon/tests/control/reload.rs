@@ -9,18 +9,8 @@ use serde_json::{Value, json};
 const TWO_DISKS: &str =
     "[[disk]]\nname = \"a\"\nspec = \"memory:1M\"\n[[disk]]\nname = \"b\"\nspec = \"file:{dir}/b.img,size=1M\"\n";
 
-fn write(dir: &Scratch, text: &str) {
-    std::fs::write(dir.path("f.toml"), text.replace("{dir}", dir.0.to_str().expect("an ordinary path"))).expect("a file");
-}
-
-fn start(text: &str) -> Daemon {
-    let dir = Scratch::new();
-    write(&dir, text);
-    Daemon::start_in(dir, &[], &["--config", "{dir}/f.toml"])
-}
-
 fn reload(daemon: &Daemon, text: &str) -> Value {
-    write(&daemon.dir, text);
+    daemon.dir.configure(text);
     daemon.admin(&json!({ "method": "reload" }))
 }
 
@@ -36,7 +26,7 @@ fn outcome(added: &[&str], removed: &[&str], changed: &[&str], needs_restart: &[
 
 #[test]
 fn added_disk_is_served_and_removed_disk_is_closed_while_others_work() {
-    let daemon = start(TWO_DISKS);
+    let daemon = Daemon::with_file(TWO_DISKS);
     let mut correct_client = CorrectClient::new(&daemon, "a");
     // The first file disk in use makes the worker create a kernel ring, which stays.
     drop(CorrectClient::new(&daemon, "b"));
@@ -60,7 +50,7 @@ fn added_disk_is_served_and_removed_disk_is_closed_while_others_work() {
 
 #[test]
 fn disk_in_use_is_not_removed_and_nothing_else_of_that_file_happens() {
-    let daemon = start(TWO_DISKS);
+    let daemon = Daemon::with_file(TWO_DISKS);
     let mut correct_client = CorrectClient::new(&daemon, "b");
     let file = "log_level = \"error\"\n[[disk]]\nname = \"c\"\nspec = \"memory:1M\"\n";
     let answer = reload(&daemon, file);
@@ -79,7 +69,7 @@ fn disk_in_use_is_not_removed_and_nothing_else_of_that_file_happens() {
 
 #[test]
 fn broken_file_changes_nothing_and_says_where() {
-    let daemon = start(TWO_DISKS);
+    let daemon = Daemon::with_file(TWO_DISKS);
     let mut correct_client = CorrectClient::new(&daemon, "a");
     let with = |line: &str| format!("{line}\n{TWO_DISKS}");
     for (file, pieces) in [
@@ -113,7 +103,7 @@ fn broken_file_changes_nothing_and_says_where() {
 
 #[test]
 fn what_needs_a_restart_is_named_and_the_rest_takes_effect() {
-    let daemon = start(TWO_DISKS);
+    let daemon = Daemon::with_file(TWO_DISKS);
     let file = "workers = 2\nlook_us = 77\nlisten = \"/nowhere\"\nlog_format = \"json\"\nwait = \"sleep\"\ncpus = [0]\nmax_clients = 2\n\
                 [[disk]]\nname = \"a\"\nspec = \"memory:2M\"\nallow_uids = [4711]\n[[disk]]\nname = \"b\"\nspec = \"file:{dir}/b.img,size=1M\"\n";
     // The test's own --listen overrides the file's.
@@ -130,7 +120,7 @@ fn what_needs_a_restart_is_named_and_the_rest_takes_effect() {
 
 #[test]
 fn limits_of_a_client_are_those_it_was_greeted_with() {
-    let daemon = start(TWO_DISKS);
+    let daemon = Daemon::with_file(TWO_DISKS);
     let attach = |queues: u16| {
         let options = AttachOptions { queue_count: queues, ..AttachOptions::new("a") };
         daemon.attach(&options).expect("attached").1.len()
@@ -143,14 +133,14 @@ fn limits_of_a_client_are_those_it_was_greeted_with() {
 
 #[test]
 fn sighup_reloads_and_changes_the_level_of_the_log() {
-    let mut daemon = start(&format!("log_level = \"error\"\n{TWO_DISKS}"));
+    let mut daemon = Daemon::with_file(&format!("log_level = \"error\"\n{TWO_DISKS}"));
     let hang_up = |daemon: &Daemon| {
         let pid = Pid::from_raw(i32::try_from(daemon.pid()).expect("a pid")).expect("not 0");
         rustix::process::kill_process(pid, Signal::HUP).expect("a child can be signalled");
     };
     drop(CorrectClient::new(&daemon, "a"));
     assert_eq!(daemon.log(), "", "below the level");
-    write(&daemon.dir, &format!("log_level = \"debug\"\n{TWO_DISKS}"));
+    daemon.dir.configure(&format!("log_level = \"debug\"\n{TWO_DISKS}"));
     // A silent connection to the admin socket does not delay it.
     let _silent =
         std::os::unix::net::UnixStream::connect(fipsee_daemon::admin::admin_path(&daemon.socket())).expect("it listens");
@@ -158,7 +148,7 @@ fn sighup_reloads_and_changes_the_level_of_the_log() {
     eventually("the reload is in the log", || daemon.log().contains("reloaded"));
     drop(CorrectClient::new(&daemon, "a"));
     eventually("clients are in the log", || daemon.log().contains("attached"));
-    write(&daemon.dir, "broken");
+    daemon.dir.configure("broken");
     hang_up(&daemon);
     eventually("the reason is in the log", || daemon.log().contains("not reloaded") && daemon.log().contains("line 1, column"));
     CorrectClient::new(&daemon, "b").check();
@@ -176,7 +166,7 @@ fn daemon_without_a_file_has_nothing_to_reload() {
 #[test]
 fn configuration_is_checked_without_opening_anything() {
     let dir = Scratch::new();
-    write(&dir, TWO_DISKS);
+    dir.configure(TWO_DISKS);
     let check = || {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fipseed"));
         command.arg("--config").arg(dir.path("f.toml")).arg("--check-config").output().expect("it runs")
@@ -185,6 +175,6 @@ fn configuration_is_checked_without_opening_anything() {
     assert!(output.status.success());
     assert_says(&String::from_utf8_lossy(&output.stdout), &["the configuration is sound", "2 disks"]);
     assert!(!dir.path("b.img").exists());
-    write(&dir, "workers = 2\n");
+    dir.configure("workers = 2\n");
     assert_says(&refused_in(&dir, &[], &["--config", "{dir}/f.toml", "--check-config"]), &["no disk to serve"]);
 }

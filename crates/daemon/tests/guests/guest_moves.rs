@@ -8,11 +8,6 @@ use fipsee_testkit::{Daemon, eventually};
 use serde_json::json;
 
 /// Queues of each worker.
-fn queues(daemon: &Daemon) -> Vec<u64> {
-    let answer = daemon.admin(&json!({ "method": "workers" }));
-    answer["workers"].as_array().expect("a list").iter().map(|worker| worker["queues"].as_u64().expect("a number")).collect()
-}
-
 fn use_workers(daemon: &Daemon, count: &str) {
     let answer = daemon.admin(&json!({ "method": "workers.set", "workers": count }));
     assert_eq!(answer["mode"], count);
@@ -36,13 +31,13 @@ fn guests_under_load_notice_nothing_of_moves() {
     for round in 0..6 {
         loads.iter().for_each(GuestLoad::await_progress);
         use_workers(&daemon, "1");
-        eventually("one worker has all queues", || queues(&daemon) == [5, 0]);
+        eventually("one worker has all queues", || daemon.queue_counts() == [5, 0]);
         loads.iter().for_each(GuestLoad::await_progress);
         if round == 3 {
             daemon.take_over();
         }
         use_workers(&daemon, "2");
-        eventually("the other has some of them", || queues(&daemon)[1] > 0);
+        eventually("the other has some of them", || daemon.queue_counts()[1] > 0);
     }
     loads.iter().for_each(GuestLoad::await_progress);
     let info = daemon.admin(&json!({ "method": "disk.info", "disk": "v" }));

@@ -53,7 +53,7 @@ pub struct NotAMode;
 
 impl fmt::Display for NotAMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("write an integer, for example 2, or a range, for example 1..4, the least and the most, or auto")
+        f.write_str("write an integer, for example 2, a range from the least to the most, for example 1..4, or auto")
     }
 }
 

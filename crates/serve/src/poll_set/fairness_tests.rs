@@ -336,17 +336,19 @@ fn common_limit_is_kept_by_several_workers_and_divided_between_groups() {
 #[test]
 fn throttled_queue_keeps_no_worker_awake_and_goes_on_when_the_limit_is_raised() {
     let mut world = World::default();
-    NOW.set(clock::ticks());
     world.queues.clock = || NOW.get();
     let (limited, other) = (Load::endless(8), Load::of_a_few(8));
     let group = group("limited", DEFAULT_WEIGHT);
     group.limiter.set(Rates::new(Some(1), None, None).expect("a limit"));
+    // After the limit is set, which takes the time itself.
+    NOW.set(clock::ticks());
     world.connect(&group, &[Arc::clone(&limited)]);
     assert!(!world.queues.has_one(), "a caller that looks by itself would not see the limit");
     world.pass();
     assert_eq!(limited.served.load(Relaxed), 16);
     assert_eq!(world.queues.visit_active(&mut ()), 0);
     let until = world.queues.throttled_until().expect("it waits");
+    assert_eq!(group.limiter.throttled(), 1, "one wait, however often it was looked at");
     assert!(world.queues.is_throttled(0) && until > NOW.get() && until <= NOW.get() + clock::ticks_per_second());
     world.connect(&self::group("other", DEFAULT_WEIGHT), &[Arc::clone(&other)]);
     for _ in 0..2 * EMPTY_VISITS_BEFORE_IDLE {
@@ -362,4 +364,20 @@ fn throttled_queue_keeps_no_worker_awake_and_goes_on_when_the_limit_is_raised() 
     world.queues.limits_changed();
     world.pass();
     assert!(limited.served.load(Relaxed) > 32 && world.queues.throttled_until().is_none());
+}
+
+#[test]
+fn a_queue_without_a_request_does_not_wait_for_its_limit() {
+    let mut world = World::default();
+    world.queues.clock = || NOW.get();
+    let (load, group) = (Load::of_a_few(8), group("limited", DEFAULT_WEIGHT));
+    group.limiter.set(Rates::new(Some(1), None, None).expect("a limit"));
+    NOW.set(clock::ticks());
+    world.connect(&group, &[Arc::clone(&load)]);
+    load.waiting.store(1, Relaxed);
+    (0..100).for_each(|_| world.pass());
+    assert_eq!((load.served.load(Relaxed), group.limiter.throttled()), (16, 0), "it has used its limit and wants no more");
+    load.waiting.store(1, Relaxed);
+    (0..100).for_each(|_| world.pass());
+    assert_eq!((load.served.load(Relaxed), group.limiter.throttled()), (16, 1));
 }

@@ -1,6 +1,6 @@
 //! Places among what the worker's engine has in flight, divided between groups as its time is. A group may take all that are free. One
-//! with less than its share gets places even if none is free: what others have too many of they lose as it ends. So at most twice as
-//! much is in flight as there are places.
+//! with less than its share gets places even if none is free: what others have too many of they lose as it ends. At most twice as much is
+//! in flight as there are places, however many groups come one after the other.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ impl Places {
 
     /// How many places a queue may take, of `all`, of which so many are taken.
     pub(super) fn allows(&self, entry: usize, taken: u32, all: u32) -> u32 {
-        let owed = self.share(entry, all).saturating_sub(self.groups[entry].in_flight);
-        all.saturating_sub(taken).max(owed)
+        let lacks = self.share(entry, all).saturating_sub(self.groups[entry].in_flight);
+        all.saturating_sub(taken).max(lacks.min((2 * all).saturating_sub(taken)))
     }
 }

@@ -34,13 +34,15 @@ pub(crate) struct Slot<E: Engine> {
     pub(super) limited: bool,
     /// Does it begin work with the engine?
     asynchronous: bool,
-    /// Where what it has in flight is counted, and what was.
+    /// Its group's entry among the places, and how many of its requests were counted there last.
     pub(super) entry: usize,
     in_flight: u32,
     /// It got no place among what is in flight.
     refused: bool,
-    /// It has used that up until then; 0: it has not.
+    /// Its limit is used up until then; 0: it is not.
     pub(super) throttled_until: u64,
+    /// Nothing has been seen yet of its doorbell, which may have rung for another worker.
+    pub(crate) is_newly_watched: bool,
     /// Keeps mapped what an idle queue is polled at.
     pub(super) polled: Option<Arc<dyn Mapping>>,
     /// What waits until nothing is in flight.
@@ -70,6 +72,7 @@ impl<E: Engine> Slot<E> {
             in_flight: 0,
             refused: false,
             throttled_until: 0,
+            is_newly_watched: true,
             polled: None,
             changes: Vec::new(),
             closing: None,
@@ -181,6 +184,7 @@ impl<E: Engine> Slot<E> {
             }
             Err(until) if self.takes_requests() && self.queue.has_work() => {
                 self.throttled_until = until;
+                self.share.count_throttled(now);
                 (Taken::NOTHING, true)
             }
             Err(_) => self.visited(Taken::NOTHING),

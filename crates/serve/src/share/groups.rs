@@ -114,6 +114,12 @@ impl Share {
         later.map_or(Ok(turn), Err)
     }
 
+    /// A queue with a request waits for those limits that permit nothing now.
+    #[cold]
+    pub(crate) fn count_throttled(&self, now: u64) {
+        self.limiters().for_each(|limiter| limiter.count_if_used_up(now));
+    }
+
     pub(crate) fn charge(&self, now: u64, taken: Taken) {
         self.limiters().for_each(|limiter| limiter.charge(now, taken));
     }

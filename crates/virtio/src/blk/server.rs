@@ -437,8 +437,11 @@ impl Queue<Engine> for GuestDiskQueue {
         !self.queue.is_armed() && self.queue.arm_and_work_remains()
     }
 
-    fn doorbell_rang(&mut self) {
+    fn count_doorbell(&mut self) {
         self.queue.counters.spurious.add((!self.queue.has_work()).into());
+    }
+
+    fn doorbell_rang(&mut self) {
         self.queue.doorbell_rang();
     }
 
