@@ -95,6 +95,8 @@ pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
     tally: Tally,
     counters: Arc<QueueCounters>,
     pace: Visits,
+    /// A message was published since it was last seen whether the client sleeps.
+    published: bool,
     /// Doorbells that a policy may hold back. None: each is rung at once.
     moderated: Option<Box<Moderated>>,
 }
@@ -120,6 +122,7 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
             tally: Tally::default(),
             counters: setup.counters,
             pace: Visits::default(),
+            published: false,
             moderated: None,
         }
     }
@@ -278,6 +281,7 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         probe!(publish, self.id, self.packer.count);
         let message = self.packer.take();
         self.queue.completions.publish(&message);
+        self.published = true;
         self.queue.completions.prefetch(1);
     }
 
@@ -289,7 +293,8 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         self.answer(ticket.tag, status);
     }
 
-    /// Publish what is complete and wake the client if it sleeps, at once or as a policy says.
+    /// Publish what is complete and wake the client if it sleeps, at once or as a policy says. A client for which nothing was
+    /// published goes on sleeping.
     #[inline(always)]
     pub fn flush(&mut self) {
         if self.packer.count > 0 {
@@ -298,7 +303,7 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         if self.moderated.is_some() {
             return self.flush_moderated();
         }
-        if self.queue.completions.reader_needs_doorbell() {
+        if std::mem::take(&mut self.published) && self.queue.completions.reader_needs_doorbell() {
             self.ring();
         }
     }

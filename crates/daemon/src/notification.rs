@@ -5,7 +5,7 @@ use fipsee_block::server::DiskQueue;
 use fipsee_ring::notify::{Policy, Wanted};
 use fipsee_serve::{When, Which};
 use fipsee_virtio::blk::server::GuestDiskQueue;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::worker::Command;
 
@@ -42,6 +42,11 @@ impl From<Notify> for Option<PolicyRecord> {
         let Wanted { max_rate, min_completions, max_delay_us, auto } = policy?.wanted();
         Some(PolicyRecord { max_rate, min_completions, max_delay_us, auto })
     }
+}
+
+/// Of a record, where a policy that is not there is "as configured", and `null` is "none".
+pub(crate) fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Notify>, D::Error> {
+    Notify::deserialize(deserializer).map(Some)
 }
 
 /// The policies of these queues have changed: each reads its own.

@@ -12,7 +12,7 @@ use crate::config::{DiskConfig, ShareConfig, user_key};
 use crate::disk_limits::DiskLimits;
 use crate::disk_text;
 use crate::export::AllowList;
-use crate::notification::Notify;
+use crate::notification::{Notify, given};
 use crate::rates::{RateLimits, ShareSettings};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ pub(crate) struct Settings {
     pub(crate) limits: Option<DiskLimits>,
     #[serde(default)]
     pub(crate) rates: Option<RateLimits>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub(crate) notify: Option<Notify>,
     #[serde(default)]
     pub(crate) dedicated: Option<bool>,

@@ -11,7 +11,11 @@ use crate::poll_set::{PollSet, Slot};
 /// Times with the numbers of queues, the earliest first. A queue may be gone, or its time may have changed: it is flushed once
 /// without need then.
 #[derive(Debug, Default)]
-pub(crate) struct DueQueues(BinaryHeap<Reverse<(u64, u32)>>);
+pub(crate) struct DueQueues {
+    times: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Those whose time has come, while they are flushed: kept for its memory.
+    now: Vec<u32>,
+}
 
 /// Of a queue that is not to be flushed at a time.
 const NEVER: u64 = u64::MAX;
@@ -37,7 +41,7 @@ impl DueQueues {
     pub(crate) fn list<E: Engine>(&mut self, id: u32, slot: &mut Slot<E>) {
         if let Some(ticks) = slot.queue.due().filter(|ticks| *ticks < slot.due.listed_ticks) {
             slot.due.listed_ticks = ticks;
-            self.0.push(Reverse((ticks, id)));
+            self.times.push(Reverse((ticks, id)));
         }
     }
 }
@@ -62,28 +66,44 @@ impl<E: Engine> PollSet<E> {
     /// Is there a queue that is to be flushed at a time?
     #[inline(always)]
     pub(crate) fn has_due(&self) -> bool {
-        !self.due.0.is_empty()
+        !self.due.times.is_empty()
     }
 
     /// The first such time.
     pub(crate) fn next_due(&self) -> Option<u64> {
-        self.due.0.peek().map(|Reverse((ticks, _))| *ticks)
+        self.due.times.peek().map(|Reverse((ticks, _))| *ticks)
     }
 
-    /// Flush the queues whose time has come.
+    /// Flush the queues whose time has come, each once: one whose next time is past already waits for the next call.
     #[cold]
     pub(crate) fn flush_due(&mut self) {
         let now_ticks = clock::ticks();
-        while let Some(&Reverse((ticks, id))) = self.due.0.peek()
+        let mut now = std::mem::take(&mut self.due.now);
+        while let Some(&Reverse((ticks, id))) = self.due.times.peek()
             && ticks <= now_ticks
         {
-            self.due.0.pop();
+            self.due.times.pop();
             if let Some(slot) = self.get_mut(id as usize) {
                 if slot.due.listed_ticks == ticks {
                     slot.due.listed_ticks = NEVER;
                 }
+                now.push(id);
+            }
+        }
+        for id in now.drain(..) {
+            if let Some(slot) = self.get_mut(id as usize) {
                 slot.queue.flush();
-                self.list_due(id as usize);
+            }
+            self.list_due(id as usize);
+        }
+        self.due.now = now;
+    }
+
+    /// All queues may have published.
+    pub(crate) fn list_all_due(&mut self) {
+        for (id, slot) in self.slots.iter_mut().enumerate() {
+            if let Some(slot) = slot.as_mut().filter(|slot| slot.due.may_be) {
+                self.due.list(u32::try_from(id).unwrap_or(u32::MAX), slot);
             }
         }
     }
@@ -93,27 +113,35 @@ impl<E: Engine> PollSet<E> {
 mod tests {
     use std::any::Any;
     use std::sync::Arc;
+    use std::time::Duration;
 
+    use fipsee_ring::wait::{Backoff, WaitMode};
     use fipsee_ring::{AtomicU32, AtomicU64, Ordering};
 
     use super::*;
-    use crate::{Queue, QueueName, Share, Taken, Turn};
+    use crate::{IfAbandoned, Pass, Queue, QueueName, Quiesced, Share, Taken, Turn, Worker, WorkerPlacement};
 
     /// Its next notification is due then; each flush sends it.
     struct Timed {
         due: Arc<AtomicU64>,
         flushed: Arc<AtomicU32>,
         may_hold_back: bool,
+        /// What it takes in a visit.
+        taken: u32,
+        /// When the next is due after a flush; 0: there is none.
+        next: u64,
+        /// When one is due after what was deferred has begun.
+        after_deferred: u64,
     }
 
     impl Queue<()> for Timed {
         fn visit(&mut self, (): &mut (), _turn: Turn) -> Taken {
-            Taken { requests: 1, units: 1 }
+            Taken { requests: self.taken, units: self.taken }
         }
 
         fn flush(&mut self) {
             self.flushed.fetch_add(1, Ordering::Relaxed);
-            self.due.store(0, Ordering::Relaxed);
+            self.due.store(self.next, Ordering::Relaxed);
         }
 
         fn due(&self) -> Option<u64> {
@@ -122,6 +150,14 @@ mod tests {
 
         fn may_hold_back(&self) -> bool {
             self.may_hold_back
+        }
+
+        fn begin_deferred(&mut self, (): &mut ()) -> bool {
+            let begins = self.after_deferred != 0;
+            if begins {
+                self.due.store(self.after_deferred, Ordering::Relaxed);
+            }
+            begins
         }
 
         fn moved(&mut self, _id: u32) {}
@@ -134,10 +170,16 @@ mod tests {
     type Outside = (Arc<AtomicU64>, Arc<AtomicU32>);
 
     fn add(queues: &mut PollSet<()>, may_hold_back: bool, due: u64) -> Outside {
+        add_with(queues, due, |queue| queue.may_hold_back = may_hold_back)
+    }
+
+    fn add_with(queues: &mut PollSet<()>, due: u64, change: impl FnOnce(&mut Timed)) -> Outside {
         let (due, flushed) = (Arc::new(AtomicU64::new(due)), Arc::<AtomicU32>::default());
-        let queue = Timed { due: Arc::clone(&due), flushed: Arc::clone(&flushed), may_hold_back };
+        let outside = (Arc::clone(&due), Arc::clone(&flushed));
+        let mut queue = Timed { due, flushed, may_hold_back: true, taken: 1, next: 0, after_deferred: 0 };
+        change(&mut queue);
         queues.add(Slot::new(Box::new(queue), QueueName { client: 1, index: 0 }, Share::own("test")));
-        (due, flushed)
+        outside
     }
 
     fn flushed(of: &Outside) -> u32 {
@@ -169,6 +211,41 @@ mod tests {
         queues.changed(1);
         queues.flush_due();
         assert_eq!((flushed(&late), queues.next_due()), (1, Some(LATER)));
+    }
+
+    #[test]
+    fn queue_whose_next_time_is_past_already_is_flushed_once() {
+        let mut queues = PollSet::default();
+        let [first, second] = [1, 2].map(|due| add_with(&mut queues, due, |queue| queue.next = 1));
+        for round in 1..4 {
+            queues.flush_due();
+            assert_eq!([&first, &second].map(flushed), [round, round]);
+            assert_eq!(queues.next_due(), Some(1));
+        }
+    }
+
+    #[test]
+    fn visit_that_takes_nothing_may_hold_back_what_was_taken_before() {
+        let mut queues = PollSet::default();
+        let queue = add_with(&mut queues, 0, |queue| queue.taken = 0);
+        queue.0.store(LATER, Ordering::Relaxed);
+        assert_eq!((queues.visit_active(&mut ()), queues.next_due()), (0, Some(LATER)));
+    }
+
+    #[test]
+    fn what_begins_in_a_drain_may_be_held_back_and_a_drain_that_fails_forgets_no_queue() {
+        let backoff = Backoff::new(WaitMode::Sleep, Duration::ZERO);
+        let (mut worker, handle) = Worker::new(WorkerPlacement::default(), backoff, ()).expect("a worker");
+        let _queue = add_with(&mut worker.queues, 0, |queue| (queue.taken, queue.after_deferred) = (0, LATER));
+        while worker.queues.active_count() > 0 {
+            assert_eq!(worker.pass(), Pass::Idle);
+        }
+        let _asked = Quiesced::ask(&[handle], Vec::new(), Duration::ZERO, IfAbandoned::Resume);
+        assert_eq!(worker.pass(), Pass::Worked);
+        assert!(worker.quiescing.is_some());
+        assert_eq!(worker.pass(), Pass::Worked, "it fails at once");
+        assert!(worker.quiescing.is_none());
+        assert_eq!((worker.queues.next_due(), worker.queues.active_count()), (Some(LATER), 1));
     }
 
     #[test]

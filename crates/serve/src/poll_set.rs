@@ -204,6 +204,11 @@ impl<E: Engine> PollSet<E> {
         self.activate(id);
     }
 
+    #[cfg(test)]
+    pub(crate) fn active_count(&self) -> usize {
+        self.active.len()
+    }
+
     #[cold]
     pub(crate) fn activate(&mut self, id: usize) {
         if let Some(slot) = self.slots.get_mut(id).and_then(Option::as_mut) {

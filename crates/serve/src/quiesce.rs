@@ -156,13 +156,17 @@ impl<E: Engine> Worker<E> {
             self.queues.flush_due();
         }
         let begin = |begun, (_, slot): (_, &mut Slot<E>)| slot.queue.begin_deferred(&mut self.engine) || begun;
-        if (own && self.queues.iter_mut().fold(false, begin)) || self.engine.in_flight() > 0 {
+        let begun = own && self.queues.iter_mut().fold(false, begin);
+        if begun {
+            // What was deferred may have been answered at once, and its notification held back.
+            self.queues.list_all_due();
+        }
+        if begun || self.engine.in_flight() > 0 {
             let finished = self.run_engine();
             if finished == 0 && Instant::now() >= deadline {
                 // Dropping the order says so.
                 drop(order);
-                self.run_commands();
-                return Pass::Worked;
+                return self.resume(own);
             }
             self.quiescing = Some((order, deadline));
             return if finished > 0 { Pass::Worked } else { Pass::Idle };

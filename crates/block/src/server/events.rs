@@ -82,13 +82,19 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         {
             self.resize.unacknowledged = true;
             self.announced_sectors = sector_count;
-            self.queue.completions.publish(&event(KIND_RESIZE, sector_count));
+            self.publish_event(KIND_RESIZE, sector_count);
         }
         if !self.detach.unacknowledged && self.detach.wanted.take().is_some() {
             self.detach.unacknowledged = true;
-            self.queue.completions.publish(&event(KIND_DETACH, 0));
+            self.publish_event(KIND_DETACH, 0);
         }
     }
+
+    fn publish_event(&mut self, kind: u8, value: u64) {
+        self.queue.completions.publish(&event(kind, value));
+        self.published = true;
+    }
+
     /// The queue's state; `None` while requests are in flight.
     pub fn state(&self) -> Option<QueueState> {
         (self.in_flight == 0 && self.packer.count == 0).then(|| QueueState {

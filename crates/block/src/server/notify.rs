@@ -58,11 +58,15 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
     /// After everything complete was published.
     #[inline(never)]
     pub(super) fn flush_moderated(&mut self) {
-        let (answered, sleeps) = (self.answered(), self.queue.completions.reader_sleeps());
+        let (answered, published) = (self.answered(), std::mem::take(&mut self.published));
         let to_come = self.in_flight.saturating_add(self.queue.requests.has_message().into());
         let Some(Moderated { moderator, answered: before }) = self.moderated.as_deref_mut() else { return };
         let count = u32::try_from(answered.wrapping_sub(std::mem::replace(before, answered))).unwrap_or(u32::MAX);
-        if !sleeps {
+        if !published && moderator.due().is_none() {
+            // Requests were only taken, or what was held back is rung already: the client is not looked at.
+            return;
+        }
+        if !self.queue.completions.reader_sleeps() {
             return moderator.reader_is_awake(count);
         }
         if !moderator.reader_sleeps(clock::ticks(), count, to_come) {

@@ -4,14 +4,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use fipsee_block::disk::{Disk, Engine, NullDisk, NullOptions};
+use fipsee_block::disk::{Disk, Engine, NullDisk, NullOptions, Submitted, Ticket};
+use fipsee_block::request::Request;
 use fipsee_block::server::{QueueServer, QueueSetup};
 use fipsee_block::stats::QueueCounters;
-use fipsee_block::wire::{PROFILE, request_flush};
+use fipsee_block::wire::{BlockInfo, PROFILE, Status, request_flush};
 use fipsee_ring::channel::{ClientQueue, RegionLayout};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::Grant;
-use fipsee_ring::memory::RegionTable;
+use fipsee_ring::memory::{RegionTable, Span};
 use fipsee_ring::notify::{Policy, Wanted};
 use fipsee_ring::ring::RingMemory;
 use fipsee_ring::{Message, Ordering};
@@ -77,6 +78,67 @@ impl Fixture {
 
     fn is_asleep(&self) -> bool {
         self.client.completions.memory().asleep().load(Ordering::Relaxed) != 0
+    }
+}
+
+/// Answers nothing: the test does.
+struct Unanswered(BlockInfo);
+
+impl Disk for Unanswered {
+    const ANSWERS_AT_ONCE: bool = false;
+
+    fn info(&self) -> BlockInfo {
+        self.0
+    }
+
+    unsafe fn submit(&self, _: &Request, _: &[Span], _: Ticket, _: &mut Engine) -> Submitted {
+        Submitted::Pending
+    }
+
+    fn resize(&self, _: u64) -> Result<(), String> {
+        Err("not this one".to_owned())
+    }
+}
+
+#[test]
+fn client_whose_request_is_only_taken_goes_on_sleeping() {
+    let auto = Wanted { auto: true, ..Wanted::default() };
+    let patient = Wanted { min_completions: Some(8), ..Wanted::default() };
+    for policy in [None, Some(SLOW), Some(auto), Some(patient)] {
+        let mut fixture = Fixture::new();
+        fixture.set(policy);
+        let disk = Unanswered(fixture.disk.info());
+        fixture.client.requests.publish(&request_flush(1)).expect("room");
+        assert!(!fixture.client.completions.arm_and_work_remains());
+        assert_eq!(fixture.server.visit(&disk, &mut fixture.engine, Turn::whole(false)).requests, 1);
+        fixture.server.flush();
+        assert_eq!((fixture.counts(), fixture.server.due(), fixture.is_asleep()), ((0, 0), None, true), "{policy:?}");
+        fixture.server.finish(Ticket { queue: 0, tag: 1, started_ticks: 0 }, Status::Ok);
+        fixture.server.flush();
+        assert_eq!((fixture.counts(), fixture.server.due(), fixture.is_asleep()), ((1, 0), None, false), "{policy:?}: the last");
+    }
+}
+
+#[test]
+fn client_for_which_nothing_was_published_since_it_was_rung_goes_on_sleeping() {
+    let mut fixture = Fixture::new();
+    fixture.hold_back();
+    fixture.server.ring_what_is_held();
+    let rung = fixture.counts();
+    assert!(!fixture.client.completions.arm_and_work_remains());
+    // As at a time that was listed before.
+    fixture.server.flush();
+    assert_eq!((fixture.counts(), fixture.server.due(), fixture.is_asleep()), (rung, None, true));
+}
+
+#[test]
+fn event_rings_a_sleeping_client_with_a_policy_and_without() {
+    for policy in [None, Some(SLOW)] {
+        let mut fixture = Fixture::new();
+        fixture.set(policy);
+        assert!(!fixture.client.completions.arm_and_work_remains());
+        fixture.server.announce_detach();
+        assert_eq!((fixture.counts().0, fixture.is_asleep()), (1, false), "{policy:?}");
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) struct CallServerQueue {
     refused: bool,
     /// Doorbells that a policy may hold back. None: each is rung at once.
     moderator: Option<Box<Moderator>>,
-    /// Replies since the client was last looked at; counted with a policy only.
+    /// Replies since it was last seen whether the client sleeps.
     replies: u32,
 }
 
@@ -93,6 +93,7 @@ impl CallServerQueue {
     #[inline(always)]
     pub(super) fn reply(&mut self, reply: &Message) {
         self.queue.completions.publish(reply);
+        self.replies += 1;
         self.queue.completions.prefetch(self.visits.limit(MAX_BUDGET) as usize);
         self.place.advance();
         // A client that sleeps is woken before the next call is carried out, which may take long. One that goes to sleep just
@@ -110,7 +111,6 @@ impl CallServerQueue {
     pub(super) fn end_turn(&mut self) {
         let taken = std::mem::take(&mut self.taken);
         if taken > 0 {
-            self.replies = self.replies.saturating_add(taken);
             self.wake_client();
             let ServerQueue { requests, completions, .. } = &mut self.queue;
             self.visits.end((taken, MAX_BUDGET), true, requests, completions);
@@ -118,21 +118,25 @@ impl CallServerQueue {
         self.left = 0;
     }
 
+    /// As the policy says. A client that has got no reply goes on sleeping.
     #[inline(always)]
     fn wake_client(&mut self) {
+        let count = std::mem::take(&mut self.replies);
         if self.moderator.is_some() {
-            self.wake_moderated();
-        } else if self.queue.completions.reader_needs_doorbell() {
+            self.wake_moderated(count);
+        } else if count > 0 && self.queue.completions.reader_needs_doorbell() {
             self.queue.client_doorbell.ring();
         }
     }
 
     #[inline(never)]
-    fn wake_moderated(&mut self) {
-        let (sleeps, to_come) = (self.queue.completions.reader_sleeps(), self.queue.requests.has_message());
+    fn wake_moderated(&mut self, count: u32) {
+        let to_come = self.queue.requests.has_message();
         let Some(moderator) = self.moderator.as_deref_mut() else { return };
-        let count = std::mem::take(&mut self.replies);
-        if !sleeps {
+        if count == 0 && moderator.due().is_none() {
+            return;
+        }
+        if !self.queue.completions.reader_sleeps() {
             moderator.reader_is_awake(count);
         } else if moderator.reader_sleeps(clock::ticks(), count, to_come.into()) && self.queue.completions.reader_needs_doorbell()
         {

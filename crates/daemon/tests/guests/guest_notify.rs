@@ -2,9 +2,11 @@
 
 use std::time::Instant;
 
+use fipsee_block::wire::Operation;
 use fipsee_testkit::guest::device::Options;
 use fipsee_testkit::guest::load::{GuestLoad, Way};
-use fipsee_testkit::guest::machine::start_with;
+use fipsee_testkit::guest::machine::{Upgraded, start_guest, start_with};
+use fipsee_testkit::guest::ring::{Incoming, Woken, segment};
 use fipsee_testkit::{Daemon, eventually, wait_for};
 use serde_json::json;
 
@@ -76,4 +78,23 @@ fn takeover_loses_no_interrupt_that_is_held_back() {
     }
     ["d", "e"].iter().for_each(|disk| set(&daemon, disk, json!({ "off": true })));
     loads.into_iter().for_each(|load| assert!(load.finish() > 0));
+}
+
+#[test]
+fn takeover_leaves_a_guest_asleep_that_waits_at_its_ring_for_nothing() {
+    let mut daemon = start_with(&["--disk", "d=memory:8M", "--workers", "1"]);
+    set(&daemon, "d", json!({ "max_rate": 1000 }));
+    let mut guest = start_guest(&daemon, "d", &Options::default());
+    let mut up = Upgraded::attach(&mut guest, &[0], 16);
+    let data = guest.ram.allocate(4096, 4096);
+    for _ in 0..3 {
+        assert!(up.rings[0].arm(up.attachment, &mut guest));
+        daemon.take_over();
+        assert!(!up.rings[0].doorbell_is_done(&mut guest), "it has nothing to look for");
+        // It still counts on being rung.
+        up.rings[0].submit_one(Operation::Read, 1, 0, segment(data, 512), &guest.queues[0]);
+        assert_eq!(up.rings[0].wait_for_doorbell(&mut guest), Woken::Rung);
+        assert!(!up.rings[0].disarm(&mut guest), "the attachment goes on");
+        assert_eq!(up.rings[0].reap(), [Incoming::Answer(1, 0)]);
+    }
 }

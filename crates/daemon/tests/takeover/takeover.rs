@@ -9,8 +9,8 @@ use fipsee_ring::handshake::ask;
 use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_testkit::load::Load;
 use fipsee_testkit::takeover::pauses_us;
-use fipsee_testkit::{CorrectClient, Daemon, TIMEOUT, assert_says, eventually, finish_one, refusal_of, refused, stamp};
-use serde_json::json;
+use fipsee_testkit::{CorrectClient, Daemon, Scratch, TIMEOUT, assert_says, eventually, finish_one, refusal_of, refused, stamp};
+use serde_json::{Value, json};
 
 /// checks: R-4.8-2
 #[test]
@@ -164,6 +164,38 @@ fn many_clients_and_unfinished_handshakes_come_along() {
     daemon.signal_term();
     assert!(daemon.await_exit().success());
     assert!(!daemon.socket().exists() && !daemon.dir.path("s.admin").exists(), "the last daemon removes what the first made");
+}
+
+#[test]
+fn policy_of_notifications_that_was_switched_off_stays_off() {
+    let dir = Scratch::new();
+    let disk = |name| format!("[[disk]]\nname = \"{name}\"\nspec = \"memory:1M\"\nnotify = {{ max_rate = 2000 }}\n");
+    std::fs::write(dir.path("f.toml"), disk("a") + &disk("b")).expect("a file");
+    let mut daemon = Daemon::start_in(dir, &[], &["--config", "{dir}/f.toml"]);
+    let _clients = ["a", "b"].map(|disk| CorrectClient::new(&daemon, disk));
+    let policies = |daemon: &Daemon| {
+        ["a", "b"].map(|disk| {
+            let info = daemon.admin(&json!({ "method": "disk.info", "disk": disk }));
+            let rate = |of: &Value| of["notify"]["max_rate"].clone();
+            let clients = info["clients"].as_array().expect("a list");
+            (rate(&info), clients.iter().map(|client| (client["client"].clone(), rate(client))).collect::<Vec<_>>())
+        })
+    };
+    let set_off = |mut set: Value| {
+        set["off"] = true.into();
+        set["method"] = "notify.set".into();
+        assert_eq!(daemon.admin(&set)["error"], Value::Null);
+    };
+    set_off(json!({ "disk": "a" }));
+    // Of disk b, it is in force for later clients only.
+    policies(&daemon)[1].1.iter().for_each(|(client, _)| set_off(json!({ "disk": "b", "client": client })));
+    let before = policies(&daemon);
+    assert!(before[0].0.is_null() && before[1].0 == 2000 && before[1].1.len() == 1, "{before:?}");
+    assert!(before.iter().all(|(_, clients)| clients.iter().all(|(_, rate)| rate.is_null())), "{before:?}");
+    for _ in 0..2 {
+        daemon.take_over();
+        assert_eq!(policies(&daemon), before);
+    }
 }
 
 #[test]

@@ -127,9 +127,10 @@ impl<E: Engine> Slot<E> {
         };
         if visited.0.requests > 0 {
             probe!(visit, id, self.name.client, self.name.index, visited.0.requests);
-            if self.due.may_be {
-                due.list(id, self);
-            }
+        }
+        // It may have published what was taken long ago.
+        if self.due.may_be {
+            due.list(id, self);
         }
         visited
     }

@@ -3,7 +3,13 @@
 use std::time::Instant;
 
 use fipsee_block::disk::MemoryDisk;
+use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::notify::{Policy, Wanted};
+use fipsee_ring::ring::{Cursor, Reader, RingMemory as _};
+use fipsee_ring::tuning::{Choices, Tuning};
+use fipsee_virtio::blk::upgrade::controller::UpgradeController;
+use fipsee_virtio::blk::upgrade::rings;
+use fipsee_virtio::blk::upgrade::wire::Entry;
 
 use crate::common::driver::DATA;
 use crate::common::{
@@ -116,6 +122,62 @@ fn interrupt_that_is_held_back_comes_when_the_policy_ends_or_the_queue_stops() {
         let counted = rig.counters.doorbells.get();
         let _ = rig.server.stop();
         assert_eq!((rings(&rig.call), rig.counters.doorbells.get()), (1, counted + 1));
+    }
+}
+
+/// Attach a ring; the guest's end of its completions.
+fn attach(rig: &mut Fixture<MemoryDisk>) -> Reader<MappedRing> {
+    const RINGS: u64 = DATA + (1 << 20);
+    let entry = Entry {
+        request_address: RINGS,
+        completion_address: RINGS + 4096,
+        cold_address: RINGS + 8192,
+        request_slots: 4,
+        completion_slots: 8,
+        request_start: 0,
+        completion_start: 0,
+        depth: 4,
+        virtqueue: 0,
+    };
+    let memory = rig.driver.ram.memory();
+    let grants = UpgradeController::default().resume(1, vec![entry], &memory, Choices::default());
+    grants.expect("in memory").into_iter().for_each(|grant| rig.server.attach(grant));
+    let (_, completions) = rings::open(&memory, &entry).expect("in memory");
+    Reader::new(completions, Cursor::at_start(0), &Tuning::default())
+}
+
+fn is_asleep(completions: &Reader<MappedRing>) -> bool {
+    completions.memory().asleep().load(fipsee_ring::Ordering::Relaxed) != 0
+}
+
+#[test]
+fn first_policy_touches_nothing_of_a_guest_that_sleeps_at_its_ring() {
+    let mut rig = Fixture::new(memory_disk(), &Options::default());
+    let mut completions = attach(&mut rig);
+    assert!(!completions.arm_and_work_remains());
+    let before = rig.server.state().expect("nothing is in flight");
+    for wanted in [Wanted { max_rate: Some(1), ..Wanted::default() }, Wanted { auto: true, ..Wanted::default() }] {
+        rig.server.set_policy(Some(Policy::new(&wanted).expect("possible")));
+        assert!(is_asleep(&completions));
+        assert_eq!((rig.server.state(), rig.server.due()), (Some(before.clone()), None));
+        rig.server.set_policy(None);
+    }
+    assert!(is_asleep(&completions));
+    assert_eq!(rig.server.state(), Some(before));
+}
+
+#[test]
+fn answer_over_the_virtqueue_does_not_ring_a_guest_that_sleeps_at_its_ring() {
+    let wanted = Wanted { auto: true, ..Wanted::default() };
+    for policy in [None, Some(Policy::new(&wanted).expect("possible"))] {
+        let mut rig = Fixture::new(memory_disk(), &Options::default());
+        let mut completions = attach(&mut rig);
+        rig.server.set_policy(policy);
+        assert!(!completions.arm_and_work_remains());
+        assert_eq!(rig.request(IN, 0, &[writable(DATA, 512)]).0, OK);
+        rig.server.flush();
+        assert!(is_asleep(&completions), "{policy:?}");
+        assert!(!rig.server.state().expect("nothing is in flight").ring.expect("attached").kept, "{policy:?}");
     }
 }
 

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::{Entry, not_served};
 use crate::export::{AttachRequest, Denied, Export, Kind, Role};
 use crate::live::Live;
-use crate::notification::Notify;
+use crate::notification::{Notify, given};
 use crate::placement;
 use crate::takeover::wire::{QueueStateRecord, count, recount};
 use crate::worker::{Command, DiskEngine, WorkerHandle};
@@ -58,6 +58,7 @@ struct ClientRecord {
     exclusive: bool,
     role: Role,
     /// Its own policy of notifications.
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     notify: Option<Notify>,
 }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::QueueStateRecord;
 use crate::export::Role;
-use crate::notification::Notify;
+use crate::notification::{Notify, given};
 
 /// With the connection; then, as far as the record says, the channel for our requests, the inflight area and the log of writes.
 #[derive(Debug, Serialize, Deserialize)]
@@ -23,6 +23,7 @@ pub(crate) struct MachineRecord {
     pub(crate) exclusive: bool,
     pub(crate) role: Role,
     /// Its own policy of notifications.
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub(crate) notify: Option<Notify>,
     /// The hypervisor's queries and settings.
     pub(crate) asked_features: bool,

@@ -14,12 +14,13 @@ pub(super) struct Moderated {
 }
 
 impl VirtqueueServer {
-    /// Interrupt the guest as `policy` says from now on, for the virtqueue and for the ring beside it.
+    /// Interrupt the guest as `policy` says from now on, for the virtqueue and for the ring beside it. The first policy touches
+    /// nothing of the guest: another daemon may still have to continue with it.
     pub fn set_policy(&mut self, policy: Option<Policy>) {
         if self.policy() == policy {
             return;
         }
-        let ticks_per_second = clock::ticks_per_second();
+        let (ticks_per_second, is_first) = (clock::ticks_per_second(), self.moderated.is_none());
         match (&mut self.moderated, policy) {
             (_, None) => {
                 self.interrupt_for_what_is_held();
@@ -33,7 +34,9 @@ impl VirtqueueServer {
         if let Some(ring) = &mut self.ring {
             ring.server.set_policy(policy);
         }
-        self.flush();
+        if !is_first {
+            self.flush();
+        }
     }
 
     pub(super) fn policy(&self) -> Option<Policy> {
