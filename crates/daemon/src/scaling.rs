@@ -44,6 +44,8 @@ struct State {
     next: Option<Instant>,
     /// What is to be moved.
     wanted: VecDeque<Move>,
+    /// Since the last sample it was found that none of the queues that are to move because of [`Scaling::uneven`] may.
+    stays_uneven: bool,
     dedicated: Vec<Dedicated>,
     /// The CPUs that may be used, and when they are to be looked at.
     cpus: Vec<usize>,
@@ -72,6 +74,7 @@ impl Scaling {
                 sampled_ticks: now,
                 next: None,
                 wanted: VecDeque::new(),
+                stays_uneven: false,
                 dedicated: Vec::new(),
                 cpus: places.usable().to_vec(),
                 next_cpus: Instant::now(),
@@ -136,15 +139,17 @@ impl Scaling {
         state.idle_ticks = self.workers.iter().map(|worker| worker.counters.idle.until(now)).collect();
         state.sampled_ticks = now;
         state.next = Some(Instant::now() + TICK);
+        state.stays_uneven = false;
     }
 
-    /// Take a sample, if it is time, and do what follows from it; `is_moving`: a queue is on its way. Returns the workers that are not in
-    /// use and have queues.
-    pub(crate) fn tick(&self, is_moving: bool) -> Vec<usize> {
+    /// Take a sample, if it is time, and do what follows from it; `is_moving`: a queue is on its way. May workers have queues that
+    /// they are not for?
+    pub(crate) fn tick(&self, is_moving: bool) -> bool {
         let mut state = self.state();
         if state.next.is_none_or(|next| Instant::now() < next) {
-            return Vec::new();
+            return false;
         }
+        state.stays_uneven = false;
         self.follow_cpus(&mut state);
         let busy = self.busy_shares(&mut state);
         let loads = std::mem::take(&mut *self.reported.lock().unwrap_or_else(PoisonError::into_inner));
@@ -173,16 +178,19 @@ impl Scaling {
         if has_choice {
             self.ask_for_loads(&busy);
         }
-        let is_stray = |worker: &WorkerHandle| worker.counters.pool.is_unused() && assigned_to(worker) > 0;
-        let strays: Vec<_> = (0..self.workers.len()).filter(|worker| is_stray(&self.workers[*worker])).collect();
-        let is_settled = busiest <= HARDLY_BUSY
-            && state.wanted.is_empty()
-            && strays.is_empty()
-            && state.dedicated.iter().all(|of| of.is_ready);
+        let has_strays = self.strays().next().is_some();
+        let is_settled =
+            busiest <= HARDLY_BUSY && state.wanted.is_empty() && !has_strays && state.dedicated.iter().all(|of| of.is_ready);
         if is_settled && state.governor.is_at_rest(state.usable.len()) {
             self.wait_for_work(&mut state);
         }
-        strays
+        has_strays || !state.dedicated.is_empty()
+    }
+
+    /// The workers that are not in use and have queues.
+    fn strays(&self) -> impl Iterator<Item = usize> + '_ {
+        let is_stray = |worker: &WorkerHandle| worker.counters.pool.is_unused() && assigned_to(worker) > 0;
+        (0..self.workers.len()).filter(move |worker| is_stray(&self.workers[*worker]))
     }
 
     /// Since the last sample.
@@ -260,7 +268,8 @@ impl Scaling {
         }
     }
 
-    /// Workers without other queues serve the disks that they are for.
+    /// Workers without other queues serve the disks that they are for. Called by the thread that attaches clients, so that none is between
+    /// the choice of its workers and its place in the list of the disk's queues.
     fn dedicate_what_is_free(&self, state: &mut State) {
         let State { dedicated, wanted, .. } = state;
         for Dedicated { export, worker, is_ready } in dedicated.iter_mut().filter(|of| !of.is_ready) {
@@ -313,7 +322,6 @@ impl Scaling {
             state.dedicated.push(Dedicated { export: Arc::clone(export), worker, is_ready: false });
             self.set_pools(&mut state);
         }
-        self.dedicate_what_is_free(&mut state);
         state.next = Some(Instant::now());
         self.wake_up.doorbell.ring();
     }
@@ -351,22 +359,32 @@ impl Scaling {
         let mut state = self.state();
         loop {
             let Move { queue, to } = state.wanted.pop_front()?;
-            // It may have become the queue of a disk with a worker to itself.
+            // Meanwhile the disk may have got a worker to itself, or the worker may be for another disk or in no use.
             let belongs = state.dedicated.iter().find(|of| of.is_ready && of.export.queues().contains(&queue));
-            if belongs.is_none_or(|of| of.worker == to) {
+            if self.workers[to].counters.pool.number() == belongs.map_or(Pool::SHARED, |of| number_of(of.worker)) {
                 return Some((queue, to));
             }
         }
     }
 
-    /// The worker that is to have a queue less, and where that goes: no queue stays at a worker that is not in use; those that do not work
-    /// are shared by their number.
-    pub(crate) fn uneven(&self) -> Option<(usize, Assignment)> {
-        let has_strays = |worker: &WorkerHandle| worker.counters.pool.is_unused() && assigned_to(worker) > 0;
-        if let Some(from) = self.workers.iter().position(has_strays) {
+    /// The worker that is to have a queue less, and where that goes: no queue stays at a worker that is not in use; after these, those that
+    /// do not work are shared by their number. Of a worker whose queues are all of machines, a session can move none: the next is asked for.
+    pub(crate) fn uneven(&self, nth: usize) -> Option<(usize, Assignment)> {
+        let state = self.state();
+        if state.stays_uneven {
+            return None;
+        }
+        if let Some(from) = self.strays().nth(nth) {
             return Some((from, Assignment::choose(&self.workers)));
         }
-        if self.mode() == Mode::Off { None } else { Assignment::uneven(&self.workers) }
+        let is_next = self.strays().count() == nth && state.governor.mode() != Mode::Off;
+        if is_next { Assignment::uneven(&self.workers) } else { None }
+    }
+
+    /// No session has a queue that may move; another look is taken after the next sample.
+    pub(crate) fn stays_uneven(&self) {
+        let mut state = self.state();
+        state.stays_uneven = state.next.is_some();
     }
 
     /// Queues that work are moved by what they take of their workers; by their number only if that makes none busier.

@@ -1,6 +1,7 @@
 //! What a worker is asked for. A worker carries out what it finds in its mailbox in order, with no queue visited in between.
 
 use std::any::Any;
+use std::fmt;
 use std::io;
 use std::sync::mpsc::Sender;
 
@@ -9,7 +10,7 @@ use crate::{Engine, Queue, QueueName, Quiesce, Share};
 /// Makes a queue, which begins its asynchronous work under this number.
 pub type Make<E> = Box<dyn FnOnce(u32) -> Result<Box<dyn Queue<E>>, String> + Send>;
 /// Called with the result of [`Command::Add`].
-pub type Added = Box<dyn FnOnce(Result<(), NotAdded>) + Send>;
+pub type Added<E> = Box<dyn FnOnce(Result<(), NotAdded<E>>) + Send>;
 /// Called for each queue that is to change, between two visits; dropped after the last.
 pub type Change<E> = Box<dyn FnMut(&mut dyn Queue<E>) + Send>;
 /// Called with what each queue that worked was served since the last report, in cost units.
@@ -23,7 +24,7 @@ pub enum Command<E: Engine> {
         share: Share,
         /// Makes it, on the worker's thread.
         make: Make<E>,
-        added: Added,
+        added: Added<E>,
     },
     /// Change queues. Without one that is meant, the change is dropped.
     Change {
@@ -58,7 +59,7 @@ impl<E: Engine> Command<E> {
         name: QueueName,
         share: Share,
         make: impl FnOnce(u32) -> Result<Q, String> + Send + 'static,
-        added: impl FnOnce(Result<(), NotAdded>) + Send + 'static,
+        added: impl FnOnce(Result<(), NotAdded<E>>) + Send + 'static,
     ) -> Self {
         let make = move |id| make(id).map(|queue| Box::new(queue) as Box<dyn Queue<E>>);
         Self::Add { name, share, make: Box::new(make), added: Box::new(added) }
@@ -99,9 +100,18 @@ pub enum When {
     Idle,
 }
 
-#[derive(Debug)]
-pub enum NotAdded {
+pub enum NotAdded<E: Engine> {
     /// It could not be made, in words.
     NotMade(String),
-    Doorbell(io::Error),
+    /// Its doorbell cannot be watched; the queue, unchanged, and its share.
+    Doorbell(io::Error, Box<dyn Queue<E>>, Share),
+}
+
+impl<E: Engine> fmt::Debug for NotAdded<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotMade(reason) => f.debug_tuple("NotMade").field(reason).finish(),
+            Self::Doorbell(error, ..) => f.debug_tuple("Doorbell").field(error).finish_non_exhaustive(),
+        }
+    }
 }

@@ -85,6 +85,11 @@ pub trait Queue<E: Engine>: Any + Send {
 
     /// The doorbell rang: it must be asked for again before sleeping.
     fn doorbell_rang(&mut self) {
+        self.disarm();
+    }
+
+    /// Whether the doorbell rang is not known: it must be asked for again before sleeping.
+    fn disarm(&mut self) {
         if let Some(end) = self.end_mut() {
             end.requests.disarm();
         }

@@ -360,13 +360,15 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    fn add(&mut self, name: QueueName, share: Share, make: Make<E>, added: Added) {
+    fn add(&mut self, name: QueueName, share: Share, make: Make<E>, added: Added<E>) {
         let id = self.queues.next_id();
         let queue = make(u32::try_from(id).unwrap_or(u32::MAX)).map_err(NotAdded::NotMade);
         added(queue.and_then(|queue| {
             let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
             let watch = |doorbell| epoll::add(&self.epoll, doorbell, epoll::EventData::new_u64(id as u64), on);
-            queue.doorbell().map_or(Ok(()), watch).map_err(|error| NotAdded::Doorbell(error.into()))?;
+            if let Err(error) = queue.doorbell().map_or(Ok(()), watch) {
+                return Err(NotAdded::Doorbell(error.into(), queue, share));
+            }
             self.queues.add(Slot::new(queue, name, share));
             self.handle.counters.queues.fetch_add(1, Ordering::Relaxed);
             Ok(())

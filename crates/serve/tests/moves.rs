@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,9 @@ use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::Grant;
 use fipsee_ring::wait::{Backoff, WaitMode};
 use fipsee_serve::session::{Action, Attachment, Client, ClientLimits, Credentials, Denial, Done, Granted, Host, Sessions};
-use fipsee_serve::{Assignment, Command, Engine, Queue, QueueName, Taken, Turn, Worker, WorkerHandle, WorkerPlacement};
+use fipsee_serve::{
+    Assignment, Command, Engine, NotAdded, Queue, QueueName, Share, Taken, Turn, Worker, WorkerHandle, WorkerPlacement,
+};
 
 const PROFILE: Profile = Profile { features: FEATURES, event_credits: 0, flags: &[] };
 const DEPTH: u32 = 4;
@@ -81,6 +84,10 @@ impl Queue<Later> for LaterQueue {
         self.end.completions.publish(&message);
     }
 
+    fn doorbell_rang(&mut self) {
+        panic!("nobody rings: no worker sleeps");
+    }
+
     fn moved(&mut self, id: u32) {
         self.id = id;
     }
@@ -106,6 +113,10 @@ impl Attachment<Later> for Nothing {
 struct Program {
     workers: Vec<WorkerHandle<Later>>,
     clients: u64,
+    /// Workers that queues are to leave, for the first.
+    left: Vec<usize>,
+    /// How often none could.
+    stayed: usize,
 }
 
 impl Host<Later> for Program {
@@ -145,8 +156,15 @@ impl Host<Later> for Program {
         self.workers[worker].mailbox.send(command);
     }
 
-    fn uneven(&self) -> Option<(usize, Assignment)> {
-        Assignment::uneven(&self.workers)
+    fn uneven(&self, nth: usize) -> Option<(usize, Assignment)> {
+        match self.left.get(nth) {
+            Some(from) => Some((*from, Assignment::to(0, &self.workers[0]))),
+            None => Assignment::uneven(&self.workers).filter(|_| nth == self.left.len()),
+        }
+    }
+
+    fn stays_uneven(&mut self) {
+        self.stayed += 1;
     }
 }
 
@@ -158,13 +176,21 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
+        Self::with_workers(2)
+    }
+
+    fn with_workers(count: usize) -> Self {
         let backoff = || Backoff::new(WaitMode::Sleep, Duration::ZERO);
         let worker = || Worker::new(WorkerPlacement::default(), backoff(), Later::default()).expect("descriptors");
-        let (workers, handles): (Vec<_>, Vec<_>) = (0..2).map(|_| worker()).unzip();
+        let (workers, handles): (Vec<_>, Vec<_>) = (0..count).map(|_| worker()).unzip();
         let reports = Arc::<Mutex<Vec<_>>>::default();
         let to = Arc::clone(&reports);
         let report = Arc::new(move |client, done| to.lock().expect("one thread").push((client, done)));
-        Self { sessions: Sessions::new(Program { workers: handles, clients: 0 }, report), reports, workers }
+        Self {
+            sessions: Sessions::new(Program { workers: handles, clients: 0, left: Vec::new(), stayed: 0 }, report),
+            reports,
+            workers,
+        }
     }
 
     /// Attach a client with queues at a worker; its ends of them.
@@ -250,13 +276,84 @@ fn work_that_a_queue_begins_after_it_was_moved_is_reported_to_it() {
     assert!(fixture.sessions.is_moving(), "one worker serves two queues more than the other");
     fixture.run();
     assert_eq!(received(&mut second[0]), Some(10));
-    let queues = |fixture: &Fixture| {
-        let served = |handle: &WorkerHandle<Later>| handle.counters.queues.load(std::sync::atomic::Ordering::Relaxed);
-        fixture.sessions.host.workers.iter().map(served).collect::<Vec<_>>()
-    };
     assert!(!fixture.sessions.is_moving());
     assert_eq!(queues(&fixture), [2, 2]);
     for (value, queue) in (20..).zip(second.iter_mut().chain(&mut first)) {
         assert!(fixture.answers(queue, value), "message {value}");
     }
+}
+
+fn queues(fixture: &Fixture) -> Vec<u64> {
+    let served = |handle: &WorkerHandle<Later>| handle.counters.queues.load(std::sync::atomic::Ordering::Relaxed);
+    fixture.sessions.host.workers.iter().map(served).collect()
+}
+
+#[test]
+fn what_cannot_move_keeps_no_other_queue_where_it_is() {
+    let mut fixture = Fixture::with_workers(3);
+    let _queues = [fixture.attach(2, 1), fixture.attach(2, 1)];
+    fixture.run();
+    // Its last requests may take long.
+    fixture.sessions.detach(1).expect("it is attached");
+    // Those of the second worker, if there are any, are of no session.
+    fixture.sessions.host.left = vec![1, 2];
+    fixture.sessions.balance();
+    assert!(fixture.sessions.is_moving(), "the second client's queue may leave the third worker");
+}
+
+#[test]
+fn the_host_is_told_that_no_queue_may_move() {
+    let mut fixture = Fixture::new();
+    fixture.sessions.balance();
+    assert_eq!(fixture.sessions.host.stayed, 0, "nothing is uneven");
+    fixture.sessions.host.left = vec![1];
+    fixture.sessions.balance();
+    assert_eq!((fixture.sessions.is_moving(), fixture.sessions.host.stayed), (false, 1));
+}
+
+/// A queue whose doorbell is no descriptor that can be watched.
+struct Unwatchable(std::fs::File);
+
+impl Queue<Later> for Unwatchable {
+    fn doorbell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+
+    fn visit(&mut self, _engine: &mut Later, _turn: Turn) -> Taken {
+        Taken::NOTHING
+    }
+
+    fn in_flight(&self) -> u32 {
+        0
+    }
+
+    fn depth(&self) -> u32 {
+        DEPTH
+    }
+
+    fn finish(&mut self, _ticket: u32, (): ()) {}
+
+    fn moved(&mut self, _id: u32) {}
+
+    fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
+        None
+    }
+}
+
+#[test]
+fn a_queue_that_cannot_be_watched_is_given_back() {
+    let mut fixture = Fixture::new();
+    let file = std::fs::File::open("Cargo.toml").expect("a regular file");
+    let (reply, added) = std::sync::mpsc::channel();
+    let command = Command::add(
+        QueueName { client: 1, index: 0 },
+        Share::own("its"),
+        |_| Ok(Unwatchable(file)),
+        move |added| _ = reply.send(added),
+    );
+    fixture.sessions.host.command(0, command);
+    fixture.workers[0].pass();
+    let Ok(Err(NotAdded::Doorbell(_, queue, _))) = added.recv() else { panic!("it cannot be watched") };
+    assert!((queue as Box<dyn Any>).is::<Unwatchable>());
+    assert_eq!(queues(&fixture), [0, 0]);
 }

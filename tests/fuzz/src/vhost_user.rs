@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use fipsee_block::disk::{Disk, Engine, MemoryDisk, MemoryOptions};
-use fipsee_daemon::transport::vhost_user::device::{Acknowledgement, Action, Device, DiskDescription};
+use fipsee_daemon::transport::vhost_user::device::{Acknowledgement, Action, Device, DiskDescription, NotServed};
 use fipsee_daemon::transport::vhost_user::message::{HEADER_BYTES, Header, Message};
 use fipsee_ring::region::Region;
 use fipsee_ring::tuning::Choices;
@@ -173,8 +173,15 @@ impl<'a> Conversation<'a> {
                 Action::Transfer(number, worker) => {
                     let id = u32::try_from(worker).expect("small");
                     let info = self.fixture.disk.info();
-                    self.served(number).moved(id, &info);
-                    Acknowledgement::Transferred(number, Ok(Choices::default()))
+                    if worker % 4 == 3 {
+                        let queue = self.queues[usize::from(number)].take().expect("it is served");
+                        let next_available = Some(queue.stop());
+                        let not_served = NotServed { problem: "no worker can have it".to_owned(), next_available };
+                        Acknowledgement::Transferred(number, Err(not_served))
+                    } else {
+                        self.served(number).moved(id, &info);
+                        Acknowledgement::Transferred(number, Ok(Choices::default()))
+                    }
                 }
                 Action::Change(number, change) => Acknowledgement::Done(change(self.served(number))),
                 // Dropping the sender says that nothing is in flight on the ring.

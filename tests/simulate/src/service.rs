@@ -107,8 +107,8 @@ impl Host<SimEngine> for SimHost {
         self.workers[worker].mailbox.send(command);
     }
 
-    fn uneven(&self) -> Option<(usize, Assignment)> {
-        Assignment::uneven(&self.workers)
+    fn uneven(&self, nth: usize) -> Option<(usize, Assignment)> {
+        Assignment::uneven(&self.workers).filter(|_| nth == 0)
     }
 
     fn departures(&self) -> u64 {

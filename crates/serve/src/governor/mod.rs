@@ -93,7 +93,11 @@ pub struct Governor {
     mode: Mode,
     /// Usable workers in use.
     count: usize,
+    /// Those that were when the mode became this one: with `off` as many are in use, or all that are usable.
+    kept: usize,
     loads: HashMap<QueueName, Load>,
+    /// What its queues take of each worker.
+    sums: Vec<f64>,
     /// Busy shares of workers in the last two samples.
     busy: Vec<(f64, f64)>,
     last_sample: Option<Duration>,
@@ -112,7 +116,9 @@ impl Governor {
         Self {
             mode,
             count,
+            kept: count,
             loads: HashMap::new(),
+            sums: Vec::new(),
             busy: Vec::new(),
             last_sample: None,
             fresh_samples: 0,
@@ -133,7 +139,7 @@ impl Governor {
 
     /// From the next sample on.
     pub fn set_mode(&mut self, mode: Mode) {
-        self.mode = mode;
+        (self.mode, self.kept) = (mode, self.count);
         (self.has_room_since, self.is_uneven_since) = (None, None);
     }
 
@@ -141,7 +147,7 @@ impl Governor {
     /// queue's own worker is.
     pub fn may_move(&self, queue: QueueName, to: usize) -> bool {
         let Some(load) = self.loads.get(&queue) else { return true };
-        let sum = |worker| self.loads.values().filter(|load| load.worker == worker).map(Load::now).sum::<f64>();
+        let sum = |worker: usize| self.sums.get(worker).copied().unwrap_or(0.0);
         sum(to) + load.now() <= sum(load.worker)
     }
 
@@ -152,10 +158,17 @@ impl Governor {
 
     pub fn sample(&mut self, sample: &Sample<'_>) -> Vec<Action> {
         self.measure(sample);
+        let actions = self.decide(sample);
+        self.sums = vec![0.0; sample.busy.len()];
+        self.loads.values().for_each(|load| self.sums[load.worker] += load.now());
+        actions
+    }
+
+    fn decide(&mut self, sample: &Sample<'_>) -> Vec<Action> {
         let most_usable = sample.usable.len();
         let Some((least, most)) = self.mode.bounds(most_usable) else {
-            // As many as there were, if there still are.
-            return self.use_workers(self.count.clamp(1, most_usable.max(1)), sample);
+            // As many as there were, if there still are, or are again.
+            return self.use_workers(self.kept.clamp(1, most_usable.max(1)), sample);
         };
         if self.count < least || self.count > most {
             return self.use_workers(self.count.clamp(least, most), sample);

@@ -298,3 +298,17 @@ fn modes_are_read_as_they_are_written() {
     }
     assert_eq!((Mode::Fixed(9).bounds(4), Mode::AUTO.bounds(0), Mode::Off.bounds(3)), (Some((4, 4)), Some((1, 1)), None));
 }
+
+#[test]
+fn off_uses_as_many_workers_again_when_they_come_back() {
+    let mut machine = Machine::new(Mode::Fixed(4), 4, 1);
+    (0..4).for_each(|client| machine.attach(client, 0.4));
+    machine.run(S(1));
+    machine.governor.set_mode(Mode::Off);
+    machine.usable = 2;
+    machine.run(S(1));
+    assert_eq!(machine.governor.count(), 2);
+    machine.usable = 4;
+    machine.run(S(1));
+    assert_eq!(machine.governor.count(), 4);
+}

@@ -9,7 +9,7 @@ use fipsee_ring::control::RefusalCode;
 use fipsee_ring::handshake::refuse;
 
 use super::service::Reporter;
-use super::{Ack, Action, Attachment, Done, Held, Host, Sessions, State};
+use super::{Ack, Action, Attachment, Done, Host, Session, Sessions, State};
 use crate::{Assignment, Command, Engine, Queue, QueueName, Share, Which};
 
 /// What the workers of a client are to be asked for; `None`: nothing.
@@ -36,17 +36,31 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         {
             self.move_queue(queue.client, queue.index, to);
         }
-        let Some((from, to)) = (if self.is_moving() { None } else { self.host.uneven() }) else { return };
-        let on_it = |id: u64, held: &Held<E>| {
-            let mut on_it = (0_u16..).zip(&held.assignments).filter(|(_, assignment)| assignment.worker == from);
-            on_it
-                .find(|(index, _)| self.host.may_balance(QueueName { client: id, index: *index }, from, to.worker))
-                .map(|(index, _)| index)
-        };
-        let found = self.ids(|_| true).into_iter().find_map(|id| Some((id, on_it(id, self.sessions.get(&id)?.held()?)?)));
-        if let Some((id, index)) = found {
-            self.move_queue(id, index, to);
+        if self.is_moving() {
+            return;
         }
+        for nth in 0.. {
+            let Some((from, to)) = self.host.uneven(nth) else {
+                if nth > 0 {
+                    self.host.stays_uneven();
+                }
+                return;
+            };
+            if let Some(QueueName { client, index }) = self.movable(from, to.worker) {
+                return self.move_queue(client, index, to);
+            }
+        }
+    }
+
+    /// The first queue that may go from the one worker to the other.
+    fn movable(&self, from: usize, to: usize) -> Option<QueueName> {
+        let of_client = |client: u64| {
+            // The queues of one that detaches are finished where they are.
+            let Some(Session { state: State::Attached(held), .. }) = self.sessions.get(&client) else { return None };
+            let on_it = (0_u16..).zip(&held.assignments).filter(|(_, assignment)| assignment.worker == from);
+            on_it.map(|(index, _)| QueueName { client, index }).find(|queue| self.host.may_balance(*queue, from, to))
+        };
+        self.ids(|_| true).into_iter().find_map(of_client)
     }
 
     /// Move this queue of an attached client, unless it is there or another one is on its way.
@@ -81,7 +95,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         let (worker, name, report) = (to.worker, QueueName { client: id, index: *index }, Arc::clone(&self.report));
         let make = move |number| {
             // Whether it rang meanwhile is not known: the doorbell is asked for again.
-            queue.doorbell_rang();
+            queue.disarm();
             queue.moved(number);
             Ok(queue)
         };

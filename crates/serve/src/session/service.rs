@@ -196,10 +196,14 @@ pub trait Host<E: Engine> {
         None
     }
 
-    /// Where a queue is to go, if the workers are unbalanced: from this worker, to that place. The default moves none.
-    fn uneven(&self) -> Option<(usize, Assignment)> {
+    /// Where a queue is to go, if the workers are unbalanced: from this worker, to that place. If none of the first may go, the next
+    /// is asked for, from 0 on. The default moves none.
+    fn uneven(&self, _nth: usize) -> Option<(usize, Assignment)> {
         None
     }
+
+    /// No queue may go anywhere that was asked for. To look at all queues takes time: until there is news, none need be named again.
+    fn stays_uneven(&mut self) {}
 
     /// May this queue be the one that goes, from the one worker to the other, if the workers are unbalanced?
     fn may_balance(&self, _queue: QueueName, _from: usize, _to: usize) -> bool {

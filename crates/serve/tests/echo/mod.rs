@@ -91,7 +91,7 @@ impl Queue<()> for Echo {
 }
 
 impl Echo {
-    pub(crate) fn add(name: QueueName, queue: ServerQueue, added: Added) -> Command<()> {
+    pub(crate) fn add(name: QueueName, queue: ServerQueue, added: Added<()>) -> Command<()> {
         let make =
             Box::new(|_| Ok(Box::new(Self { queue, kept: Vec::new(), has_deferred: false, late: None }) as Box<dyn Queue<()>>));
         Command::Add { name, share: Share::own("echo"), make, added }

@@ -445,6 +445,10 @@ impl Queue<Engine> for GuestDiskQueue {
         self.queue.doorbell_rang();
     }
 
+    fn disarm(&mut self) {
+        self.queue.doorbell_rang();
+    }
+
     fn doorbell(&self) -> Option<BorrowedFd<'_>> {
         Some(self.queue.queue.doorbell())
     }

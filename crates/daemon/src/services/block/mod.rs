@@ -107,7 +107,7 @@ impl BlockAttachment {
             let added = move |added| match added {
                 Ok(()) => {}
                 Err(NotAdded::NotMade(reason)) => tracing::error!(client, reason, "a queue is not served"),
-                Err(NotAdded::Doorbell(error)) => {
+                Err(NotAdded::Doorbell(error, ..)) => {
                     tracing::error!(client, %error, "cannot watch a doorbell; the queue is not served")
                 }
             };

@@ -41,10 +41,10 @@ impl DaemonHost {
         Self { live, workers, registry, scaling, machines, descriptors, memory_bytes, quota }
     }
 
-    /// Take a sample of how busy the workers are, if it is time; `is_moving`: a queue is on its way.
+    /// Take a sample of how busy the workers are, if it is time; `is_moving`: a queue of a session is on its way.
     pub(super) fn scale(&self, is_moving: bool) {
-        for worker in self.scaling.tick(is_moving) {
-            self.machines.leave(worker);
+        if self.scaling.tick(is_moving || self.machines.is_moving()) {
+            self.machines.leave_workers();
         }
     }
 
@@ -108,8 +108,12 @@ impl Host<DiskEngine> for DaemonHost {
         None
     }
 
-    fn uneven(&self) -> Option<(usize, Assignment)> {
-        self.scaling.uneven()
+    fn uneven(&self, nth: usize) -> Option<(usize, Assignment)> {
+        self.scaling.uneven(nth)
+    }
+
+    fn stays_uneven(&mut self) {
+        self.scaling.stays_uneven();
     }
 
     fn may_balance(&self, queue: QueueName, from: usize, to: usize) -> bool {

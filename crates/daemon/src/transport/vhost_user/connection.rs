@@ -1,12 +1,13 @@
 //! A connected hypervisor: its messages are read for the state machine of its device, and that machine's actions are carried out.
 
 use std::any::Any;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use fipsee_block::wire::BlockInfo;
 use fipsee_ring::handshake::HANDSHAKE_TIMEOUT;
@@ -17,14 +18,21 @@ use fipsee_serve::unix::credentials_of;
 use fipsee_serve::{Assignment, NotAdded, Queue, QueueName, Share, When, Which};
 use fipsee_virtio::blk::server::{self, GuestDiskQueue, UpgradeToken, VirtqueueServer};
 use fipsee_virtio::blk::upgrade::wire::UpgradeRequest;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::Notice;
-use super::device::{Acknowledgement, Action, Asked, Device};
+use super::device::{Acknowledgement, Action, Asked, Device, NotServed};
 use super::message::{HEADER_BYTES, Header, Message};
 use super::socket::SharedSocket;
 use crate::descriptors;
-use crate::worker::{Command, DiskEngine};
+use crate::export::Export;
+use crate::transport::LogQuota;
+use crate::worker::{Command, DiskEngine, WorkerHandle};
+
+/// Within which a message comes that has begun: meanwhile nothing else is done for its machine, and none of its queues moves.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Descriptors of a device besides those of its queues and its memory: two of the connection, the channel for our requests,
 /// inflight area, log, and memory files on their way to being mapped.
@@ -39,10 +47,11 @@ pub(crate) struct FrontendConnection {
     share: Share,
     pub(super) stream: Arc<UnixStream>,
     pub(super) device: Arc<Mutex<Device>>,
-    /// Of each queue that a worker serves.
-    assignments: Vec<Option<Assignment>>,
+    /// Of each queue that a worker serves. Changed by this connection's thread alone.
+    pub(super) assignments: Arc<Mutex<Vec<Option<Assignment>>>>,
     /// Descriptors that are charged to it.
     pub(super) charged: u64,
+    quota: LogQuota,
 }
 
 impl std::fmt::Debug for FrontendConnection {
@@ -77,11 +86,13 @@ pub(super) type Order = (usize, Command, Receiver<Result<(), String>>);
 impl FrontendConnection {
     pub(super) fn new(shared: &Arc<SharedSocket>, client: u64, stream: UnixStream, device: Device) -> std::io::Result<Self> {
         let (shared, credentials) = (Arc::clone(shared), credentials_of(&stream)?);
-        let (stream, assignments) = (Arc::new(stream), (0..device.queue_count()).map(|_| None).collect());
+        let assignments = Arc::new(Mutex::new((0..device.queue_count()).map(|_| None).collect()));
+        let stream = Arc::new(stream);
         let (live, export) = (&shared.live, &shared.export);
         let share = live.shares.of_machine(export.name(), &credentials, shared.listener.path());
         live.shares.attached(client, &share);
-        Ok(Self { shared, client, credentials, share, stream, device: Arc::new(Mutex::new(device)), assignments, charged: 0 })
+        let (device, quota) = (Arc::new(Mutex::new(device)), LogQuota::default());
+        Ok(Self { shared, client, credentials, share, stream, device, assignments, charged: 0, quota })
     }
 
     /// Give the device an input that cannot be refused.
@@ -103,10 +114,12 @@ impl FrontendConnection {
         }
     }
 
-    /// The next message; may block; `None`: the hypervisor hung up.
+    /// The next message, which has begun to come; `None`: the hypervisor hung up.
     pub(super) fn receive(&self) -> Result<Option<Message>, String> {
         let (mut bytes, mut filled, mut descriptors) = ([0; HEADER_BYTES], 0, Vec::new());
+        let deadline = Instant::now() + MESSAGE_TIMEOUT;
         while filled < HEADER_BYTES {
+            self.await_bytes(deadline)?;
             match descriptors::receive(&self.stream, &mut bytes[filled..], &mut descriptors) {
                 Ok(0) => return Ok(None),
                 Ok(count) => filled += count,
@@ -115,8 +128,34 @@ impl FrontendConnection {
         }
         let (header, length) = Header::parse(bytes);
         let mut body = vec![0; length.ok_or_else(|| format!("{header}: invalid message"))?];
-        (&*self.stream).read_exact(&mut body).map_err(|error| format!("{header}: the message ends early: {error}"))?;
+        let mut filled = 0;
+        while filled < body.len() {
+            self.await_bytes(deadline).map_err(|problem| format!("{header}: {problem}"))?;
+            match (&*self.stream).read(&mut body[filled..]) {
+                Ok(0) => return Err(format!("{header}: the message ends early")),
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(format!("{header}: the message ends early: {error}")),
+            }
+        }
         Ok(Some(Message { header, body, descriptors }))
+    }
+
+    /// Until there is something to read, or the end.
+    fn await_bytes(&self, deadline: Instant) -> Result<(), String> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).unwrap_or_default();
+            match poll(&mut [PollFd::new(&*self.stream, PollFlags::IN)], Some(&timeout)) {
+                Ok(0) => {
+                    let seconds = MESSAGE_TIMEOUT.as_secs();
+                    return Err(format!("the rest of the message did not come within {seconds} s; send each message at once"));
+                }
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(format!("its connection cannot be watched: {error}")),
+            }
+        }
     }
 
     /// Give the device an input, and carry out its actions until that has taken effect.
@@ -142,7 +181,7 @@ impl FrontendConnection {
                 match &acknowledgement {
                     Acknowledgement::Served(_, Ok(_)) | Acknowledgement::Transferred(_, Ok(_)) => self.publish_queues(&device),
                     Acknowledgement::Served(queue, Err(_)) | Acknowledgement::Transferred(queue, Err(_)) => {
-                        self.assignments[usize::from(*queue)] = None
+                        self.assign(*queue, None);
                     }
                     _ => {}
                 }
@@ -192,7 +231,7 @@ impl FrontendConnection {
                     }
                 };
                 self.send(queue, |which| Command::Remove { which, finish: false, removed: Box::new(removed) });
-                self.assignments[usize::from(queue)] = None;
+                self.assign(queue, None);
                 Box::new(move || Acknowledgement::Stopped(queue, stopped.recv().ok()))
             }
             Action::Move(queue, memory, rings) => {
@@ -221,46 +260,79 @@ impl FrontendConnection {
         Ok(Some(waiting))
     }
 
-    /// The queue goes from one worker to the other: between the two no thread has it.
-    fn transfer(&mut self, index: u16, to: usize) -> Result<Choices, String> {
-        let gone = || "its worker is gone".to_owned();
+    /// The queue goes from one worker to the other: between the two no thread has it. If that one cannot have it, it goes back; if it
+    /// cannot do that either, it is stopped.
+    fn transfer(&mut self, index: u16, to: usize) -> Result<Choices, NotServed> {
+        let gone = || NotServed { problem: "its worker is gone".to_owned(), next_available: None };
+        let from = self.worker_of(index).ok_or_else(gone)?;
         let (lift, lifted) = channel();
         let removed = move |queue, share| {
             let _ = lift.send((queue, share));
         };
         self.send(index, |which| Command::Remove { which, finish: false, removed: Box::new(removed) });
-        let (mut queue, share): (Box<dyn Queue<DiskEngine>>, Share) = lifted.recv().map_err(|_| gone())?;
-        let (reply, served) = channel();
-        let make = move |number| {
-            // Whether it rang meanwhile is not known: the doorbell is asked for again.
-            queue.doorbell_rang();
-            queue.moved(number);
-            Ok(queue)
-        };
-        let added = move |added: Result<(), NotAdded>| {
-            let _ = reply.send(added.map_err(not_served));
-        };
-        let name = QueueName { client: self.client, index };
-        let assignment = Assignment::to(to, &self.shared.workers[to]);
-        let choices = assignment.place.choices;
-        self.assignments[usize::from(index)] = Some(assignment);
-        self.shared.workers[to].mailbox.send(Command::Add { name, share, make: Box::new(make), added: Box::new(added) });
-        served.recv().unwrap_or_else(|_| Err(gone())).map(|()| choices)
+        let (mut queue, mut share): (Box<dyn Queue<DiskEngine>>, Share) = lifted.recv().map_err(|_| gone())?;
+        let mut problem = String::new();
+        for worker in [to, from] {
+            let (reply, served) = channel();
+            let make = move |number| {
+                queue.disarm();
+                queue.moved(number);
+                Ok(queue)
+            };
+            let added = move |added| {
+                let _ = reply.send(added);
+            };
+            let (name, assignment) =
+                (QueueName { client: self.client, index }, Assignment::to(worker, &self.shared.workers[worker]));
+            let choices = assignment.place.choices;
+            self.assign(index, Some(assignment));
+            let command = Command::Add { name, share, make: Box::new(make), added: Box::new(added) };
+            self.shared.workers[worker].mailbox.send(command);
+            match served.recv().map_err(|_| gone())? {
+                Ok(()) => return Ok(choices),
+                Err(NotAdded::Doorbell(error, back, its)) => {
+                    if self.quota.allows() {
+                        let disk = self.shared.export.name();
+                        tracing::warn!(disk, queue = index, worker, %error, "a worker cannot watch a queue; raise fs.epoll.max_user_watches");
+                    }
+                    (queue, share, problem) = (back, its, not_watched(&error));
+                }
+                Err(NotAdded::NotMade(problem)) => return Err(NotServed { problem, next_available: None }),
+            }
+        }
+        let queue = (queue as Box<dyn Any>).downcast::<GuestDiskQueue>();
+        Err(NotServed { problem, next_available: queue.ok().map(|queue| queue.queue.stop()) })
     }
 
-    /// Have another worker serve this queue; `None`: all that this worker has are served by others.
-    pub(super) fn move_queues(&mut self, index: Option<u16>, from: Option<usize>, to: Option<usize>) {
-        for place in 0..self.assignments.len() {
-            let queue = u16::try_from(place).unwrap_or(u16::MAX);
-            let Some(worker) = self.assignments[place].as_ref().map(|assignment| assignment.worker) else { continue };
-            if index.is_some_and(|index| index != queue) || from.is_some_and(|from| from != worker) {
-                continue;
-            }
-            let to = to.unwrap_or_else(|| Assignment::choose_in(&self.shared.workers, self.shared.export.pool.number()).worker);
-            if to != worker {
+    /// Have another worker serve this queue.
+    pub(super) fn move_queue(&mut self, queue: u16, to: usize) {
+        let is_for_it = self.shared.workers[to].counters.pool.number() == self.shared.export.pool.number();
+        if is_for_it && self.worker_of(queue).is_some_and(|worker| worker != to) {
+            self.notify(|device, _| device.transfer(queue, to));
+        }
+    }
+
+    /// Queues whose workers are not for them, or not any more, go to others.
+    pub(super) fn leave_workers(&mut self) {
+        let misplaced = misplaced(&self.assigned(), &self.shared.workers, &self.shared.export);
+        for queue in misplaced {
+            let to = Assignment::choose_in(&self.shared.workers, self.shared.export.pool.number()).worker;
+            if self.worker_of(queue).is_some_and(|worker| worker != to) {
                 self.notify(|device, _| device.transfer(queue, to));
             }
         }
+    }
+
+    fn assigned(&self) -> MutexGuard<'_, Vec<Option<Assignment>>> {
+        self.assignments.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn assign(&self, queue: u16, assignment: Option<Assignment>) {
+        self.assigned()[usize::from(queue)] = assignment;
+    }
+
+    fn worker_of(&self, queue: u16) -> Option<usize> {
+        self.assigned()[usize::from(queue)].as_ref().map(|assignment| assignment.worker)
     }
 
     /// Change a queue between two visits; returns the result of `change`, if the queue exists.
@@ -283,9 +355,9 @@ impl FrontendConnection {
 
     /// Send a command to the worker of a queue, if it has one.
     fn send(&self, queue: u16, command: impl FnOnce(Which) -> Command) {
-        if let Some(assignment) = &self.assignments[usize::from(queue)] {
+        if let Some(worker) = self.worker_of(queue) {
             let which = Which::Queue(QueueName { client: self.client, index: queue });
-            self.shared.workers[assignment.worker].mailbox.send(command(which));
+            self.shared.workers[worker].mailbox.send(command(which));
         }
     }
 
@@ -299,7 +371,7 @@ impl FrontendConnection {
         let SharedSocket { workers, export, notices, .. } = &*self.shared;
         let forwarder = UpgradeForwarder { queue, run, notices: Arc::clone(notices) };
         let (disk, policy, (reply, served)) = (Arc::clone(&export.disk), export.policy_of(self.client), channel());
-        let added = move |added: Result<(), NotAdded>| {
+        let added = move |added: Result<(), NotAdded<DiskEngine>>| {
             let _ = reply.send(added.map_err(not_served));
         };
         let make = move |id| Ok(GuestDiskQueue::new(make(id, Some(Box::new(forwarder)))?, disk).notifying_by(policy));
@@ -307,25 +379,41 @@ impl FrontendConnection {
             Command::add(QueueName { client: self.client, index: queue }, self.share.with(&export.limiter), make, added);
         let assignment = Assignment::choose_in(workers, export.pool.number());
         let worker = assignment.worker;
-        self.assignments[usize::from(queue)] = Some(assignment);
+        self.assign(queue, Some(assignment));
         (worker, command, served)
     }
 
     /// For `fipsee stat` and `info`: queues up to the last that is served.
     pub(super) fn publish_queues(&self, device: &Device) {
-        let count = self.assignments.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
-        let counters = device.vrings[..count].iter().map(|vring| Arc::clone(&vring.counters)).collect();
-        let cpus = self.assignments[..count].iter().map(|assigned| assigned.as_ref()?.place.cpu).collect();
+        let cpus: Vec<_> = {
+            let assigned = self.assigned();
+            let count = assigned.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+            assigned[..count].iter().map(|assigned| assigned.as_ref()?.place.cpu).collect()
+        };
+        let counters = device.vrings[..cpus.len()].iter().map(|vring| Arc::clone(&vring.counters)).collect();
         self.shared.export.set_queues(self.client, counters, cpus);
         self.shared.export.set_share(self.client, &self.share);
     }
 }
 
-fn not_served(error: NotAdded) -> String {
+fn not_served(error: NotAdded<DiskEngine>) -> String {
     match error {
         NotAdded::NotMade(reason) => reason,
-        NotAdded::Doorbell(error) => format!("its kick descriptor cannot be watched ({error}); it must be an eventfd"),
+        NotAdded::Doorbell(error, ..) => not_watched(&error),
     }
+}
+
+fn not_watched(error: &std::io::Error) -> String {
+    format!(
+        "its kick descriptor cannot be watched ({error}); it must be an eventfd, and fs.epoll.max_user_watches be high enough"
+    )
+}
+
+/// The queues whose workers are for other disks, or in no use.
+pub(super) fn misplaced(assigned: &[Option<Assignment>], workers: &[WorkerHandle], export: &Export) -> Vec<u16> {
+    let pool = export.pool.number();
+    let is_misplaced = |of: &Option<Assignment>| of.as_ref().is_some_and(|of| workers[of.worker].counters.pool.number() != pool);
+    (0..).zip(assigned).filter(|(_, of)| is_misplaced(of)).map(|(queue, _)| queue).collect()
 }
 
 /// The device, whose lock is not poisoned: a panic of a thread ends the process.

@@ -71,10 +71,18 @@ pub enum Acknowledgement {
     Stopped(u16, Option<u16>),
     /// The queue is in the new memory; or why not.
     Moved(u16, Result<(), String>),
-    /// The queue is served by the other worker, with these choices for rings; or it is served no longer, and why.
-    Transferred(u16, Result<Choices, String>),
+    /// The queue is served, by a worker with these choices for rings; or by none.
+    Transferred(u16, Result<Choices, NotServed>),
     /// Any other action.
     Done(Result<(), String>),
+}
+
+/// No worker can have a queue any more.
+#[derive(Debug)]
+pub struct NotServed {
+    pub problem: String,
+    /// It was stopped in order: the next entry of its available ring.
+    pub next_available: Option<u16>,
 }
 
 #[derive(Clone, Debug)]
@@ -173,14 +181,20 @@ impl Device {
             Acknowledgement::Served(queue, Ok(choices)) | Acknowledgement::Transferred(queue, Ok(choices)) => {
                 self.vring(queue).run.iter_mut().for_each(|run| run.choices = choices);
             }
-            Acknowledgement::Served(queue, Err(problem)) | Acknowledgement::Transferred(queue, Err(problem)) => {
+            Acknowledgement::Served(queue, Err(problem)) => {
                 self.vring(queue).run = None;
                 self.actions.push(Action::Warn(queue, "a queue cannot be served", problem));
             }
-            Acknowledgement::Stopped(queue, next_available) => {
-                let vring = self.vring(queue);
-                vring.next_available = next_available.unwrap_or(vring.next_available);
+            Acknowledgement::Transferred(queue, Err(NotServed { problem, next_available })) => {
+                self.vring(queue).run = None;
+                self.stopped(queue, next_available);
+                self.actions.push(Action::Warn(queue, "a queue is not served any more", problem));
+                // Its ring is released; the guest's others go back to their virtqueues.
+                if self.attachment.virtqueues().any(|doorbell| doorbell == u32::from(queue)) {
+                    self.end_attachment();
+                }
             }
+            Acknowledgement::Stopped(queue, next_available) => self.stopped(queue, next_available),
             Acknowledgement::Moved(_, Ok(())) => {}
             Acknowledgement::Moved(queue, Err(problem)) => self.lost_memory(queue, problem),
             Acknowledgement::Done(done) => result = done,
@@ -190,6 +204,11 @@ impl Device {
             Some(header) => format!("{header}: {problem}"),
             None => problem,
         })
+    }
+
+    fn stopped(&mut self, queue: u16, next_available: Option<u16>) {
+        let vring = self.vring(queue);
+        vring.next_available = next_available.unwrap_or(vring.next_available);
     }
 
     /// The disk's size changed: the guest must read the configuration space again.

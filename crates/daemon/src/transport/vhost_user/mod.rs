@@ -43,9 +43,11 @@ enum Notice {
     MoveQueue {
         queue: QueueName,
         to: usize,
+        /// Until this is carried out.
+        _moving: Arc<()>,
     },
-    /// This worker is not in use any more: have others serve its queues.
-    Leave(usize),
+    /// Have others serve the queues whose workers are not for them any more.
+    LeaveWorkers,
     Asked(Asked),
     Fault {
         queue: u16,
@@ -58,11 +60,13 @@ pub(crate) struct VhostUserSockets {
     workers: Vec<WorkerHandle>,
     live: Arc<Live>,
     sockets: Mutex<Vec<Socket>>,
+    /// Each queue on its way has one more of these.
+    moving: Arc<()>,
 }
 
 impl VhostUserSockets {
-    pub(crate) const fn new(workers: Vec<WorkerHandle>, live: Arc<Live>) -> Self {
-        Self { workers, live, sockets: Mutex::new(Vec::new()) }
+    pub(crate) fn new(workers: Vec<WorkerHandle>, live: Arc<Live>) -> Self {
+        Self { workers, live, sockets: Mutex::new(Vec::new()), moving: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Socket>> {
@@ -125,12 +129,18 @@ impl VhostUserSockets {
         let sockets = self.lock();
         let is_its = |socket: &&Socket| socket.shared.state().peer.as_ref().is_some_and(|peer| peer.client == queue.client);
         let found = sockets.iter().find(is_its);
-        found.map(|socket| socket.notify(Notice::MoveQueue { queue, to })).is_some()
+        let notice = || Notice::MoveQueue { queue, to, _moving: Arc::clone(&self.moving) };
+        found.map(|socket| socket.notify(notice())).is_some()
     }
 
-    /// A worker is not in use any more: have others serve its queues of machines.
-    pub(crate) fn leave(&self, worker: usize) {
-        self.lock().iter().for_each(|socket| socket.notify(Notice::Leave(worker)));
+    /// Is a queue on its way that was [moved](Self::move_queue)?
+    pub(crate) fn is_moving(&self) -> bool {
+        Arc::strong_count(&self.moving) > 1
+    }
+
+    /// Workers have queues that they are not for: have others serve those of machines.
+    pub(crate) fn leave_workers(&self) {
+        self.lock().iter().for_each(|socket| socket.shared.leave_workers());
     }
 
     /// The disk's size changed: hypervisors must notify their guests.

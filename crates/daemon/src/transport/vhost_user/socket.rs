@@ -11,13 +11,13 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use fipsee_ring::mailbox::Mailbox;
-use fipsee_serve::AbortOnPanic;
 use fipsee_serve::session::Credentials;
 use fipsee_serve::unix::listener::Listener;
+use fipsee_serve::{AbortOnPanic, Assignment};
 use rustix::event::epoll;
 use rustix::net::{SocketFlags, SocketType};
 
-use super::connection::FrontendConnection;
+use super::connection::{FrontendConnection, misplaced};
 use super::device::{Device, DiskDescription};
 use super::{Notice, VhostUserSockets};
 use crate::config::make_usual_folder;
@@ -46,11 +46,15 @@ pub(super) struct Peer {
     pub(super) client: u64,
     /// To be shut down.
     stream: Arc<UnixStream>,
+    assignments: Arc<Mutex<Vec<Option<Assignment>>>>,
+    /// It was told that queues are to leave their workers, and has not begun with that.
+    is_told: bool,
 }
 
 impl Peer {
     fn of(connection: &FrontendConnection) -> Self {
-        Self { pid: connection.credentials.pid, client: connection.client, stream: Arc::clone(&connection.stream) }
+        let (stream, assignments) = (Arc::clone(&connection.stream), Arc::clone(&connection.assignments));
+        Self { pid: connection.credentials.pid, client: connection.client, stream, assignments, is_told: false }
     }
 }
 
@@ -79,6 +83,17 @@ pub(super) const MAX_QUEUES: u16 = fipsee_ring::control::MAX_QUEUES;
 impl SharedSocket {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tell its thread, once, if queues of the machine are to leave their workers.
+    pub(super) fn leave_workers(&self) {
+        if let Some(peer) = self.state().peer.as_mut().filter(|peer| !peer.is_told) {
+            let assigned = peer.assignments.lock().unwrap_or_else(PoisonError::into_inner);
+            if !misplaced(&assigned, &self.workers, &self.export).is_empty() {
+                peer.is_told = true;
+                self.notices.send(Notice::LeaveWorkers);
+            }
+        }
     }
 
     pub(super) fn device(&self, queues: u16) -> Device {
@@ -221,7 +236,11 @@ impl SocketThread {
                         adopted = Some(*connection);
                     }
                     // From a closed connection.
-                    Notice::Resized | Notice::MoveQueue { .. } | Notice::Leave(_) | Notice::Asked(_) | Notice::Fault { .. } => {}
+                    Notice::Resized
+                    | Notice::MoveQueue { .. }
+                    | Notice::LeaveWorkers
+                    | Notice::Asked(_)
+                    | Notice::Fault { .. } => {}
                 }
             }
             let accepted = tokens.contains(&TOKEN_LISTENER) && adopted.is_none();
@@ -354,11 +373,14 @@ impl SocketThread {
                 Notice::Hold(hold) => hold.rest(Some(connection)),
                 Notice::Stop => stops = true,
                 Notice::Resized => connection.notify(|device, info| device.resized(info)),
-                Notice::MoveQueue { queue, to } if queue.client == connection.client => {
-                    connection.move_queues(Some(queue.index), None, Some(to));
+                Notice::MoveQueue { queue, to, .. } if queue.client == connection.client => {
+                    connection.move_queue(queue.index, to)
                 }
                 Notice::MoveQueue { .. } => {}
-                Notice::Leave(worker) => connection.move_queues(None, Some(worker), None),
+                Notice::LeaveWorkers => {
+                    self.shared.state().peer.iter_mut().for_each(|peer| peer.is_told = false);
+                    connection.leave_workers();
+                }
                 Notice::Asked(asked) => connection.notify(|device, _| device.asked(asked)),
                 Notice::Fault { queue, reason } => self.log_fault(queue, &reason),
             }
