@@ -171,6 +171,14 @@ int fipsee_get_info(const struct fipsee_disk *disk, struct fipsee_info *info);
 struct fipsee_queue *fipsee_get_queue(const struct fipsee_disk *disk, uint32_t index);
 
 /*
+ * Bind the calling thread to a CPU near the daemon's worker that served queue `queue` when the disk was opened, and apart
+ * from the workers and from the CPUs of the disk's other queues while there are enough. Chosen among the CPUs that the thread
+ * which opened the disk could use then; where that is one, nothing changes. Reads what the kernel says of the machine: once
+ * for a thread, not for a request. Threads that this one starts afterwards begin on the same CPU. On failure nothing changes.
+ */
+int fipsee_place_thread(const struct fipsee_disk *disk, uint32_t queue);
+
+/*
  * After -ENOTCONN from any queue, or at any time: connect again to the same disk, register its memory, and submit every
  * staged request without a result again, on all queues. Tries until give_up_after_ns have passed since the call, at least
  * once. The queues get new descriptors. On failure nothing changes, and the function may be called again.

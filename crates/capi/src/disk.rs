@@ -4,8 +4,10 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fipsee_block::client::{Disk, Error, ReconnectPolicy};
+use fipsee_block::client::{Disk, Error, Queue, ReconnectPolicy};
 use fipsee_block::wire::SECTOR_SHIFT;
+use fipsee_topology::near::Near;
+use rustix::io::Errno;
 
 use crate::failure::{Failure, guarded, null};
 use crate::fork::Opener;
@@ -28,6 +30,7 @@ pub(crate) struct OpenDisk {
     pub(crate) common: Arc<Common>,
     /// From a box. Raw, because C uses each queue through a pointer of its own, in threads of its own, at any time.
     queues: *mut [OpenQueue],
+    near: Near,
     opener: Opener,
 }
 
@@ -41,9 +44,10 @@ impl OpenDisk {
             other => other.into(),
         })?;
         let common = Arc::new(Common { disk, registry: Registry::default(), reconnect: wanted.reconnect });
+        let near = Near::new(queues.iter().map(Queue::worker_cpu).collect());
         let queues = queues.into_iter().map(|queue| OpenQueue::new(queue, Arc::clone(&common), opener));
         let queues = Box::into_raw(queues.collect::<Box<[_]>>());
-        Ok(Self { common, queues, opener })
+        Ok(Self { common, queues, near, opener })
     }
 
     /// C's handle of a disk.
@@ -55,6 +59,16 @@ impl OpenDisk {
         let disk = unsafe { disk.as_ref() }.ok_or_else(|| null("disk"))?;
         disk.opener.check()?;
         Ok(disk)
+    }
+
+    fn check_queue(&self, index: usize) -> Result<(), Failure> {
+        let count = self.queues.len();
+        if index < count {
+            return Ok(());
+        }
+        let text =
+            format!("there is no queue {index}; the disk has {count}, numbered from 0 (options.queue_count asks for more)");
+        Err(Failure::invalid(text))
     }
 
     fn describe(&self) -> Info {
@@ -148,12 +162,8 @@ pub(crate) unsafe extern "C" fn fipsee_get_queue(disk: *const OpenDisk, index: u
     guarded(|| {
         // SAFETY: promised by the caller.
         let disk = unsafe { OpenDisk::from_c(disk) }?;
-        let (index, count) = (index as usize, disk.queues.len());
-        if index >= count {
-            let text =
-                format!("there is no queue {index}; the disk has {count}, numbered from 0 (options.queue_count asks for more)");
-            return Err(Failure::invalid(text));
-        }
+        let index = index as usize;
+        disk.check_queue(index)?;
         // Address only: another thread may be using the queue.
         queue = disk.queues.cast::<OpenQueue>().wrapping_add(index);
         Ok(0)
@@ -163,6 +173,15 @@ pub(crate) unsafe extern "C" fn fipsee_get_queue(disk: *const OpenDisk, index: u
 
 functions! {
     "`disk` is null or open, and no other thread uses what the call changes."
+
+    fn fipsee_place_thread(disk: OpenDisk, queue: u32) {
+        disk.check_queue(queue as usize)?;
+        disk.near.place_thread(queue as usize).map_err(|error| {
+            let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+            Failure::new(errno, format!("this thread cannot be bound near the worker of queue {queue}: {error}; it runs where it did"))
+        })?;
+        Ok(0)
+    }
 
     fn fipsee_reconnect(disk: OpenDisk, give_up_after_ns: u64) {
         // SAFETY: the queues are ours alone meanwhile, and exist as long as the disk.

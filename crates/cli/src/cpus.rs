@@ -3,9 +3,8 @@
 use std::str::FromStr;
 
 use fipsee_topology::machine::Machine;
-use fipsee_topology::matrix::Matrix;
-use fipsee_topology::plan::{Plan, clients_of};
-use fipsee_topology::{cache, cpu_list};
+use fipsee_topology::plan::Plan;
+use fipsee_topology::{cpu_list, near};
 
 /// The value of `--cpus`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,96 +48,25 @@ impl CpuChoice {
         match self {
             Self::List(list) => (0..worker_cpus.len()).map(|index| list.get(index % list.len().max(1)).copied()).collect(),
             Self::Auto => {
-                let (machine, matrix) = this_machine();
-                near(&machine, matrix.as_ref(), worker_cpus)
+                let (machine, matrix) = near::this_machine();
+                near::of_queues(&machine, matrix.as_ref(), worker_cpus)
             }
         }
     }
 }
 
-/// This machine, and its measurement.
-#[must_use]
-pub fn this_machine() -> (Machine, Option<Matrix>) {
-    let machine = Machine::this();
-    let matrix = cache::load(&machine).ok().map(|(_, kept)| kept.matrix);
-    (machine, matrix)
-}
-
 /// The two CPUs, off the machine's interrupts, with the cheapest transfer between them: a client's and its poller's.
 #[must_use]
 pub fn best_pair() -> Option<[usize; 2]> {
-    let (machine, matrix) = this_machine();
+    let (machine, matrix) = near::this_machine();
     let plan = Plan::new(&machine, matrix.as_ref(), 1);
     let poller = plan.pollers.first()?;
     Some([*poller.clients.first()?, poller.cpu])
 }
 
-/// For each queue a CPU near its worker's that no worker or other queue has, while there are such; `None` where
-/// there is one CPU for everything.
-fn near(machine: &Machine, matrix: Option<&Matrix>, worker_cpus: &[Option<usize>]) -> Vec<Option<usize>> {
-    if machine.usable.len() < 2 {
-        return vec![None; worker_cpus.len()];
-    }
-    // A daemon that does not report its CPUs is taken to have placed its workers as we would.
-    let guess = Plan::new(machine, matrix, 1).pollers.first().map(|poller| poller.cpu);
-    let workers: Vec<usize> = worker_cpus.iter().filter_map(|cpu| cpu.or(guess)).collect();
-    let mut taken = workers.clone();
-    let mut choose = |(index, worker): (usize, &usize)| {
-        let clients = clients_of(machine, matrix, *worker, &taken);
-        let free = clients.iter().find(|cpu| !taken.contains(cpu));
-        let chosen = free.or_else(|| clients.get(index % clients.len().max(1))).copied();
-        taken.extend(chosen);
-        chosen
-    };
-    workers.iter().enumerate().map(&mut choose).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use fipsee_topology::machine::Cpu;
-
     use super::*;
-
-    /// Two sockets of four cores.
-    fn machine() -> Machine {
-        let cpu = |number: usize| Cpu {
-            number,
-            core: number,
-            socket: Some(number / 4),
-            cache: Some(number / 4),
-            node: Some(number / 4),
-            is_small: false,
-        };
-        let mut machine = Machine::default();
-        machine.cpus = (0..8).map(cpu).collect();
-        machine.usable = (0..8).collect();
-        machine
-    }
-
-    #[test]
-    fn each_queue_gets_a_cpu_of_its_own_near_its_worker() {
-        let cpus = near(&machine(), None, &[Some(7), Some(3), Some(7)]);
-        assert_eq!(cpus, [Some(4), Some(0), Some(5)]);
-        assert_eq!(near(&machine(), None, &[None]), [Some(4)], "a daemon that does not report its CPUs");
-    }
-
-    #[test]
-    fn more_queues_than_cpus_share_them_and_stay_off_the_workers() {
-        let cpus = near(&machine(), None, &[Some(7); 20]);
-        assert_eq!(cpus.len(), 20);
-        assert!(cpus.iter().all(|cpu| cpu.is_some_and(|cpu| cpu != 7)), "{cpus:?}");
-        let mut used: Vec<_> = cpus[..7].to_vec();
-        used.sort_unstable();
-        used.dedup();
-        assert_eq!(used.len(), 7, "{cpus:?}");
-    }
-
-    #[test]
-    fn one_cpu_is_for_everything_and_no_thread_is_bound() {
-        let mut machine = machine();
-        machine.usable = vec![2];
-        assert_eq!(near(&machine, None, &[Some(2), None]), [None, None]);
-    }
 
     #[test]
     fn lists_keep_their_order_and_go_round() {

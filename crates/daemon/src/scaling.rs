@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fipsee_ring::clock;
 use fipsee_serve::governor::{Action, Governor, Mode, Move, SLOW_TICK, Sample, TICK};
 use fipsee_serve::{Assignment, Command, Pool, QueueName, WakeUp};
-use fipsee_topology::cpu_list;
+use fipsee_topology::{cpu_list, pin};
 
 use crate::export::Export;
 use crate::placement::{self, Places};
@@ -247,7 +247,12 @@ impl Scaling {
         }
         state.cpus = cpus;
         self.set_pools(state);
-        placement::leave_to_workers(&places[..state.governor.count().min(places.len())]);
+        // This thread may have been left with a CPU that is a worker's alone now.
+        if let Err(error) = pin::bind_to_any(&state.cpus) {
+            tracing::warn!(%error, "the threads that attach clients keep to the CPUs that they had");
+        }
+        let least = state.governor.mode().bounds(state.usable.len()).map_or(0, |(least, _)| least);
+        placement::leave_to_workers(&places[..state.governor.count().max(least).min(places.len())]);
     }
 
     /// New queues go to the workers in use alone.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use fipsee_block::client::transfer::{BOUNCE_BYTES, Transfers};
 use fipsee_block::client::{AttachOptions, Disk, Error, Memory as ClientMemory, Queue, ReconnectPolicy};
 use fipsee_block::wire::BlockInfo;
+use fipsee_topology::near::Near;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -95,7 +96,7 @@ pub(crate) struct DiskConnection {
     disk: Mutex<Option<Disk>>,
     pub(crate) name: String,
     pub(crate) info: BlockInfo,
-    pub(crate) queue_count: usize,
+    pub(crate) near: Near,
     pub(crate) depth: usize,
     reconnect_for: Duration,
     generation: u64,
@@ -132,7 +133,8 @@ impl DiskConnection {
     pub(crate) fn open(socket: Option<PathBuf>, options: &AttachOptions, reconnect_for: Duration) -> Result<Arc<Self>, Error> {
         let socket = socket.unwrap_or_else(fipsee_block::client::default_socket_path);
         let (disk, queues) = Disk::attach(&socket, options)?;
-        let (queue_count, depth) = (queues.len(), queues.first().map_or(1, Queue::depth));
+        let near = Near::new(queues.iter().map(Queue::worker_cpu).collect());
+        let depth = queues.first().map_or(1, Queue::depth);
         let transfers = || Transfers::new(&disk.info(), Some(SIGNAL_PERIOD));
         let lane = |queue| Lane { queue, transfers: transfers(), bounce: None, kept: Vec::new(), is_faulty: false };
         let free = queues.into_iter().map(lane).collect();
@@ -140,7 +142,7 @@ impl DiskConnection {
             info: disk.info(),
             disk: Mutex::new(Some(disk)),
             name: options.name.clone(),
-            queue_count,
+            near,
             depth,
             reconnect_for,
             generation: GENERATION.load(Ordering::Relaxed),

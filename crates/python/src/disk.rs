@@ -191,13 +191,25 @@ impl Disk {
     /// Queues the daemon granted.
     #[getter]
     fn queues(&self) -> usize {
-        self.attached.queue_count
+        self.attached.near.queue_count()
     }
 
     /// Requests at a time the daemon granted, per queue.
     #[getter]
     fn depth(&self) -> usize {
         self.attached.depth
+    }
+
+    /// Bind the calling thread to a CPU near the daemon's worker that served this queue when the disk was opened: one of those that the
+    /// thread which opened the disk could use. The CPU, or None where there is one for everything and nothing has changed.
+    #[pyo3(signature = (queue=0))]
+    fn place_thread(&self, py: Python<'_>, queue: usize) -> PyResult<Option<usize>> {
+        self.attached.check_process()?;
+        let count = self.attached.near.queue_count();
+        if queue >= count {
+            return Err(PyValueError::new_err(format!("there is no queue {queue}; the disk has {count}, numbered from 0")));
+        }
+        Ok(py.detach(|| self.attached.near.place_thread(queue))?)
     }
 
     #[getter]

@@ -1,5 +1,6 @@
 """One disk, several threads."""
 
+import os
 import threading
 
 import fipsee
@@ -22,6 +23,24 @@ def together(count, work) -> None:
     for thread in threads:
         thread.join(240)
     assert not failed and not any(thread.is_alive() for thread in threads), failed
+
+
+def test_threads_are_placed_by_their_own_call(daemon):
+    allowed = os.sched_getaffinity(0)
+    with fipsee.open("a", socket=daemon.socket, queues=2) as disk:
+
+        def work(index: int) -> None:
+            for _ in range(2):
+                cpu = disk.place_thread(index)
+                assert os.sched_getaffinity(0) == (allowed if cpu is None else {cpu})
+                assert cpu is None or cpu in allowed
+            assert (cpu is None) == (len(allowed) == 1)
+            disk.read(0, 512)
+
+        together(2, work)
+        assert os.sched_getaffinity(0) == allowed
+        with pytest.raises(ValueError, match="no queue 2; the disk has 2"):
+            disk.place_thread(queue=2)
 
 
 @pytest.mark.parametrize("queues", [1, 2, 4])

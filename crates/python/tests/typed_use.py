@@ -20,6 +20,8 @@ def blocking(offsets: Sequence[int]) -> bytes:
         disk.read_batch(np.zeros(4, np.uint64), memory, 1024)
         disk.write_batch(offsets, array, np.uint64(512))
         disk.discard(0, count)
+        cpu: int | None = disk.place_thread() or disk.place_thread(queue=1)
+        print(cpu)
         try:
             return disk.read(0, disk.size)
         except fipsee.BatchError as error:

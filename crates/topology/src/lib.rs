@@ -13,6 +13,7 @@ mod lines;
 pub mod machine;
 pub mod matrix;
 pub mod measure;
+pub mod near;
 pub mod numa;
 mod other_side;
 pub mod payload;

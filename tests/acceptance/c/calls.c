@@ -4,6 +4,7 @@
 #include "check.h"
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -303,6 +304,30 @@ static void forking(void)
 	EXPECT(fipsee_close(disk), 0);
 }
 
+/* Bound to one CPU, unless there is no other; and again from there. */
+static void placing(void)
+{
+	struct fipsee_disk *disk = open_disk("a", 2, 8);
+	cpu_set_t before, placed, again;
+	uint32_t queue;
+
+	EXPECT(sched_getaffinity(0, sizeof(before), &before), 0);
+	for (queue = 0; queue < 2; queue++) {
+		EXPECT(fipsee_place_thread(disk, queue), 0);
+		EXPECT(sched_getaffinity(0, sizeof(placed), &placed), 0);
+		EXPECT(CPU_COUNT(&placed), 1);
+		CPU_AND(&again, &placed, &before);
+		EXPECT(CPU_EQUAL(&again, &placed), 1);
+	}
+	EXPECT(fipsee_place_thread(disk, 1), 0);
+	EXPECT(sched_getaffinity(0, sizeof(again), &again), 0);
+	EXPECT(CPU_EQUAL(&again, &placed), 1);
+	FAILS(fipsee_place_thread(disk, 2), -EINVAL, "no queue 2");
+	FAILS(fipsee_place_thread(NULL, 0), -EINVAL, "disk");
+	EXPECT(sched_setaffinity(0, sizeof(before), &before), 0);
+	EXPECT(fipsee_close(disk), 0);
+}
+
 int main(int argc, char **argv)
 {
 	EXPECT(argc, 2);
@@ -312,6 +337,7 @@ int main(int argc, char **argv)
 	listing();
 	remembering();
 	blocking();
+	placing();
 	forking();
 	puts("done");
 	return 0;

@@ -17,8 +17,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/virtio", &["crates/ring", "crates/serve", "crates/block", "tests/testkit"]),
     ("crates/daemon", &["crates/ring", "crates/topology", "crates/serve", "crates/block", "crates/virtio", "tests/testkit"]),
     ("crates/cli", &["crates/ring", "crates/topology", "crates/block", "crates/daemon", "bench/measure", "tests/testkit"]),
-    ("crates/capi", &["crates/ring", "crates/block", "crates/call"]),
-    ("crates/python", &["crates/ring", "crates/block"]),
+    ("crates/capi", &["crates/ring", "crates/topology", "crates/block", "crates/call"]),
+    ("crates/python", &["crates/ring", "crates/topology", "crates/block"]),
     // `fipsee ping` and the benchmarks measure in the same way.
     ("bench/measure", &["crates/ring", "crates/topology"]),
     ("bench/peers", &["crates/ring", "crates/topology", "bench/measure"]),

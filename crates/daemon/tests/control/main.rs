@@ -6,6 +6,7 @@ mod choices;
 mod config_file;
 mod config_memory;
 mod config_users;
+mod cpuset;
 mod disk_limits;
 mod disks_at_run_time;
 mod event_loop;

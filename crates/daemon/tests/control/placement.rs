@@ -16,7 +16,7 @@ fn start(more: &[&str]) -> Daemon {
 }
 
 /// Each thread of the daemon, and the CPUs that the kernel lets it run on.
-fn threads(daemon: &Daemon) -> Vec<(String, Vec<usize>)> {
+pub(crate) fn threads(daemon: &Daemon) -> Vec<(String, Vec<usize>)> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("a live process").flatten();
     let threads = tasks.filter_map(|task| {
         let status = std::fs::read_to_string(task.path().join("status")).ok()?;
@@ -27,7 +27,7 @@ fn threads(daemon: &Daemon) -> Vec<(String, Vec<usize>)> {
 }
 
 /// The CPUs of the workers, in order.
-fn affinities(daemon: &Daemon) -> Vec<Vec<usize>> {
+pub(crate) fn affinities(daemon: &Daemon) -> Vec<Vec<usize>> {
     let mut workers = threads(daemon);
     workers.retain(|(name, _)| name.starts_with("fip-worker-"));
     workers.sort();
@@ -45,7 +45,7 @@ fn worker_cpus(daemon: &Daemon) -> Value {
     stat["workers"].as_array().expect("workers").iter().map(|worker| worker["cpu"].clone()).collect()
 }
 
-fn two_cpus() -> Option<Vec<usize>> {
+pub(crate) fn two_cpus() -> Option<Vec<usize>> {
     let allowed = pin::allowed().expect("some");
     if allowed.len() < 2 {
         skip("placement of workers", "there is one CPU to be used here");
