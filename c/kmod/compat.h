@@ -7,6 +7,7 @@
 
 #include <linux/blk-mq.h>
 #include <linux/blkdev.h>
+#include <linux/hrtimer.h>
 #include <linux/version.h>
 #include <linux/virtio.h>
 #include <linux/virtio_config.h>
@@ -142,6 +143,18 @@ static inline void fip_apply_limits(struct request_queue *queue, const struct fi
 	blk_queue_flag_clear(QUEUE_FLAG_ADD_RANDOM, queue);
 }
 #endif
+
+/* ---- Timers ------------------------------------------------------------------------------------------------------ */
+
+static inline void fip_hrtimer_setup(struct hrtimer *timer, enum hrtimer_restart (*function)(struct hrtimer *timer))
+{
+#ifdef FIP_HAS_HRTIMER_SETUP
+	hrtimer_setup(timer, function, CLOCK_MONOTONIC, HRTIMER_MODE_ABS);
+#else
+	hrtimer_init(timer, CLOCK_MONOTONIC, HRTIMER_MODE_ABS);
+	timer->function = function;
+#endif
+}
 
 /* ---- Opening a block device from within -------------------------------------------------------------------------- */
 

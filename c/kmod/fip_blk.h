@@ -4,13 +4,14 @@
  * that both sides poll (docs/protocol.md section 9).
  *
  * A disk has pairs of hardware queues, one for ordinary and one for polled requests; a pair shares a virtqueue and a ring. Locks,
- * outer first: submit_lock of a ring, then its reap bit, then the lock of a virtqueue. Which path requests take changes only while the
+ * outer first: submit_lock of a ring, then its reap bit, then the lock of a virtqueue or of a ring's `notify`. Which path requests take changes only while the
  * block layer's queue is quiesced (supervise.c). Nothing that the back end wrote is read twice.
  */
 #ifndef FIP_BLK_H
 #define FIP_BLK_H
 
 #include <linux/completion.h>
+#include <linux/hrtimer.h>
 #include <linux/prefetch.h>
 #include <linux/scatterlist.h>
 #include <linux/spinlock.h>
@@ -100,6 +101,7 @@ struct fip_virtqueue {
 	unsigned int in_flight;			/* requests of the block layer */
 	struct fip_exchange doorbell;
 	u64 interrupts;
+	u64 spurious;				/* interrupts with which nothing was found */
 	u64 requests;
 	char name[16];
 	struct scatterlist *sg;			/* FIP_MAX_SEGMENTS */
@@ -131,6 +133,32 @@ struct fip_reap_stats {
 	u64 events;
 };
 
+/* When the daemon is kicked; 0: not set. Each may be a module parameter, and is an attribute of a disk (notify.c). */
+enum fip_notify_index {
+	FIP_NOTIFY_MAX_RATE,			/* kicks per second; wins over the delay */
+	FIP_NOTIFY_MAX_DELAY_US,
+	FIP_NOTIFY_MIN_REQUESTS,
+	FIP_NOTIFY_SETTINGS,
+};
+
+/* Kicks that are held back. */
+struct fip_notify {
+	spinlock_t lock;			/* innermost; the timer takes it in its interrupt */
+	bool is_held;				/* the daemon sleeps and was not kicked */
+	bool has_kicked;
+	u32 seen;				/* under submit_lock: `submitted` when last decided on */
+	u32 least;
+	u32 held_count;
+	u64 spacing_ns;
+	u64 gathering_ns;
+	u64 last_ns;
+	u64 held_since_ns;
+	u64 due_ns;
+	u64 suppressed;
+	u64 late_kicks;				/* by the timer, or because of other settings */
+	struct hrtimer timer;
+};
+
 enum fip_bit {
 	FIP_RING_REAPING,			/* lock of the reaping side, see fip_reap_trylock() */
 };
@@ -148,6 +176,7 @@ struct fip_ring {
 	u32 submitted;				/* modulo 2^32 */
 	struct fipsee_writer requests;
 	bool is_paced;
+	bool is_moderated;			/* kicks may be held back */
 	struct fipsee_pace pace;
 	struct fip_submit_stats submit_stats;
 
@@ -174,6 +203,8 @@ struct fip_ring {
 	u32 submitted_at_tick;
 	u64 first_look;				/* no look for an answer is needed before these ticks */
 	struct timer_list backstop;
+
+	struct fip_notify notify ____cacheline_aligned_in_smp;
 
 	struct fip_memory memory;
 	struct scatterlist sg[FIP_MAX_SEGMENTS];
@@ -233,6 +264,7 @@ struct fip_disk {
 	u64 capabilities;			/* of the rings in use */
 	u64 required_capabilities;		/* what the limits promised the block layer */
 	u32 choices;				/* of the rings in use: FIPSEE_CHOICES_*, pinned or advised; 0: neither */
+	unsigned int notify[FIP_NOTIFY_SETTINGS];
 	struct fipsee_block_info info;
 	struct fip_limits limits;
 	struct fip_memory *pending;		/* named in an attach that is not answered */
@@ -277,6 +309,17 @@ static inline bool fip_ring_is_early(const struct fip_ring *ring)
 	return ring->is_paced && READ_ONCE(ring->first_look) - fip_ticks() - 1 < FIPSEE_PACE_MAX_HOLD;
 }
 
+/* Does the daemon sleep on although something was published? */
+static inline bool fip_ring_is_held(const struct fip_ring *ring)
+{
+	return READ_ONCE(ring->is_moderated) && READ_ONCE(ring->notify.is_held);
+}
+
+static inline u64 fip_ring_kicks(const struct fip_ring *ring)
+{
+	return READ_ONCE(ring->submit_stats.kicks) + READ_ONCE(ring->notify.late_kicks);
+}
+
 static inline void fip_disk_wake(struct fip_disk *disk, enum fip_event event)
 {
 	set_bit(event, &disk->events);
@@ -298,7 +341,7 @@ int fip_ring_start(struct fip_ring *ring, struct fip_memory *memory);
 void fip_ring_stop(struct fip_ring *ring);
 blk_status_t fip_ring_issue(struct fip_ring *ring, struct request *rq, bool *misfit);
 void fip_ring_begin(struct fip_ring *ring, bool is_polled);
-bool fip_ring_publish_end(struct fip_ring *ring);
+bool fip_ring_publish_end(struct fip_ring *ring, bool is_last);
 int fip_ring_send_info(struct fip_ring *ring, void *into);
 bool fip_ring_send_ack(struct fip_ring *ring);
 
@@ -315,6 +358,14 @@ void fip_reap_after_publish(struct fip_ring *ring, bool is_polled);
 void fip_reap_backstop(struct timer_list *timer);
 void fip_end_request(struct request *rq);
 void fip_break(struct fip_disk *disk, const char *why, const char *detail);
+
+/* notify.c */
+extern const struct attribute_group fip_notify_group;
+void fip_notify_read_parameters(struct fip_disk *disk);
+void fip_notify_init(struct fip_ring *ring);
+void fip_notify_start(struct fip_ring *ring);
+void fip_notify_stop(struct fip_ring *ring);
+bool fip_notify_published(struct fip_ring *ring, bool is_last);
 
 /* thread.c */
 int fip_threads_start(struct fip_disk *disk);

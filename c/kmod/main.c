@@ -122,6 +122,7 @@ static int fip_disk_init_queue(struct fip_disk *disk, unsigned int index)
 	ring->virtqueue = virtqueue;
 	ring->thread = &disk->threads[index % disk->thread_count];
 	timer_setup(&ring->backstop, fip_reap_backstop, 0);
+	fip_notify_init(ring);
 	return virtqueue->sg ? fip_exchange_init(&virtqueue->doorbell, 0) : -ENOMEM;
 }
 
@@ -138,6 +139,7 @@ static struct fip_disk *fip_disk_alloc(struct virtio_device *vdev)
 	disk->minor = ida_alloc(&fip_minors, GFP_KERNEL);
 	mutex_init(&disk->supervising);
 	INIT_DELAYED_WORK(&disk->supervisor, fip_supervise);
+	fip_notify_read_parameters(disk);
 	virtio_cread_feature(vdev, VIRTIO_BLK_F_MQ, struct virtio_blk_config, num_queues, &queues);
 	disk->virtqueue_count = clamp_t(unsigned int, queues, 1, min_t(unsigned int, num_online_cpus(), FIPSEE_MAX_QUEUES));
 	if (fip_max_queues)

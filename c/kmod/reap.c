@@ -277,17 +277,21 @@ static void fip_reap_entrust(struct fip_ring *ring)
 {
 	if (!fip_ring_outstanding(ring) || READ_ONCE(ring->is_armed))
 		return;
-	if (fip_ring_is_fast(ring) || !fip_reap_or_arm(ring))
+	if ((fip_ring_is_fast(ring) && !fip_ring_is_held(ring)) || !fip_reap_or_arm(ring))
 		fip_thread_wake(ring->thread);
 }
 
 /* The doorbell rang; in the interrupt. */
 void fip_reap_rung(struct fip_ring *ring)
 {
+	u64 messages = READ_ONCE(ring->reap_stats.messages);
+
 	ring->reap_stats.doorbells++;
 	WRITE_ONCE(ring->was_rung, true);
 	if (!fip_reap_or_arm(ring))
 		fip_thread_wake(ring->thread);
+	else if (messages == READ_ONCE(ring->reap_stats.messages))
+		ring->virtqueue->spurious++;
 }
 
 void fip_reap_backstop(struct timer_list *timer)
@@ -346,7 +350,7 @@ void fip_reap_after_publish(struct fip_ring *ring, bool is_polled)
 {
 	if (is_polled)
 		return;
-	if (fip_spin_is_worth(ring))
+	if (!fip_ring_is_held(ring) && fip_spin_is_worth(ring))
 		fip_spin(ring);
 	fip_reap_entrust(ring);
 }

@@ -90,6 +90,7 @@ int fip_ring_start(struct fip_ring *ring, struct fip_memory *memory)
 	ring->spin_score = 256;
 	ring->mean_wait = 0;
 	memset(ring->in_flight, 0, sizeof(ring->in_flight));
+	fip_notify_start(ring);
 	ring->is_live = !fault;
 	fip_reap_unlock(ring);
 	spin_unlock(&ring->submit_lock);
@@ -105,6 +106,7 @@ void fip_ring_stop(struct fip_ring *ring)
 	fip_reap_unlock(ring);
 	spin_unlock(&ring->submit_lock);
 	timer_delete_sync(&ring->backstop);
+	fip_notify_stop(ring);
 }
 
 /* ---- Messages -------------------------------------------------------------------------------------------------- */
@@ -300,15 +302,18 @@ static void fip_ring_pace(struct fip_ring *ring)
 	WRITE_ONCE(ring->first_look, now + ring->pace.delays.caller);
 }
 
-/* After a batch: must the daemon be woken? Then the caller notifies the virtqueue. */
-bool fip_ring_publish_end(struct fip_ring *ring)
+/* After a batch, with `is_last` until its answers: must the daemon be woken? Then the caller notifies the virtqueue. */
+bool fip_ring_publish_end(struct fip_ring *ring, bool is_last)
 {
 	bool kick;
 
 	ring->submit_stats.batches++;
 	if (!ring->is_live)
 		return false;
-	kick = fipsee_writer_needs_doorbell(&ring->requests);
+	if (unlikely(ring->is_moderated))
+		kick = fip_notify_published(ring, is_last);
+	else
+		kick = fipsee_writer_needs_doorbell(&ring->requests);
 	if (ring->is_paced)
 		fip_ring_pace(ring);
 	ring->submit_stats.kicks += kick;
@@ -324,7 +329,7 @@ static int fip_ring_send(struct fip_ring *ring, const union fipsee_message *mess
 	if (ring->is_live && !READ_ONCE(*flag) && fip_ring_outstanding(ring) < ring->depth) {
 		WRITE_ONCE(*flag, true);
 		fip_ring_publish(ring, message);
-		kick = fip_ring_publish_end(ring);
+		kick = fip_ring_publish_end(ring, true);
 		error = 0;
 	}
 	spin_unlock(&ring->submit_lock);

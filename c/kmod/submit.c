@@ -35,7 +35,8 @@ static blk_status_t fip_submit_virtqueue(struct fip_ring *ring, struct request *
 /* The end of a batch, under submit_lock, which it gives back. */
 static void fip_submit_end(struct fip_ring *ring, bool is_polled) __releases(&ring->submit_lock)
 {
-	bool kick = fip_ring_publish_end(ring);
+	/* A poller waits now; whether others do is unknown. */
+	bool kick = fip_ring_publish_end(ring, is_polled);
 
 	spin_unlock(&ring->submit_lock);
 	if (kick)

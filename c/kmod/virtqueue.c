@@ -130,6 +130,7 @@ void fip_virtqueue_kick(struct fip_virtqueue *virtqueue)
 struct fip_returned {
 	struct request *requests;		/* by rq_next */
 	unsigned int count;
+	bool is_any;				/* of requests or exchanges */
 	bool was_rung;
 	bool kick;
 };
@@ -197,6 +198,7 @@ static void fip_take_all(struct fip_virtqueue *virtqueue, struct fip_returned *r
 	do {
 		virtqueue_disable_cb(virtqueue->vq);
 		while ((token = virtqueue_get_buf(virtqueue->vq, &length))) {
+			returned->is_any = true;
 			if (token->is_exchange)
 				fip_take_exchange(virtqueue, container_of(token, struct fip_exchange, token), returned);
 			else
@@ -223,19 +225,25 @@ static void fip_end_returned(struct fip_virtqueue *virtqueue, struct fip_returne
 		fip_reap_rung(&disk->rings[virtqueue->index]);
 }
 
-unsigned int fip_virtqueue_reap(struct fip_virtqueue *virtqueue)
+static void fip_virtqueue_visit(struct fip_virtqueue *virtqueue, struct fip_returned *returned)
 {
-	struct fip_returned returned = {};
 	unsigned long flags;
 
 	spin_lock_irqsave(&virtqueue->lock, flags);
-	fip_take_all(virtqueue, &returned);
+	fip_take_all(virtqueue, returned);
 	if (virtqueue->doorbell_wanted && !virtqueue->doorbell.busy)
 		fip_doorbell_hold(virtqueue);
-	if (returned.kick)
-		returned.kick = virtqueue_kick_prepare(virtqueue->vq);
+	if (returned->kick)
+		returned->kick = virtqueue_kick_prepare(virtqueue->vq);
 	spin_unlock_irqrestore(&virtqueue->lock, flags);
-	fip_end_returned(virtqueue, &returned);
+	fip_end_returned(virtqueue, returned);
+}
+
+unsigned int fip_virtqueue_reap(struct fip_virtqueue *virtqueue)
+{
+	struct fip_returned returned = {};
+
+	fip_virtqueue_visit(virtqueue, &returned);
 	return returned.count;
 }
 
@@ -244,8 +252,11 @@ static void fip_virtqueue_interrupt(struct virtqueue *vq)
 	struct fip_disk *disk = vq->vdev->priv;
 	struct fip_virtqueue *virtqueue = &disk->virtqueues[vq->index];
 
+	struct fip_returned returned = {};
+
 	virtqueue->interrupts++;
-	fip_virtqueue_reap(virtqueue);
+	fip_virtqueue_visit(virtqueue, &returned);
+	virtqueue->spurious += !returned.is_any;
 }
 
 /* The device was reset and nothing else uses the virtqueue: what it still holds failed. */

@@ -111,6 +111,8 @@ const SCENARIOS: &[Scenario] = &[
         .by_hand(),
     scenario("uml/rmmod", "rmmod", "the module is unloaded with requests under way, 5 times").may_fail().only(Only::Rings),
     scenario("uml/choices", "choices", "rings are gone about as the daemon advises, and in every other way").only(Only::Rings),
+    scenario("uml/notify", "notify", "kicks are held back as attributes of the disk say; every request completes")
+        .only(Only::Rings),
     scenario("uml/switch", "switch", "the daemon wants the disk back on virtqueues, again and again, under load")
         .event(Event::FaultProxy)
         .only(Only::Rings)
@@ -216,6 +218,10 @@ const SCENARIOS: &[Scenario] = &[
         .by_hand(),
     scenario("qemu/bench-bare", "bench", "fip_bench on a CPU without MONITOR and MWAIT says so")
         .on(Guest::Qemu { cpus: 2, model: "max,-monitor", kernel: Origin::Release, program: Origin::Release })
+        .only(Only::Rings)
+        .by_hand(),
+    scenario("qemu/notify", "notify", "two CPUs, two queues: kicks are held back, as above")
+        .on(SMP)
         .only(Only::Rings)
         .by_hand(),
     scenario("qemu/mwait", "mwait", "the threads of fip_blk wait with MWAIT").on(SMP).only(Only::Rings).by_hand(),
