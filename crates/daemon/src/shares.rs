@@ -32,12 +32,14 @@ impl Policy {
         self.set.get(key).copied().or_else(configured).unwrap_or_default()
     }
 
-    /// Of those that name the user, or otherwise one of its Unix groups, in the order of the file.
+    /// Of those that name the user, or otherwise its own if anything is set for it at run time, or otherwise of those that have one of its
+    /// Unix groups, in the order of the file.
     fn key_of(&self, Credentials { uid, gid, more_gids, .. }: &Credentials) -> Option<String> {
         let by_user = self.configured.iter().find(|share| share.uids.contains(uid));
         let has = |of: &u32| of == gid || more_gids.contains(of);
         let by_group = || self.configured.iter().find(|share| share.gids.iter().any(has));
-        by_user.or_else(by_group).map(ShareConfig::key)
+        let own = || Some(user_key(*uid)).filter(|key| self.set.get(key).is_some_and(|set| *set != ShareSettings::default()));
+        by_user.map(ShareConfig::key).or_else(own).or_else(|| by_group().map(ShareConfig::key))
     }
 
     fn key_of_machine(&self, disk: &str) -> Option<String> {
@@ -89,7 +91,7 @@ impl Shares {
     pub(crate) fn replace(&self, configured: &[ShareConfig], set: &BTreeMap<String, ShareSettings>) {
         let mut policy = self.policy();
         *policy = Policy { configured: configured.to_vec(), set: set.clone() };
-        self.groups.present().iter().for_each(|group| apply(policy.settings(group.key()), group));
+        self.groups.for_each(|group| apply(policy.settings(group.key()), group));
     }
 
     pub(crate) fn settings(&self, key: &str) -> ShareSettings {
@@ -151,6 +153,39 @@ mod tests {
         assert_eq!(machine("y", of(3, 0, &[])), "group:b");
         assert_eq!(machine("y", of(9, 0, &[])), "machine:42");
         assert_eq!(machine("y", Credentials { pid: 0, ..of(9, 0, &[]) }), "machine:/v");
+    }
+
+    #[test]
+    fn what_is_set_for_a_member_by_unix_group_takes_it_out_of_the_group() {
+        let shares = Shares::default();
+        let configured = [group("a", (&[1], &[7]), &["x"], 50)];
+        let machine = |disk: &str, uid| shares.of_machine(disk, &of(uid, 7, &[]), Path::new("/v")).group.key().to_owned();
+        let set = |uid: u32, weight| {
+            let mut settings = settings(1);
+            settings.weight = NonZeroU16::new(weight);
+            shares.replace(&configured, &BTreeMap::from([(user_key(uid), settings)]));
+        };
+        set(9, 5);
+        let share = shares.of_client(&of(9, 7, &[]));
+        assert_eq!((share.group.key(), share.group.weight()), ("user:9", 5));
+        assert_eq!((machine("y", 9), machine("x", 9), machine("y", 8)), ("user:9".into(), "group:a".into(), "group:a".into()));
+        // As before, once it is off again.
+        set(9, 0);
+        assert_eq!((shares.of_client(&of(9, 7, &[])).group.key(), &*machine("y", 9)), ("group:a", "group:a"));
+        set(1, 5);
+        assert_eq!(shares.of_client(&of(1, 0, &[])).group.key(), "group:a", "its group names it, and the admin socket refuses");
+    }
+
+    #[test]
+    fn limit_is_the_same_for_a_user_that_connects_again() {
+        let shares = Shares::default();
+        let rates = crate::rates::RateLimits { iops: std::num::NonZeroU64::new(10), ..Default::default() };
+        let limited = ShareSettings { rates, ..ShareSettings::default() };
+        shares.replace(&[], &BTreeMap::from([("user:9".to_owned(), limited)]));
+        let first = Arc::downgrade(&shares.of_client(&of(9, 0, &[])).group);
+        // Nothing of it was used.
+        drop(shares.of_client(&of(8, 0, &[])));
+        assert!(first.upgrade().is_none() && shares.present().is_empty());
     }
 
     #[test]

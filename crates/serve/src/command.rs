@@ -49,6 +49,8 @@ pub enum Command<E: Engine> {
     Quiesce(Quiesce),
     /// A [`Limiter`](crate::limit::Limiter) was set: queues that wait for it may go on.
     LimitsChanged,
+    /// The program ends: what queues that are closing have left, which is bounded, is served without limits from now on.
+    LiftLimits,
     /// Stop when every queue is gone.
     Stop,
 }

@@ -20,6 +20,7 @@ mod quiesce;
 pub mod session;
 pub mod share;
 pub mod takeover;
+mod turns;
 pub mod unix;
 #[cfg(feature = "uring")]
 pub mod uring;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use fipsee_ring::clock;
 
 use crate::share::{Taken, UNITS_PER_REQUEST};
+use crate::turns::Turns;
 
 /// Without another one: half a percent of what is taken in a second.
 const USUAL_BURST: Duration = Duration::from_millis(5);
@@ -18,8 +19,12 @@ const MAX_BURST: Duration = Duration::from_secs(60);
 const MAX_IOPS: u64 = 1_000_000_000;
 const MAX_BYTES_PER_SECOND: u64 = 1_000_000_000_000_000;
 const BLOCK_BYTES: u64 = 512;
-/// A queue whose tokens are used up is visited again when this part of the burst is there: not for each request.
+/// A queue whose tokens are used up is visited again when this part of the burst is there: not for each request. Of a long burst, when as
+/// much of the usual one is there, or one token.
 const RESUMED_AT: u64 = 16;
+/// So long a worker lets others go first, which must wake up; but no longer than for this part of the burst, of which nothing is lost.
+const YIELDS: Duration = Duration::from_millis(1);
+const YIELDS_AT_MOST: u64 = 4;
 
 /// What a limit permits; the default is everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,9 +98,20 @@ impl Bucket {
         }
         let full_at = self.full_at.load(Ordering::Relaxed);
         match burst.checked_sub(full_at.saturating_sub(now)) {
-            None | Some(0) => Err(full_at.saturating_sub(burst).saturating_add((burst / RESUMED_AT).max(1))),
+            None | Some(0) => Err(self.resumes_at(burst)),
             Some(filled) => Ok(scale(filled, per_second, clock::ticks_per_second())),
         }
+    }
+
+    /// When those that waited for tokens look again.
+    fn resumes_at(&self, burst: u64) -> u64 {
+        let per_second = self.per_second.load(Ordering::Relaxed);
+        if per_second == 0 {
+            return 0;
+        }
+        let most = (clock::duration_to_ticks(USUAL_BURST) / RESUMED_AT).max(clock::ticks_per_second() / per_second);
+        let empty_at = self.full_at.load(Ordering::Relaxed).saturating_sub(burst);
+        empty_at.saturating_add((burst / RESUMED_AT).min(most).max(1))
     }
 
     fn charge(&self, now: u64, tokens: u64) {
@@ -127,6 +143,7 @@ pub struct Limiter {
     bytes: Bucket,
     burst_ticks: AtomicU64,
     throttled: AtomicU64,
+    turns: Turns,
 }
 
 impl Limiter {
@@ -169,7 +186,40 @@ impl Limiter {
         Ok((most(requests), most((bytes / BLOCK_BYTES).saturating_add(UNITS_PER_REQUEST.into()))))
     }
 
-    pub(crate) fn charge(&self, now: u64, Taken { requests, units }: Taken) {
+    /// Has all been paid, and is nothing lost if this one is forgotten?
+    pub(crate) fn is_as_new(&self, now: u64) -> bool {
+        let is_full =
+            |bucket: &Bucket| bucket.per_second.load(Ordering::Relaxed) == 0 || bucket.full_at.load(Ordering::Relaxed) <= now;
+        is_full(&self.requests) && is_full(&self.bytes)
+    }
+
+    /// A queue of this worker has a request: does it wait for this limit?
+    pub(crate) fn waits(&self, now: u64, worker: u32) {
+        if self.allows(now).is_err() {
+            self.turns.waits(worker);
+        }
+    }
+
+    /// Until when other workers go first, which have waited longer.
+    pub(crate) fn yields(&self, now: u64, worker: u32) -> Result<(), u64> {
+        if !self.turns.yields(worker) {
+            return Ok(());
+        }
+        let burst = self.burst_ticks.load(Ordering::Relaxed);
+        let longest = clock::duration_to_ticks(YIELDS).min(burst / YIELDS_AT_MOST);
+        let until = self.requests.resumes_at(burst).max(self.bytes.resumes_at(burst)).saturating_add(longest);
+        if now < until { Err(until) } else { Ok(()) }
+    }
+
+    /// A queue of this worker was served.
+    pub(crate) fn served(&self, now: u64, worker: u32, taken: Taken) {
+        self.charge(now, taken);
+        if taken.requests > 0 {
+            self.turns.served(worker);
+        }
+    }
+
+    fn charge(&self, now: u64, Taken { requests, units }: Taken) {
         self.requests.charge(now, requests.into());
         let blocks = units.saturating_sub(requests.saturating_mul(UNITS_PER_REQUEST));
         self.bytes.charge(now, u64::from(blocks) * BLOCK_BYTES);
@@ -255,6 +305,26 @@ mod tests {
         let seconds = later.div_ceil(clock::duration_to_ticks(SECOND));
         assert_eq!(seconds, 32);
         assert!(limiter.allows(later).is_ok());
+    }
+
+    #[test]
+    fn long_burst_does_not_make_a_wait_longer_than_for_one_token() {
+        let second = clock::duration_to_ticks(SECOND);
+        let usual = clock::duration_to_ticks(USUAL_BURST) / RESUMED_AT;
+        for (iops, burst, expected) in [
+            (1, 60 * SECOND, second),
+            (1000, 60 * SECOND, second / 1000),
+            (1_000_000, SECOND, usual),
+            (1_000_000, USUAL_BURST, usual),
+            (1000, USUAL_BURST, usual),
+        ] {
+            let limiter = limiter(rates(Some(iops), None, Some(burst)));
+            let all = u32::try_from(u128::from(iops) * burst.as_nanos() / 1_000_000_000).expect("few");
+            limiter.charge(0, Taken::new(all, 0));
+            let until = limiter.allows(0).expect_err("all is used");
+            assert!(until.abs_diff(expected) <= 2, "{iops} {burst:?}: {until} instead of {expected}");
+            assert!(limiter.allows(until).is_ok());
+        }
     }
 
     #[test]

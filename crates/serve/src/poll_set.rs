@@ -11,7 +11,7 @@ use self::slot::Clock;
 pub(crate) use self::slot::Slot;
 use crate::due::DueQueues;
 use crate::share::{QUANTUM, Schedule, Taken, Turn, Visited};
-use crate::{Engine, QueueName, Which};
+use crate::{Engine, QueueName, Which, turns};
 
 const IDLE_SAMPLES_PER_PASS: usize = 4;
 /// A pass that cost so many units delays idle queues: more of them are sampled then. A visit with short requests costs less.
@@ -45,6 +45,10 @@ pub(crate) struct PollSet<E: Engine> {
     pub(crate) due: DueQueues,
     /// Has a share a limit?
     limited: bool,
+    /// Queues that are closing have none.
+    lifted: bool,
+    /// Distinguishes workers that have a limit together.
+    worker: u32,
     places: Places,
     clock: Clock,
 }
@@ -59,6 +63,8 @@ impl<E: Engine> Default for PollSet<E> {
             units: 0,
             due: DueQueues::default(),
             limited: false,
+            lifted: false,
+            worker: turns::next_worker(),
             places: Places::default(),
             clock: clock::ticks,
         }
@@ -72,6 +78,7 @@ impl<E: Engine> PollSet<E> {
 
     pub(crate) fn add(&mut self, mut slot: Slot<E>) {
         slot.entry = self.places.join(&slot.share.group);
+        slot.worker = self.worker;
         let id = self.next_id();
         self.limited |= slot.limited;
         if id == self.slots.len() {
@@ -114,8 +121,23 @@ impl<E: Engine> PollSet<E> {
     pub(crate) fn limits_changed(&mut self) {
         self.limited = false;
         for slot in self.slots.iter_mut().flatten() {
-            (slot.limited, slot.throttled_until) = (slot.share.is_limited(), 0);
+            slot.limit_changed(self.lifted);
             self.limited |= slot.limited;
+        }
+    }
+
+    /// What queues that are closing have left is served without limits from now on.
+    #[cold]
+    pub(crate) fn lift_limits(&mut self) {
+        self.lifted = true;
+        self.limits_changed();
+    }
+
+    /// Queues are closing now.
+    #[cold]
+    pub(crate) fn closing(&mut self) {
+        if self.lifted {
+            self.limits_changed();
         }
     }
 

@@ -355,6 +355,7 @@ impl<E: Engine> Worker<E> {
                     return;
                 }
                 Command::LimitsChanged => self.queues.limits_changed(),
+                Command::LiftLimits => self.queues.lift_limits(),
                 Command::Stop => self.stopping = true,
             }
         }
@@ -392,6 +393,7 @@ impl<E: Engine> Worker<E> {
             slot.left = left;
             slot.closing = Some(Arc::clone(&removed));
         });
+        self.queues.closing();
     }
 
     fn unsettle(&mut self, which: Which, mut order: impl FnMut(&mut Slot<E>)) {

@@ -236,6 +236,25 @@ fn a_client_that_waits_for_its_limit_can_detach() {
 }
 
 #[test]
+fn daemon_that_ends_answers_at_once_what_waits_for_a_limit() {
+    let mut daemon = with_file(&format!("{NULL}iops = 1\n"));
+    let mut limited = Client::new(&daemon);
+    limited.read(1, 512);
+    for token in 0..200 {
+        let segment = limited.buffer.segment(0, 512);
+        limited.queue.read(0, segment, token).expect("room");
+    }
+    limited.queue.submit();
+    daemon.signal_term();
+    // It would take 200 s, and fail after 30.
+    assert!(daemon.await_exit().success(), "{}", daemon.log());
+    let mut done = 0;
+    while done < 200 {
+        limited.queue.wait(&mut |_: Completion| done += 1).expect("they were answered");
+    }
+}
+
+#[test]
 fn limits_survive_reloads_and_takeovers_are_dumped_and_gone_at_a_restart() {
     let file = format!("[[user]]\nname = 4000\nweight = 30\n[[group]]\nname = \"g\"\nusers = [4001]\n{NULL}iops = 500\n");
     let mut daemon = Daemon::with_file(&file);

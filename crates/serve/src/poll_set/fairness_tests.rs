@@ -13,7 +13,7 @@ use super::slot::EMPTY_VISITS_BEFORE_IDLE;
 use super::{PollSet, Slot};
 use crate::limit::{Limiter, Rates};
 use crate::share::{DEFAULT_WEIGHT, Group, QUANTUM, Share, Taken, Turn, UNITS_PER_REQUEST};
-use crate::{Queue, QueueName};
+use crate::{Queue, QueueName, Removed};
 
 /// What 1 MiB costs.
 const LONG: u64 = 2048;
@@ -330,7 +330,67 @@ fn common_limit_is_kept_by_several_workers_and_divided_between_groups() {
         assert!(units >= limit * 98 / 100, "{units} units, the limit is {limit}");
         let ones = loads[16].served.load(Relaxed) + loads[33].served.load(Relaxed);
         assert!(ones * 5 > units && ones * 5 < units * 3, "the one queue of a group gets {ones} of {units}");
+        // The first one always looks first.
+        let second_worlds = of(&loads[17..]);
+        assert!(second_worlds * 5 > units * 2 && second_worlds * 5 < units * 3, "it gets {second_worlds} of {units}");
     }
+}
+
+/// A request of each is as much as the limit permits in 100 ms.
+#[test]
+fn limit_of_less_than_a_request_is_divided_between_workers_also_after_one_has_gone() {
+    let second = clock::ticks_per_second();
+    let common = Arc::<Limiter>::default();
+    common.set(Rates::new(None, Some(10 << 20), None).expect("a limit"));
+    NOW.set(clock::ticks());
+    let begin = NOW.get();
+    let loads: Vec<Arc<Load>> = (0..3).map(|_| Load::endless(LONG)).collect();
+    let mut worlds = [World::default(), World::default(), World::default()];
+    for (world, load) in worlds.iter_mut().zip(&loads) {
+        world.queues.clock = || NOW.get();
+        world.limit = Some(Arc::clone(&common));
+        world.connect(&group("one", DEFAULT_WEIGHT), &[Arc::clone(load)]);
+    }
+    let requests = || loads.iter().map(|load| load.served.load(Relaxed) / (LONG + 8)).collect::<Vec<_>>();
+    run_limited(&mut worlds, begin + 6 * second);
+    let before = requests();
+    assert!(before.iter().all(|count| (19..=22).contains(count)), "{before:?} of 60");
+    // It waits for the limit, and is not seen again.
+    let _ = worlds[1].queues.remove(0).expect("it is there");
+    run_limited(&mut worlds, begin + 12 * second);
+    let after: Vec<u64> = requests().iter().zip(before).map(|(after, before)| after - before).collect();
+    assert!(after[1] == 0 && after[0] >= 29 && after[2] >= 29, "{after:?} of 60");
+}
+
+#[test]
+fn what_closing_queues_have_left_is_served_without_limits_once_these_are_lifted() {
+    let mut world = World::default();
+    world.queues.clock = || NOW.get();
+    let group = group("limited", DEFAULT_WEIGHT);
+    group.limiter.set(Rates::new(Some(1), None, None).expect("a limit"));
+    NOW.set(clock::ticks());
+    let loads: Vec<Arc<Load>> = (0..2).map(|_| Load::endless(8)).collect();
+    loads.iter().for_each(|load| world.connect(&group, &[Arc::clone(load)]));
+    (0..10).for_each(|_| world.pass());
+    let requests = |load: &Load| load.served.load(Relaxed) / 16;
+    let before = [requests(&loads[0]), requests(&loads[1])];
+    let close = |world: &mut World, id, left| {
+        let removed: Removed<()> = Box::new(|_, _| {});
+        let slot = world.queues.get_mut(id).expect("it is there");
+        (slot.left, slot.closing) = (left, Some(Arc::new(Mutex::new(removed))));
+        world.queues.closing();
+    };
+    close(&mut world, 0, 30);
+    (0..10).for_each(|_| world.pass());
+    assert_eq!([requests(&loads[0]), requests(&loads[1])], before, "a client that detaches is limited as before");
+    world.queues.lift_limits();
+    (0..10).for_each(|_| world.pass());
+    let served = requests(&loads[0]) - before[0];
+    assert!((30..30 + u64::from(MAX_BUDGET)).contains(&served), "what it had outstanding, and no more: {served}");
+    assert_eq!(requests(&loads[1]), before[1], "it is not closing");
+    close(&mut world, 1, 5);
+    (0..10).for_each(|_| world.pass());
+    assert!(requests(&loads[1]) >= before[1] + 5, "one that begins to close later");
 }
 
 #[test]

@@ -32,6 +32,8 @@ pub(crate) struct Slot<E: Engine> {
     pub(crate) due: Due,
     /// Has its share a limit?
     pub(super) limited: bool,
+    /// A number of the worker.
+    pub(super) worker: u32,
     /// Does it begin work with the engine?
     asynchronous: bool,
     /// Its group's entry among the places, and how many of its requests were counted there last.
@@ -67,6 +69,7 @@ impl<E: Engine> Slot<E> {
             load: 0,
             due: Due::default(),
             limited,
+            worker: 0,
             asynchronous,
             entry: 0,
             in_flight: 0,
@@ -107,6 +110,13 @@ impl<E: Engine> Slot<E> {
         if let Some(removed) = self.closing {
             removed.lock().unwrap_or_else(PoisonError::into_inner)(self.queue, self.share);
         }
+    }
+
+    /// Its share has another limit, or, of a queue that is closing while limits are lifted, none any more.
+    #[cold]
+    pub(super) fn limit_changed(&mut self, lifted: bool) {
+        self.limited = self.share.is_limited() && !(lifted && self.closing.is_some());
+        self.throttled_until = 0;
     }
 
     /// Returns what was taken, and whether the queue stays active.
@@ -173,17 +183,18 @@ impl<E: Engine> Slot<E> {
             return (Taken::NOTHING, true);
         }
         self.throttled_until = 0;
-        match self.share.limit(now, turn) {
+        match self.share.limit(now, self.worker, turn) {
             Ok(turn) => {
                 let (taken, stays) = if self.asynchronous {
                     self.visit_asynchronous(engine, turn, places)
                 } else {
                     self.visit_within(engine, turn)
                 };
-                self.share.charge(now, taken);
+                self.share.served(now, self.worker, taken);
                 (taken, stays)
             }
             Err(until) if self.takes_requests() && self.queue.has_work() => {
+                self.share.waits(now, self.worker);
                 self.throttled_until = until;
                 self.share.count_throttled(now);
                 (Taken::NOTHING, true)

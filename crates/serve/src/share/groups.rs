@@ -1,9 +1,9 @@
 //! Which clients have one share together.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fipsee_ring::{AtomicU32, Ordering};
+use fipsee_ring::{AtomicU32, Ordering, clock};
 
 use super::{Taken, Turn};
 use crate::limit::Limiter;
@@ -40,22 +40,26 @@ impl Group {
     }
 }
 
-/// The groups that have clients, by their keys.
+/// The groups that have clients, by their keys, and those with a limit of which something is used: otherwise a client that connects again
+/// would have all of it again.
 #[derive(Debug, Default)]
-pub struct Groups(Mutex<BTreeMap<String, Weak<Group>>>);
+pub struct Groups(Mutex<BTreeMap<String, Arc<Group>>>);
 
 impl Groups {
     /// The group of this key, which is made if no client has it.
     pub fn get(&self, key: &str) -> Arc<Group> {
-        let mut groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(group) = groups.get(key).and_then(Weak::upgrade) {
-            return group;
-        }
-        // Here, so that there are never more than had clients at one time.
-        groups.retain(|_, group| group.strong_count() > 0);
-        let group = Arc::new(Group::new(key));
-        groups.insert(key.to_owned(), Arc::downgrade(&group));
-        group
+        self.get_at(key, clock::ticks())
+    }
+
+    fn get_at(&self, key: &str, now: u64) -> Arc<Group> {
+        let mut groups = self.lock();
+        // Here, so that there are never more than had clients at one time, and those for which a limit is set.
+        groups.retain(|_, group| has_clients(group) || !group.limiter.is_as_new(now));
+        Arc::clone(groups.entry(key.to_owned()).or_insert_with(|| Arc::new(Group::new(key))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Group>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// For a client that has just connected.
@@ -65,9 +69,17 @@ impl Groups {
 
     /// Those that clients have.
     pub fn present(&self) -> Vec<Arc<Group>> {
-        let groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        groups.values().filter_map(Weak::upgrade).collect()
+        self.lock().values().filter(|group| has_clients(group)).cloned().collect()
     }
+
+    /// Also those whose clients have gone.
+    pub fn for_each(&self, change: impl FnMut(&Group)) {
+        self.lock().values().map(|group| &**group).for_each(change);
+    }
+}
+
+fn has_clients(group: &Arc<Group>) -> bool {
+    Arc::strong_count(group) > 1
 }
 
 /// What a queue's part of its worker depends on. Every queue of a connection has the same.
@@ -103,10 +115,10 @@ impl Share {
     }
 
     /// The turn, or what is left of it; or from when on there is one.
-    pub(crate) fn limit(&self, now: u64, mut turn: Turn) -> Result<Turn, u64> {
+    pub(crate) fn limit(&self, now: u64, worker: u32, mut turn: Turn) -> Result<Turn, u64> {
         let mut later = None;
         for limiter in self.limiters() {
-            match limiter.allows(now) {
+            match limiter.yields(now, worker).and_then(|()| limiter.allows(now)) {
                 Ok((requests, units)) => (turn.requests, turn.units) = (turn.requests.min(requests), turn.units.min(units)),
                 Err(time) => later = later.max(Some(time)),
             }
@@ -120,8 +132,14 @@ impl Share {
         self.limiters().for_each(|limiter| limiter.count_if_used_up(now));
     }
 
-    pub(crate) fn charge(&self, now: u64, taken: Taken) {
-        self.limiters().for_each(|limiter| limiter.charge(now, taken));
+    /// A queue of this worker has a request, and no turn.
+    #[cold]
+    pub(crate) fn waits(&self, now: u64, worker: u32) {
+        self.limiters().for_each(|limiter| limiter.waits(now, worker));
+    }
+
+    pub(crate) fn served(&self, now: u64, worker: u32, taken: Taken) {
+        self.limiters().for_each(|limiter| limiter.served(now, worker, taken));
     }
 
     /// In a group of its own.
@@ -133,6 +151,7 @@ impl Share {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::Rates;
 
     #[test]
     fn group_is_one_as_long_as_a_client_has_it_and_forgotten_afterwards() {
@@ -147,6 +166,36 @@ mod tests {
             assert!(groups.0.lock().expect("one thread").len() <= 1);
         }
         assert!(groups.present().is_empty());
+    }
+
+    #[test]
+    fn what_a_group_has_used_of_its_limit_is_not_given_again_to_a_client_that_connects_again() {
+        let (groups, second) = (Groups::default(), clock::ticks_per_second());
+        let limited = |key: &str, now| {
+            let group = groups.get_at(key, now);
+            group.limiter.set(Rates::new(Some(10), None, None).expect("a limit"));
+            group
+        };
+        let begin = clock::ticks();
+        limited("user:1", begin);
+        let now = clock::ticks();
+        limited("user:1", now).limiter.served(now, 0, Taken::new(1000, 0));
+        for number in 2..1000 {
+            limited(&format!("user:{number}"), now + 50 * second);
+            assert_eq!(groups.lock().len(), 2, "of the others nothing is used");
+        }
+        assert!(limited("user:1", now + 90 * second).limiter.allows(now + 90 * second).is_err(), "100 s are owed");
+        assert!(groups.present().is_empty());
+        let mut kept = Vec::new();
+        groups.for_each(|group| kept.push(group.key().to_owned()));
+        assert_eq!(kept, ["user:1"]);
+        groups.get_at("user:2", now + 101 * second);
+        assert_eq!(groups.lock().keys().collect::<Vec<_>>(), ["user:2"], "it is full again");
+        // Without a limit there is nothing to keep.
+        limited("user:1", now).limiter.served(now, 0, Taken::new(1000, 0));
+        groups.for_each(|group| group.limiter.set(Rates::UNLIMITED));
+        groups.get_at("user:2", now);
+        assert_eq!(groups.lock().len(), 1);
     }
 
     #[test]

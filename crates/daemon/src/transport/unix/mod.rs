@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fipsee_ring::mailbox::Mailbox;
-use fipsee_serve::Quiesced;
 use fipsee_serve::session::ClientLimits;
 use fipsee_serve::unix::listener::Listener;
 use fipsee_serve::unix::{FIRST_TOKEN, UnixTransport};
+use fipsee_serve::{Command, Quiesced};
 use rustix::event::epoll::EventFlags;
 
 pub(crate) use self::handover::HandOver;
@@ -158,6 +158,9 @@ impl UnixSocket {
         notify::stopping(&format!("letting {clients} clients finish"));
         self.clients.sessions.drain();
         self.clients.carry_out();
+        // Otherwise what waits for a limit would be given up.
+        let workers = &self.clients.sessions.host.workers;
+        workers.iter().for_each(|worker| worker.mailbox.send(Command::LiftLimits));
     }
 }
 
