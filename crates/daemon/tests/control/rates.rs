@@ -237,7 +237,7 @@ fn a_client_that_waits_for_its_limit_can_detach() {
 
 #[test]
 fn daemon_that_ends_answers_at_once_what_waits_for_a_limit() {
-    let mut daemon = with_file(&format!("{NULL}iops = 1\n"));
+    let mut daemon = Daemon::with_file(&format!("{NULL}iops = 1\n"));
     let mut limited = Client::new(&daemon);
     limited.read(1, 512);
     for token in 0..200 {
