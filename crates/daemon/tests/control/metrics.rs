@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use fipsee_block::wire::Status;
-use fipsee_testkit::{Daemon, Scratch, TIMEOUT, assert_says, eventually, finish_one, refused, skip};
+use fipsee_testkit::{Daemon, Scratch, TIMEOUT, assert_says, eventually, finish_one, refused, skip, wait_for};
 use serde_json::json;
 
 const OPEN_METRICS: &str = "Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3\r\n";
@@ -38,10 +38,11 @@ pub(crate) fn value_of(text: &str, series: &str) -> Option<f64> {
 
 /// Where a daemon listens that was started with `--metrics 127.0.0.1:0`: no other test can take a port before it.
 pub(crate) fn tcp_address(daemon: &Daemon) -> String {
-    let log = daemon.log();
-    let line = log.lines().find(|line| line.contains("metrics") && line.contains("at=127.0.0.1:"));
-    let line = line.unwrap_or_else(|| panic!("no address in {log}"));
-    line.split_once("at=").expect("just found").1.split_whitespace().next().expect("an address").to_owned()
+    wait_for("the log has the address", || {
+        let log = daemon.log();
+        let line = log.lines().find(|line| line.contains("metrics") && line.contains("at=127.0.0.1:"))?;
+        Some(line.split_once("at=")?.1.split_whitespace().next()?.to_owned())
+    })
 }
 
 pub(crate) fn is_missing(tool: &str) -> bool {
