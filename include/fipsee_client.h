@@ -56,10 +56,7 @@ struct fipsee_disk_list;	/* disks that may be opened; from fipsee_list_open to f
 /* The library's version, as in "0.1.0". Static. */
 const char *fipsee_version(void);
 
-/*
- * What was wrong in the last call of this thread that failed, and what to do. Never NULL; "" if none has failed yet.
- * Valid until the next failing call of this thread.
- */
+/* What was wrong in this thread's last call that failed, and what to do; valid until the next. Never NULL; "" if none has. */
 const char *fipsee_error_message(void);
 
 /* ---- Disk ------------------------------------------------------------------------------------------------------ */
@@ -105,9 +102,8 @@ struct fipsee_options {
 	uint32_t flags;			/* FIPSEE_OPEN_* */
 	uint64_t look_ns;		/* adaptive waiting: how long to poll before sleeping, default 200 us */
 	/*
-	 * Not 0: when the daemon is gone, fipsee_wait and the blocking calls reconnect, for at most this long, and submit again
-	 * what has no answer. 0: they fail at once. UINT64_MAX: they wait for ever. Only with one queue; with more, call
-	 * fipsee_reconnect.
+	 * Not 0: when the daemon is gone, fipsee_wait and the blocking calls reconnect, for at most this long (UINT64_MAX: for
+	 * ever), and submit again what has no answer. 0: they fail at once. With more than one queue, call fipsee_reconnect.
 	 */
 	uint64_t reconnect_ns;
 	/*
@@ -128,17 +124,15 @@ static inline void fipsee_options_init(struct fipsee_options *options)
 }
 
 /*
- * Open the disk options->disk. On success *disk is the caller's, to be given to fipsee_close. `options` and its strings
- * are not needed afterwards.
+ * Open the disk options->disk. On success *disk is for fipsee_close; `options` and its strings are not needed afterwards.
  * Errors: -ENOENT (no socket there, or no disk of this name that this user may use: the message says which; fipsee_list_open
- * lists those), -ECONNREFUSED (no daemon listens), -EACCES (the socket is not for this user), -EBUSY (exclusive or claimed), -EDQUOT (a limit of the
- * daemon), -EMFILE, -ENOMEM, -EPROTONOSUPPORT, -E2BIG (options of a newer library are set).
+ * lists those), -ECONNREFUSED (no daemon listens), -EACCES (the socket is not for this user), -EBUSY (exclusive or claimed),
+ * -EDQUOT (a limit of the daemon), -EMFILE, -ENOMEM, -EPROTONOSUPPORT, -E2BIG (options of a newer library are set).
  */
 int fipsee_open(const struct fipsee_options *options, struct fipsee_disk **disk);
 
 /*
- * Close it: the daemon finishes what was submitted, then its queues and all of its memory are freed, in case of an error,
- * too. NULL is allowed.
+ * Close it: the daemon finishes what was submitted, then queues and memory are freed, on errors, too. NULL is allowed.
  * Errors: -ENOTCONN, -ETIMEDOUT: requests without a result may or may not have been done.
  */
 int fipsee_close(struct fipsee_disk *disk);
@@ -171,10 +165,8 @@ int fipsee_get_info(const struct fipsee_disk *disk, struct fipsee_info *info);
 struct fipsee_queue *fipsee_get_queue(const struct fipsee_disk *disk, uint32_t index);
 
 /*
- * Bind the calling thread to a CPU near the daemon's worker that served queue `queue` when the disk was opened, and apart
- * from the workers and from the CPUs of the disk's other queues while there are enough. Chosen among the CPUs that the thread
- * which opened the disk could use then; where that is one, nothing changes. Reads what the kernel says of the machine: once
- * for a thread, not for a request. Threads that this one starts afterwards begin on the same CPU. On failure nothing changes.
+ * Bind the calling thread near the worker that served queue `queue` when the disk was opened, on one of the CPUs that the
+ * opening thread could use, apart from workers and other queues while there are enough.
  */
 int fipsee_place_thread(const struct fipsee_disk *disk, uint32_t queue);
 

@@ -79,8 +79,8 @@ pub trait Queue<E: Engine>: Any + Send {
         remains && self.has_work()
     }
 
-    /// The client rang while the worker slept. Called before [`doorbell_rang`](Self::doorbell_rang), which is also called where nobody
-    /// may have rung.
+    /// The client rang while the worker slept. Called before [`doorbell_rang`](Self::doorbell_rang), which is also called where no
+    /// client may have rung.
     fn count_doorbell(&mut self) {}
 
     /// The doorbell rang: it must be asked for again before sleeping.

@@ -3,7 +3,9 @@
 //! They all wait for the same time, and the one that looks first may take all that is there: a worker that polls for other queues always
 //! looks before one that must wake up. So a worker that was served lets those that still wait go first, for a while.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
+
+use fipsee_ring::{AtomicU32, Ordering};
 
 /// Workers that wait, and those served since the round began: a bit for each, which more than 64 workers share.
 #[derive(Debug, Default)]

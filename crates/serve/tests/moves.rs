@@ -85,7 +85,7 @@ impl Queue<Later> for LaterQueue {
     }
 
     fn doorbell_rang(&mut self) {
-        panic!("nobody rings: no worker sleeps");
+        panic!("no client rings: no worker sleeps");
     }
 
     fn moved(&mut self, id: u32) {

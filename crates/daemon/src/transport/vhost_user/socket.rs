@@ -47,7 +47,7 @@ pub(super) struct Peer {
     /// To be shut down.
     stream: Arc<UnixStream>,
     assignments: Arc<Mutex<Vec<Option<Assignment>>>>,
-    /// It was told that queues are to leave their workers, and has not begun with that.
+    /// It was notified that queues are to leave their workers, and has not begun with that.
     is_told: bool,
 }
 
