@@ -288,7 +288,8 @@ fn number(id: usize) -> u32 {
     u32::try_from(id).unwrap_or(u32::MAX)
 }
 
-#[cfg(test)]
+// They run for minutes under Miri, and have no unsafe code.
+#[cfg(all(test, not(miri)))]
 mod fairness_tests;
 
 #[cfg(test)]
