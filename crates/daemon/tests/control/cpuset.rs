@@ -101,7 +101,7 @@ fn workers_follow_the_cpus_that_the_daemon_may_use() {
         Ok(cpuset) => cpuset,
         Err(error) => return skip("workers follow their CPUs", &format!("no cpuset can be made here: {error}")),
     };
-    let given = cpu_list::format(&cpus[..2]);
+    let given = format!("{},{}", cpus[0], cpus[1]);
     for placement in [&["--cpus", &*given][..], &[]] {
         let disks = ["--disk", "a=memory:1M", "--disk", "b=memory:1M", "--workers", "2"];
         let daemon = cpuset.start(&[&disks, placement].concat());

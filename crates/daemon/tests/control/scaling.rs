@@ -138,7 +138,7 @@ fn unused_workers_sleep_whatever_the_way_to_wait() {
     let polled_until = of(&first, "cpu_time_ns")[0] + 100_000_000;
     eventually("the first one polls for a while", || of(&workers(), "cpu_time_ns")[0] > polled_until);
     let later = workers();
-    for key in ["cpu_time_ns", "sleeps"] {
-        assert_eq!(of(&later, key)[1..], of(&first, key)[1..], "{key}");
-    }
+    // Each may have looked at its CPUs or its mailbox.
+    let times = of(&later, "cpu_time_ns").into_iter().zip(of(&first, "cpu_time_ns")).skip(1);
+    times.for_each(|(later, first)| assert!(later - first < 10_000_000, "{first} and then {later} ns"));
 }
