@@ -6,6 +6,7 @@ use fipsee_block::client::AttachOptions;
 use fipsee_ring::control::RefusalCode;
 use fipsee_testkit::hypervisor::*;
 use fipsee_testkit::{CorrectClient, Daemon, as_user, assert_says, eventually, is_root, refusal_of, skip};
+use serde_json::json;
 
 const A: &[&str] = &["--disk", "a=memory:1M", "--disk", "w=memory:1M", "--vhost-user", "a={dir}/a.sock"];
 
@@ -178,6 +179,36 @@ fn half_a_message_holds_up_only_its_own_socket() {
     CorrectClient::new(&daemon, "w").check();
     drop(hypervisor);
     Vm::boot(&daemon.dir.path("a.sock")).check();
+}
+
+/// Does the thread of the machine wait for the rest of a message? Between messages it sleeps in epoll.
+fn awaits_the_rest(daemon: &Daemon) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("a live process").flatten();
+    let read = |task: &std::fs::DirEntry, file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+    tasks.into_iter().any(|task| read(&task, "comm") == "fip-vm-a\n" && read(&task, "wchan").starts_with("poll_schedule_timeout"))
+}
+
+#[test]
+fn half_a_message_keeps_no_queue_but_its_own_at_a_worker_and_ends() {
+    let daemon = Daemon::start(&[A, &["--disk", "x=memory:1M", "--workers", "3"]].concat());
+    let _first = CorrectClient::new(&daemon, "w");
+    let mut vm = Vm::boot(&daemon.dir.path("a.sock"));
+    vm.check();
+    let mut last = CorrectClient::new(&daemon, "x");
+    let queues = || {
+        let answer = daemon.admin(&json!({ "method": "workers" }));
+        let workers = answer["workers"].as_array().expect("a list").iter();
+        workers.map(|worker| worker["queues"].as_u64().expect("a number")).collect::<Vec<_>>()
+    };
+    assert_eq!(queues(), [1, 1, 1]);
+    half_a_message(&vm.hypervisor);
+    eventually("it has the half", || awaits_the_rest(&daemon));
+    daemon.admin(&json!({ "method": "workers.set", "workers": "1" }));
+    eventually("only the machine's queue stays", || queues() == [2, 1, 0]);
+    last.check();
+    eventually("the machine is not waited for without end", || queues() == [2, 0, 0]);
+    vm.hypervisor.assert_hung_up();
+    assert_says(&daemon.log(), &["the rest of the message did not come within 10 s"]);
 }
 
 /// A chain without an end.

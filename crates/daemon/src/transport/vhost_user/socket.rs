@@ -85,7 +85,7 @@ impl SharedSocket {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tell its thread, once, if queues of the machine are to leave their workers.
+    /// Notify its thread, once, if queues of the machine are to leave their workers.
     pub(super) fn leave_workers(&self) {
         if let Some(peer) = self.state().peer.as_mut().filter(|peer| !peer.is_told) {
             let assigned = peer.assignments.lock().unwrap_or_else(PoisonError::into_inner);
