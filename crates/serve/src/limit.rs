@@ -114,13 +114,16 @@ impl Bucket {
         empty_at.saturating_add((burst / RESUMED_AT).min(most).max(1))
     }
 
-    fn charge(&self, now: u64, tokens: u64) {
+    /// For how long that uses the bucket up, in ticks.
+    fn charge(&self, now: u64, tokens: u64) -> u64 {
         let per_second = self.per_second.load(Ordering::Relaxed);
-        if per_second > 0 && tokens > 0 {
-            let cost = scale(tokens, clock::ticks_per_second(), per_second);
-            let later = |full_at: u64| Some(full_at.max(now).saturating_add(cost));
-            let _ = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
+        if per_second == 0 || tokens == 0 {
+            return 0;
         }
+        let cost = scale(tokens, clock::ticks_per_second(), per_second);
+        let later = |full_at: u64| Some(full_at.max(now).saturating_add(cost));
+        let _ = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
+        cost
     }
 
     /// What is owed stays owed, in tokens.
@@ -195,34 +198,40 @@ impl Limiter {
 
     /// A queue of this worker has a request: does it wait for this limit?
     pub(crate) fn waits(&self, now: u64, worker: u32) {
-        if self.allows(now).is_err() {
+        if self.yields(now, worker).is_err() || self.allows(now).is_err() {
             self.turns.waits(worker);
         }
     }
 
-    /// Until when other workers go first, which have waited longer.
+    /// By how much of the limit a worker may be ahead of another that waits, and for how long it then lets that go first.
+    fn lead_ticks(&self) -> u64 {
+        clock::duration_to_ticks(YIELDS).min(self.burst_ticks.load(Ordering::Relaxed) / YIELDS_AT_MOST)
+    }
+
+    /// Until when other workers go first, which have had less.
     pub(crate) fn yields(&self, now: u64, worker: u32) -> Result<(), u64> {
-        if !self.turns.yields(worker) {
+        let lead = self.lead_ticks();
+        if !self.turns.yields(worker, lead) {
             return Ok(());
         }
         let burst = self.burst_ticks.load(Ordering::Relaxed);
-        let longest = clock::duration_to_ticks(YIELDS).min(burst / YIELDS_AT_MOST);
-        let until = self.requests.resumes_at(burst).max(self.bytes.resumes_at(burst)).saturating_add(longest);
+        let until = self.requests.resumes_at(burst).max(self.bytes.resumes_at(burst)).saturating_add(lead);
         if now < until { Err(until) } else { Ok(()) }
     }
 
     /// A queue of this worker was served.
     pub(crate) fn served(&self, now: u64, worker: u32, taken: Taken) {
-        self.charge(now, taken);
+        let cost = self.charge(now, taken);
         if taken.requests > 0 {
-            self.turns.served(worker);
+            self.turns.served(worker, cost, self.lead_ticks());
         }
     }
 
-    fn charge(&self, now: u64, Taken { requests, units }: Taken) {
-        self.requests.charge(now, requests.into());
+    /// For how long that uses the limit up.
+    fn charge(&self, now: u64, Taken { requests, units }: Taken) -> u64 {
         let blocks = units.saturating_sub(requests.saturating_mul(UNITS_PER_REQUEST));
-        self.bytes.charge(now, u64::from(blocks) * BLOCK_BYTES);
+        let of_requests = self.requests.charge(now, requests.into());
+        of_requests.max(self.bytes.charge(now, u64::from(blocks) * BLOCK_BYTES))
     }
 }
 
