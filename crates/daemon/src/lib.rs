@@ -27,6 +27,7 @@ pub mod rates;
 mod reload;
 mod run;
 mod scaling;
+mod service_thread;
 pub mod services;
 mod shares;
 mod takeover;

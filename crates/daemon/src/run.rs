@@ -12,7 +12,7 @@ use fipsee_topology::machine::Machine;
 use rustix::net::SocketType;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::admin::{Admin, AdminHandle, HandingOver, admin_path};
+use crate::admin::{Admin, HandingOver, admin_path};
 use crate::config::{Arguments, Config, make_usual_folder};
 use crate::confine::Confinement;
 use crate::daemonize::{self, Ready};
@@ -20,11 +20,12 @@ use crate::export::{Export, Opened};
 use crate::fault_log::FaultLog;
 use crate::live::Live;
 use crate::log::{self, LogLevel};
-use crate::metrics::{self, MetricsHandle, MetricsListener, Sources};
+use crate::metrics::{self, MetricsListener, Sources};
 use crate::overlay::Overlay;
 use crate::placement::{self, WorkerPlacement};
 use crate::reload;
 use crate::scaling::Scaling;
+use crate::service_thread::ServiceThread;
 use crate::services::{self, Registry, Services};
 use crate::takeover::take::{Failure, Old};
 use crate::takeover::wire::Greeting;
@@ -164,8 +165,8 @@ struct Daemon {
     vms: Arc<VhostUserSockets>,
     sockets: Vec<Socket>,
     listeners: (Arc<Listener>, Arc<Listener>),
-    admin: AdminHandle,
-    metrics: (Arc<[MetricsListener]>, Option<MetricsHandle>),
+    admin: ServiceThread,
+    metrics: (Arc<[MetricsListener]>, Option<ServiceThread>),
     /// Of another daemon.
     unwanted: Vec<MetricsListener>,
     clients: UnixSocket,
@@ -293,7 +294,7 @@ impl Daemon {
     /// It never served: release sockets and disks before anything else is tried.
     fn abandon(self) {
         self.admin.stop();
-        self.metrics.1.into_iter().for_each(MetricsHandle::stop);
+        self.metrics.1.into_iter().for_each(ServiceThread::stop);
         let _ = stop_workers(&self.workers, self.threads);
     }
 
@@ -308,7 +309,7 @@ impl Daemon {
         // Their paths go with them.
         self.unwanted.clear();
         self.admin.begin();
-        self.metrics.1.iter().for_each(MetricsHandle::begin);
+        self.metrics.1.iter().for_each(ServiceThread::begin);
         for MetricsListener { listener, .. } in self.metrics.0.iter() {
             tracing::info!(at = %listener.path().display(), "metrics");
         }
@@ -326,7 +327,7 @@ impl Daemon {
             std::process::exit(0);
         }
         self.admin.stop();
-        self.metrics.1.into_iter().for_each(MetricsHandle::stop);
+        self.metrics.1.into_iter().for_each(ServiceThread::stop);
         let drained = self.vms.stop(DRAIN_TIMEOUT) && ended == Ended::Drained;
         if !drained {
             // The workers still wait for a disk, and would keep the process from ending.

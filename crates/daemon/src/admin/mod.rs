@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use self::methods::{Call, SCHEMA, Takeover};
 use self::rpc::RpcError;
-pub(crate) use self::server::{AdminHandle, HandingOver};
+pub(crate) use self::server::HandingOver;
 use crate::config::Config;
 use crate::confine::Confinement;
 pub use crate::descriptors::send;

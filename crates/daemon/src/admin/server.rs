@@ -23,6 +23,7 @@ use super::methods::Call;
 use super::rpc::{self, Message, RpcError};
 use crate::descriptors;
 use crate::fault_log::FaultLog;
+use crate::service_thread::ServiceThread;
 use crate::takeover::give::Asked;
 use crate::transport::LogQuota;
 use crate::transport::unix::HandOver;
@@ -60,26 +61,6 @@ impl HandingOver {
     }
 }
 
-pub(crate) struct AdminHandle {
-    begin: Sender<()>,
-    stop: Arc<EventDoorbell>,
-    thread: std::thread::JoinHandle<()>,
-}
-
-impl AdminHandle {
-    pub(crate) fn begin(&self) {
-        let _ = self.begin.send(());
-    }
-
-    /// End, without waiting for clients; a request that is being carried out is finished.
-    pub(crate) fn stop(self) {
-        let Self { begin, stop, thread } = self;
-        drop(begin);
-        stop.ring();
-        let _ = thread.join();
-    }
-}
-
 struct Server {
     admin: Mutex<Admin>,
     handing_over: Arc<HandingOver>,
@@ -89,9 +70,9 @@ struct Server {
 }
 
 impl Admin {
-    /// Answer, on threads of their own, from [`AdminHandle::begin`] on. `hang_up` becomes readable at SIGHUP, which requests a
+    /// Answer, on threads of their own, from [`ServiceThread::begin`] on. `hang_up` becomes readable at SIGHUP, which requests a
     /// reload.
-    pub(crate) fn spawn(self, faults: FaultLog, hang_up: Option<UnixStream>) -> std::io::Result<AdminHandle> {
+    pub(crate) fn spawn(self, faults: FaultLog, hang_up: Option<UnixStream>) -> std::io::Result<ServiceThread> {
         let stop = Arc::new(EventDoorbell::new()?);
         let (listener, orders) = (Arc::clone(&self.listeners.1), Arc::clone(&self.clients));
         let (handing_over, reload_wanted) = (Arc::clone(&self.handing_over), AtomicBool::new(false));
@@ -107,14 +88,7 @@ impl Admin {
             next: 0,
             quota: LogQuota::default(),
         };
-        let (begin, begun) = channel();
-        let run = move || {
-            if begun.recv().is_ok() {
-                acceptor.run(&ended, &orders);
-            }
-        };
-        let thread = std::thread::Builder::new().name("fip-admin".to_owned()).spawn(run)?;
-        Ok(AdminHandle { begin, stop, thread })
+        ServiceThread::spawn("fip-admin", stop, move || acceptor.run(&ended, &orders))
     }
 }
 

@@ -16,7 +16,7 @@ use fipsee_serve::unix::listener::Listener;
 use rustix::net::SocketType;
 
 pub(crate) use self::families::Sources;
-pub(crate) use self::server::{MetricsHandle, spawn};
+pub(crate) use self::server::spawn;
 use crate::config::make_usual_folder;
 
 const EXAMPLES: &str =

@@ -3,7 +3,6 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use fipsee_ring::doorbell::EventDoorbell;
@@ -15,6 +14,7 @@ use super::families::Sources;
 use super::http::{self, Asked};
 use super::{MetricsListener, text};
 use crate::admin::HandingOver;
+use crate::service_thread::ServiceThread;
 
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 32;
@@ -23,51 +23,26 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long nothing is accepted during a takeover, or when there was no descriptor or memory for a connection.
 const PAUSE: Duration = Duration::from_millis(50);
 
-pub(crate) struct MetricsHandle {
-    begin: Sender<()>,
-    stop: EventDoorbell,
-    thread: std::thread::JoinHandle<()>,
-}
-
-impl MetricsHandle {
-    pub(crate) fn begin(&self) {
-        let _ = self.begin.send(());
-    }
-
-    pub(crate) fn stop(self) {
-        let Self { begin, stop, thread } = self;
-        drop(begin);
-        stop.ring();
-        let _ = thread.join();
-    }
-}
-
-/// Serve at these sockets, from [`MetricsHandle::begin`] on. No thread is needed for none.
+/// Serve at these sockets, from [`ServiceThread::begin`] on. No thread is needed for none.
 pub(crate) fn spawn(
     listeners: Arc<[MetricsListener]>,
     sources: Sources,
     handing_over: Arc<HandingOver>,
-) -> std::io::Result<Option<MetricsHandle>> {
+) -> std::io::Result<Option<ServiceThread>> {
     if listeners.is_empty() {
         return Ok(None);
     }
-    let stop = EventDoorbell::new()?;
-    let server = Server { listeners, sources, handing_over, stop: stop.clone(), connections: Vec::new(), pause_until: None };
-    let (begin, begun) = channel();
-    let run = move || {
-        if begun.recv().is_ok() {
-            server.run();
-        }
-    };
-    let thread = std::thread::Builder::new().name("fip-metrics".to_owned()).spawn(run)?;
-    Ok(Some(MetricsHandle { begin, stop, thread }))
+    let stop = Arc::new(EventDoorbell::new()?);
+    let (connections, pause_until) = (Vec::new(), None);
+    let server = Server { listeners, sources, handing_over, stop: Arc::clone(&stop), connections, pause_until };
+    ServiceThread::spawn("fip-metrics", stop, move || server.run()).map(Some)
 }
 
 struct Server {
     listeners: Arc<[MetricsListener]>,
     sources: Sources,
     handing_over: Arc<HandingOver>,
-    stop: EventDoorbell,
+    stop: Arc<EventDoorbell>,
     /// The oldest first.
     connections: Vec<Connection>,
     pause_until: Option<Instant>,

@@ -2,9 +2,7 @@
 //! no request is lost, none is done twice.
 
 use fipsee_testkit::eventually;
-use fipsee_testkit::guest::device::Options;
-use fipsee_testkit::guest::load::{GuestLoad, Way};
-use fipsee_testkit::guest::machine::start_with;
+use fipsee_testkit::guest::load::{EVERY_WAY, GuestLoad, start_every_way};
 use fipsee_testkit::takeover::pauses_us;
 
 fn rounds() -> usize {
@@ -13,19 +11,7 @@ fn rounds() -> usize {
 
 #[test]
 fn guests_under_load_notice_nothing() {
-    let disks =
-        ["v=memory:8M", "e=memory:8M", "r=memory:8M", "f=file:{dir}/f,size=8M,block=4096", "g=file:{dir}/g,size=8M,block=4096"];
-    let arguments: Vec<&str> = disks.iter().flat_map(|disk| ["--disk", disk]).chain(["--workers", "2"]).collect();
-    let mut daemon = start_with(&arguments);
-    let options = Options { size: 256, ..Options::default() };
-    let with_index = Options { event_index: true, ..options.clone() };
-    let loads = [
-        GuestLoad::start(&daemon, "v", &options, Way::Virtqueue, 64),
-        GuestLoad::start(&daemon, "e", &with_index, Way::Virtqueue, 64),
-        GuestLoad::start(&daemon, "r", &options, Way::Ring, 64),
-        GuestLoad::start(&daemon, "f", &with_index, Way::Virtqueue, 8),
-        GuestLoad::start(&daemon, "g", &options, Way::Ring, 8),
-    ];
+    let (mut daemon, loads) = start_every_way();
     let rounds = rounds();
     for _ in 0..rounds {
         loads.iter().for_each(GuestLoad::await_progress);
@@ -41,5 +27,5 @@ fn guests_under_load_notice_nothing() {
         pauses[rounds / 2],
         pauses[rounds - 1]
     );
-    eventually("all clients are gone", || disks.iter().all(|disk| daemon.attached_count(&disk[..1]) == 0));
+    eventually("all clients are gone", || EVERY_WAY.iter().all(|disk| daemon.attached_count(&disk[..1]) == 0));
 }

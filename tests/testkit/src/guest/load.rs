@@ -6,7 +6,7 @@ use std::time::Duration;
 use fipsee_block::wire::Operation;
 
 use super::device::{Guest, IN, OK, OUT, Options, Sent};
-use super::machine::{Upgraded, start_guest};
+use super::machine::{Upgraded, start_guest, start_with};
 use super::ring::{Incoming, segment};
 use crate::Daemon;
 use crate::load::{Load, Turns};
@@ -44,6 +44,26 @@ impl Lane {
         assert!(std::mem::take(&mut self.is_outstanding), "block {number} is answered twice");
         self.turns.check(number, &guest.ram.read(self.buffer, BLOCK_BYTES as usize));
     }
+}
+
+/// The disks of [`start_every_way`].
+pub const EVERY_WAY: [&str; 5] =
+    ["v=memory:8M", "e=memory:8M", "r=memory:8M", "f=file:{dir}/f,size=8M,block=4096", "g=file:{dir}/g,size=8M,block=4096"];
+
+/// A daemon with two workers and a guest under load for each path of requests, on disks in memory and in files.
+pub fn start_every_way() -> (Daemon, [GuestLoad; 5]) {
+    let arguments: Vec<&str> = EVERY_WAY.iter().flat_map(|disk| ["--disk", disk]).chain(["--workers", "2"]).collect();
+    let daemon = start_with(&arguments);
+    let options = Options { size: 256, ..Options::default() };
+    let with_index = Options { event_index: true, ..options.clone() };
+    let loads = [
+        GuestLoad::start(&daemon, "v", &options, Way::Virtqueue, 64),
+        GuestLoad::start(&daemon, "e", &with_index, Way::Virtqueue, 64),
+        GuestLoad::start(&daemon, "r", &options, Way::Ring, 64),
+        GuestLoad::start(&daemon, "f", &with_index, Way::Virtqueue, 8),
+        GuestLoad::start(&daemon, "g", &options, Way::Ring, 8),
+    ];
+    (daemon, loads)
 }
 
 impl GuestLoad {
