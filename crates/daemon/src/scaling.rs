@@ -12,7 +12,7 @@ use fipsee_topology::{cpu_list, pin};
 
 use crate::export::Export;
 use crate::placement::{self, Places};
-use crate::worker::WorkerHandle;
+use crate::worker::{WorkerHandle, waited_for_cpu};
 
 /// Below this busy share a worker is hardly busy, and is not asked for its queues.
 const HARDLY_BUSY: f64 = 0.05;
@@ -39,6 +39,9 @@ struct State {
     usable: Vec<usize>,
     /// Of each worker, when the last sample was taken.
     idle_ticks: Vec<u64>,
+    waited: Vec<Duration>,
+    /// In how many ticks in a row each was asked for the loads of its queues.
+    asked: Vec<u32>,
     sampled_ticks: u64,
     /// When the next sample is to be taken; `None`: when a worker wakes up.
     next: Option<Instant>,
@@ -71,6 +74,8 @@ impl Scaling {
                 governor: Governor::new(mode, workers.len()),
                 usable: (0..workers.len()).collect(),
                 idle_ticks: workers.iter().map(|worker| worker.counters.idle.until(now)).collect(),
+                waited: vec![Duration::ZERO; workers.len()],
+                asked: vec![0; workers.len()],
                 sampled_ticks: now,
                 next: None,
                 wanted: VecDeque::new(),
@@ -137,6 +142,7 @@ impl Scaling {
     fn begin(&self, state: &mut State) {
         let now = clock::ticks();
         state.idle_ticks = self.workers.iter().map(|worker| worker.counters.idle.until(now)).collect();
+        state.waited = self.workers.iter().map(waited_for_cpu).collect();
         state.sampled_ticks = now;
         state.next = Some(Instant::now() + TICK);
         state.stays_uneven = false;
@@ -151,8 +157,10 @@ impl Scaling {
         }
         state.stays_uneven = false;
         self.follow_cpus(&mut state);
-        let busy = self.busy_shares(&mut state);
+        let (busy, waited) = self.busy_shares(&mut state);
         let loads = std::mem::take(&mut *self.reported.lock().unwrap_or_else(PoisonError::into_inner));
+        // What the second of two questions is answered with was served between them.
+        let is_exact = loads.iter().all(|(_, worker, _)| state.asked[*worker] >= 2);
         let is_moving = is_moving || !state.wanted.is_empty();
         self.dedicate_what_is_free(&mut state);
         let State { governor, usable, dedicated, .. } = &mut *state;
@@ -161,7 +169,7 @@ impl Scaling {
         };
         let loads: Vec<_> = if dedicated.is_empty() { loads } else { loads.into_iter().filter(is_governed).collect() };
         let now = Duration::from_nanos(clock::ticks_to_ns(clock::ticks()));
-        let actions = governor.sample(&Sample { now, busy: &busy, loads: &loads, usable, is_moving });
+        let actions = governor.sample(&Sample { now, busy: &busy, waited, loads: &loads, is_exact, usable, is_moving });
         for action in actions {
             match action {
                 Action::Use(workers) => {
@@ -176,7 +184,7 @@ impl Scaling {
         let tick = if busiest > HARDLY_BUSY { TICK } else { SLOW_TICK };
         state.next = Some(Instant::now() + if has_choice { tick } else { CPU_TICK });
         if has_choice {
-            self.ask_for_loads(&busy);
+            self.ask_for_loads(&busy, &mut state.asked);
         }
         let has_strays = self.strays().next().is_some();
         let is_settled =
@@ -193,9 +201,9 @@ impl Scaling {
         (0..self.workers.len()).filter(move |worker| is_stray(&self.workers[*worker]))
     }
 
-    /// Since the last sample.
+    /// Since the last sample, and for which share of the time workers waited for a CPU.
     #[allow(clippy::cast_precision_loss, reason = "a share needs few digits")]
-    fn busy_shares(&self, state: &mut State) -> Vec<f64> {
+    fn busy_shares(&self, state: &mut State) -> (Vec<f64>, f64) {
         let now = clock::ticks();
         let elapsed = now.saturating_sub(state.sampled_ticks).max(1);
         state.sampled_ticks = now;
@@ -204,13 +212,20 @@ impl Scaling {
             let idle_since = idle.saturating_sub(std::mem::replace(before, idle));
             1.0 - (idle_since as f64 / elapsed as f64).min(1.0)
         };
-        self.workers.iter().zip(&mut state.idle_ticks).map(share).collect()
+        let busy = self.workers.iter().zip(&mut state.idle_ticks).map(share).collect();
+        let waited = |(worker, before): (&WorkerHandle, &mut Duration)| {
+            let waited = waited_for_cpu(worker);
+            waited.saturating_sub(std::mem::replace(before, waited))
+        };
+        let waited: Duration = self.workers.iter().zip(&mut state.waited).map(waited).sum();
+        (busy, waited.as_secs_f64() / Duration::from_nanos(clock::ticks_to_ns(elapsed)).as_secs_f64())
     }
 
     /// What each queue was served; the answers are there at the next sample. A worker that hardly works is not woken for that.
-    fn ask_for_loads(&self, busy: &[f64]) {
-        for (index, (worker, busy)) in self.workers.iter().zip(busy).enumerate() {
-            if *busy > HARDLY_BUSY {
+    fn ask_for_loads(&self, busy: &[f64], asked: &mut [u32]) {
+        for (index, ((worker, busy), asked)) in self.workers.iter().zip(busy).zip(asked).enumerate() {
+            *asked = if *busy > HARDLY_BUSY { asked.saturating_add(1) } else { 0 };
+            if *asked > 0 {
                 let to = Arc::clone(&self.reported);
                 let report = move |loads: Vec<(QueueName, u64)>| {
                     let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);

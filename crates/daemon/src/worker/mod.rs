@@ -41,9 +41,23 @@ pub(crate) fn why_not_quiesced(error: NotQuiesced, timeout: Duration) -> String 
 
 /// The processor time that a worker has taken, in user and kernel mode; `None` before its thread runs.
 pub(crate) fn cpu_time(worker: &WorkerHandle) -> Option<Duration> {
-    let thread = Some(worker.counters.thread.load(Ordering::Relaxed)).filter(|thread| *thread != 0)?;
-    let now = clock_gettime(cpu_clock_of(thread)).ok()?;
+    let now = clock_gettime(cpu_clock_of(thread_of(worker)?)).ok()?;
     Some(now.into())
+}
+
+fn thread_of(worker: &WorkerHandle) -> Option<i32> {
+    Some(worker.counters.thread.load(Ordering::Relaxed)).filter(|thread| *thread != 0)
+}
+
+/// For how long a worker could have run, but another thread had its CPU; none, if the kernel does not count that.
+pub(crate) fn waited_for_cpu(worker: &WorkerHandle) -> Duration {
+    thread_of(worker).and_then(waited_for_cpu_by).unwrap_or_default()
+}
+
+/// The second number of `schedstat`, in nanoseconds (Documentation/scheduler/sched-stats.rst).
+fn waited_for_cpu_by(thread: i32) -> Option<Duration> {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+    Some(Duration::from_nanos(text.split_ascii_whitespace().nth(1)?.parse().ok()?))
 }
 
 /// The clock of a thread, as pthread_getcpuclockid(3) makes it from the kernel's number of the thread: of one thread (4), by the

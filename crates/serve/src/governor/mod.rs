@@ -3,12 +3,14 @@
 //!
 //! A worker is added when one is overloaded by queues that can be served apart from each other, and the workers in use have no room for
 //! them. One is removed when all that is served has been little enough for the others for a while. What has room for adding is decided by
-//! the same division of queues among workers, with a higher limit, so that a constant load never does both.
+//! the same division of queues among workers, with a higher limit, so that a constant load never does both. Where workers wait for CPUs,
+//! what was served decides whether the change stays ([`trial`]).
 
 mod division;
 mod mode;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,6 +18,7 @@ use std::time::Duration;
 pub use self::division::Move;
 use self::division::{Division, fullest_shared};
 pub use self::mode::{Mode, NotAMode};
+use self::trial::{Trials, Verdict};
 use crate::QueueName;
 
 /// How often a sample is to be taken while workers are busy: an overload is found in the third after it began, and the queues of
@@ -56,8 +59,12 @@ pub struct Sample<'a> {
     pub now: Duration,
     /// The busy share of each worker, by its number, from 0 to 1.
     pub busy: &'a [f64],
+    /// For which share of the time all workers together waited for a CPU.
+    pub waited: f64,
     /// Queues that worked, their workers, and what they were served, in any unit.
     pub loads: &'a [(QueueName, usize, u64)],
+    /// The loads are those since the last sample, not since longer ago.
+    pub is_exact: bool,
     /// The workers that may be used, in the order in which they are.
     pub usable: &'a [usize],
     /// Queues are on their way: nothing is decided.
@@ -107,6 +114,7 @@ pub struct Governor {
     is_uneven_since: Option<Duration>,
     /// How often the same queues were divided anew.
     evened_out: u32,
+    trials: Trials,
 }
 
 impl Governor {
@@ -125,6 +133,7 @@ impl Governor {
             has_room_since: None,
             is_uneven_since: None,
             evened_out: 0,
+            trials: Trials::default(),
         }
     }
 
@@ -141,6 +150,7 @@ impl Governor {
     pub fn set_mode(&mut self, mode: Mode) {
         (self.mode, self.kept) = (mode, self.count);
         (self.has_room_since, self.is_uneven_since) = (None, None);
+        self.trials.cancel();
     }
 
     /// May a queue go to this worker because that has fewer? One that does not work may, and one that does not make it busier than the
@@ -171,6 +181,7 @@ impl Governor {
             return self.use_workers(self.kept.clamp(1, most_usable.max(1)), sample);
         };
         if self.count < least || self.count > most {
+            self.trials.cancel();
             return self.use_workers(self.count.clamp(least, most), sample);
         }
         if sample.is_moving {
@@ -179,8 +190,17 @@ impl Governor {
         if self.fresh_samples < FRESH_SAMPLES {
             return Vec::new();
         }
-        if self.count < most && self.is_overloaded(sample) {
-            return self.use_workers(self.count + 1, sample);
+        match self.trials.judge(self.fresh_samples, self.loads.len(), sample.now) {
+            Verdict::NotYet => return Vec::new(),
+            Verdict::Revert(count) => return self.use_workers(count, sample),
+            Verdict::Keep => {}
+        }
+        let may_try = self.trials.may_begin(self.loads.len(), sample.now);
+        if self.count < most && may_try && self.is_overloaded(sample) {
+            return self.try_workers(self.count + 1, sample);
+        }
+        if self.trials.wants_fewer(may_try && self.count > least, sample.now) {
+            return self.try_workers(self.count - 1, sample);
         }
         let has_room = self.count > least && self.has_room(self.count - 1);
         if lasts(&mut self.has_room_since, has_room, sample.now, ROOM_FOR) {
@@ -203,6 +223,8 @@ impl Governor {
         for ((last, before), now) in self.busy.iter_mut().zip(sample.busy) {
             (*last, *before) = (*now, *last);
         }
+        let units = sample.loads.iter().map(|(_, _, units)| units).sum();
+        self.trials.measure(elapsed, sample.is_exact.then_some(units), sample.waited);
         let mut served = vec![0_u64; sample.busy.len()];
         sample.loads.iter().for_each(|(_, worker, units)| served[*worker] += units);
         // Of a worker that reported nothing, the queues have the shares that they had.
@@ -254,6 +276,12 @@ impl Governor {
     fn has_room(&self, workers: usize) -> bool {
         let loads: Vec<f64> = self.loads.values().map(|load| load.average.max(load.now())).collect();
         fullest_shared(loads, workers) <= ROOM
+    }
+
+    /// Have so many workers serve, and see whether that is better.
+    fn try_workers(&mut self, count: usize, sample: &Sample<'_>) -> Vec<Action> {
+        self.trials.begin(self.count, count);
+        self.use_workers(count, sample)
     }
 
     /// Have so many workers serve. The queues that work are divided anew; the others follow as the workers are emptied.

@@ -34,6 +34,11 @@ struct Machine {
     /// Worker and demand of each queue.
     queues: BTreeMap<u64, (usize, f64)>,
     pending: VecDeque<Move>,
+    /// So many workers have a CPU each. More take what clients need: all serve this part of what they could, and wait for CPUs.
+    cpus: usize,
+    short: f64,
+    /// What was served in all, in seconds of a worker.
+    done: f64,
     /// Noise of what is measured.
     noise: f64,
     rng: Rng,
@@ -55,6 +60,9 @@ impl Machine {
             now,
             queues,
             pending,
+            cpus: workers,
+            short: 1.0,
+            done: 0.0,
             noise: 0.0,
             rng: Rng(seed),
             moves: 0,
@@ -97,11 +105,14 @@ impl Machine {
             self.queues.entry(queue.client).and_modify(|(worker, _)| *worker = to);
             self.moves += 1;
         }
+        let is_short = self.governor.count() > self.cpus;
+        let (speed, waited) = if is_short { (self.short, 0.1) } else { (1.0, 0.0) };
         let (mut busy, mut loads) = (vec![0.0; self.workers], Vec::new());
         for (worker, busy) in busy.iter_mut().enumerate() {
             for (client, share) in self.served(worker) {
                 *busy += share;
-                let noisy = share * (1.0 + self.noise * (self.rng.share() - 0.5));
+                self.done += share * speed * TICK.as_secs_f64();
+                let noisy = speed * share * (1.0 + self.noise * (self.rng.share() - 0.5));
                 loads.push((Self::name(client), worker, (noisy * 1e6) as u64));
             }
             let noisy: f64 = *busy * (1.0 + self.noise * (self.rng.share() - 0.5));
@@ -109,7 +120,8 @@ impl Machine {
         }
         let usable: Vec<usize> = (0..self.usable).collect();
         let (now, is_moving) = (self.now, !self.pending.is_empty());
-        let actions = self.governor.sample(&Sample { now, busy: &busy, loads: &loads, usable: &usable, is_moving });
+        let actions =
+            self.governor.sample(&Sample { now, busy: &busy, waited, loads: &loads, is_exact: true, usable: &usable, is_moving });
         if actions.iter().any(|action| matches!(action, Action::Move(_))) {
             self.decisions.push((self.now, actions.clone()));
         }
@@ -311,4 +323,47 @@ fn off_uses_as_many_workers_again_when_they_come_back() {
     machine.usable = 4;
     machine.run(S(1));
     assert_eq!(machine.governor.count(), 4);
+}
+
+fn with_short_cpus(speed: f64) -> Machine {
+    let mut machine = Machine::new(Mode::Auto { least: 1, most: 2 }, 2, 1);
+    (machine.cpus, machine.short, machine.noise) = (1, speed, 0.02);
+    (1..=4).for_each(|client| machine.attach(client, 1.0));
+    machine
+}
+
+#[test]
+fn a_worker_that_takes_the_clients_cpu_is_given_up_again() {
+    let mut machine = with_short_cpus(0.3);
+    machine.run(Duration::from_secs(1));
+    assert_eq!(machine.governor.count(), 1);
+    machine.run(S(299));
+    assert!(machine.done >= 0.99 * 300.0, "{} s of work in 300 s", machine.done);
+    assert!(machine.changes > 4, "it was never tried again");
+}
+
+#[test]
+fn a_worker_that_serves_more_stays_although_cpus_are_short() {
+    let mut machine = with_short_cpus(0.8);
+    machine.run(S(300));
+    assert_eq!(machine.governor.count(), 2);
+    assert!(machine.done >= 0.99 * 1.6 * 300.0, "{} s of work in 300 s", machine.done);
+}
+
+#[test]
+fn workers_follow_when_cpus_become_short_and_when_they_are_free_again() {
+    let mut machine = with_short_cpus(0.3);
+    machine.cpus = 2;
+    machine.run(S(3));
+    assert_eq!((machine.governor.count(), machine.changes), (2, 1));
+    machine.cpus = 1;
+    assert!(machine.time_until(1) <= Duration::from_millis(300));
+    machine.run(S(30));
+    assert_eq!(machine.governor.count(), 1);
+    machine.cpus = 2;
+    // Another load: what was found for the last is not waited for.
+    (5..=8).for_each(|client| machine.attach(client, 1.0));
+    assert!(machine.time_until(2) <= Duration::from_millis(100));
+    machine.run(S(300));
+    assert_eq!((machine.governor.count(), machine.is_settled()), (2, true));
 }
