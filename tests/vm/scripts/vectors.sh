@@ -1,0 +1,102 @@
+# Interrupts of many disks on many CPUs, half of the disks with our driver and half with the kernel's: a completion comes where its
+# request is from, and goes along when that moves; CPUs and devices that go give their vectors back.
+. /vm/lib.sh
+disks=$(setting disks)
+queues=$(setting queues)
+trace=/sys/kernel/tracing
+parameters=/sys/module/fip_blk/parameters
+insmod /modules/virtio_blk.ko
+mount -t tracefs trace $trace 2>/dev/null || [ -e $trace/trace ]
+
+# Of requests and of changes of the configuration.
+vectors() { grep -c ' virtio[0-9]*-\(req\|config\)' /proc/interrupts || true; }
+descriptors() { ls /proc/irq | grep -c '^[0-9]'; }
+count() { grep -c "$1" /tmp/trace || true; }
+
+# trace_on EVENT...: from now on only these.
+trace_on() {
+    echo 0 >$trace/events/enable
+    echo >$trace/trace
+    for event in "$@"; do
+        echo 1 >"$trace/events/$event/enable"
+    done
+}
+trace_off() {
+    echo 0 >$trace/events/enable
+    cat $trace/trace >/tmp/trace
+}
+
+# follow N READS [CPU]
+follow() {
+    disk=$1
+    shift
+    fip-guest follow "/dev/$(disk "$disk")" "virtio$disk" "$@" 2>/tmp/follow || fail "$(cat /tmp/follow)"
+}
+
+# check_trace N MOVES WAKES: each completion of disk N was on the CPU of its request; the reader was woken from the CPU it is on, at
+# least WAKES times, except where it was moved while it waited.
+check_trace() {
+    name=$(disk "$1")
+    awk -v device="$(tr : , <"/sys/block/$name/dev")" -v moves="$2" -v wakes="$3" '
+        {
+            for (at = 2; at < NF && $at !~ /^[a-z_]*:$/; at++)
+                if ($at ~ /^\[[0-9]+\]$/) cpu = substr($at, 2, length($at) - 2) + 0
+        }
+        $at == "block_rq_issue:" && $(at + 1) == device { from[$(at + 5)] = cpu + 1 }
+        $at == "block_rq_complete:" && $(at + 1) == device && from[$(at + 4)] {
+            if (from[$(at + 4)] - 1 == cpu) same++; else other++
+        }
+        $at == "sched_waking:" && /comm=reader / { if (substr($NF, 12) + 0 == cpu) near++; else far++ }
+        END {
+            printf "%d completions on the CPU of their request, %d on another; woken %d times from the same CPU, %d from another\n", same, other, near, far
+            exit !(same >= wakes && !other && near >= wakes && far <= moves)
+        }' /tmp/trace >/tmp/verdict || { head -n 40 /tmp/trace; fail "disk $1, $name: $(cat /tmp/verdict)"; }
+    echo "disk $1, $name: $(cat /tmp/verdict)"
+}
+
+for number in $(seq 0 $((disks - 1))); do
+    name=$(disk "$number")
+    case $((number % 2))$name in 0fip* | 1vd*) ;; *) fail "disk $number is $name" ;; esac
+done
+[ "$(vectors)" = $((disks * (queues + 1))) ] || fail "$(vectors) vectors, not one for each queue and disk"
+
+# fip_blk with interrupts only. Half of what was asked for, at least, for the trace may begin late.
+spin_us=$(cat $parameters/spin_us)
+thread_us=$(cat $parameters/thread_us)
+echo 0 >$parameters/spin_us
+echo 0 >$parameters/thread_us
+for number in $(seq 0 $((disks - 1))); do
+    [ "$number" -gt 1 ] || trace_on block/block_rq_issue block/block_rq_complete sched/sched_waking
+    follow "$number" 16
+    [ "$number" -gt 1 ] || { trace_off; check_trace "$number" "$queues" $((16 * queues)); }
+done
+
+# A CPU goes offline under a reader: each disk gives back a vector there, and has one again afterwards.
+cpu=$((queues - 3))
+for number in 0 1; do
+    trace_on irq_vectors/vector_deactivate irq_vectors/vector_activate
+    follow "$number" 16 $cpu
+    trace_off
+    [ "$(count "vector_deactivate:.*is_managed=1")" = "$disks" ] || { cat /tmp/trace; fail "not each disk has given back a vector"; }
+    [ "$(count "vector_activate:.*is_managed=1")" = "$disks" ] || { cat /tmp/trace; fail "not each disk has a vector again"; }
+done
+
+# Devices are taken out: all of their vectors are free, and the daemon's descriptors are closed (the host looks).
+has_gone() { ! [ -e "/sys/bus/virtio/devices/virtio$1" ]; }
+for number in $((disks - 2)) $((disks - 1)); do
+    before=$(descriptors)
+    trace_on irq_vectors/vector_teardown
+    report "event unplug $number"
+    wait_for "device $number to go" has_gone "$number"
+    trace_off
+    [ "$(vectors)" = $(((disks - 1) * (queues + 1))) ] || fail "$(vectors) vectors without device $number"
+    [ "$(count vector_teardown:)" -ge $((queues + 1)) ] || { cat /tmp/trace; fail "device $number keeps vectors"; }
+    [ "$(descriptors)" = $((before - queues - 1)) ] || fail "$before descriptors of interrupts before, $(descriptors) without device $number"
+    report "event plug $number"
+    follow "$number" 16
+    [ "$(descriptors)" = "$before" ] || fail "$before descriptors of interrupts before, $(descriptors) with device $number again"
+done
+
+# fip_blk as it is by default: the submitter itself finds its completions.
+echo "$spin_us" >$parameters/spin_us
+echo "$thread_us" >$parameters/thread_us
