@@ -233,6 +233,10 @@ const SCENARIOS: &[Scenario] = &[
         .only(Only::Rings)
         .by_hand(),
     scenario("qemu/notify", "notify", "two CPUs, two queues: kicks are held back, as above").on(SMP).only(Only::Rings).by_hand(),
+    scenario("qemu/threads", "threads", "four CPUs, four queues: the threads of fip_blk follow what is set, and the load")
+        .on(qemu(4))
+        .only(Only::Rings)
+        .by_hand(),
     scenario("qemu/mwait", "mwait", "the threads of fip_blk wait with MWAIT").on(SMP).only(Only::Rings).by_hand(),
     scenario("qemu-6.12/boot", "boot", "the kernel of Debian's backports: the disk appears").on(NEW_KERNEL).by_hand(),
     scenario("qemu-6.12/files", "files", "the kernel of Debian's backports: files as above")
