@@ -241,7 +241,7 @@ static int fip_range_parse(const char *text, struct fip_range *range)
 {
 	int length = (int)strcspn(text, "\n");
 	unsigned int least, most;
-	char end;
+	char end = '\n';
 
 	if (length == 4 && !strncmp(text, "auto", 4)) {
 		*range = (struct fip_range){ 1, 0 };
@@ -252,7 +252,7 @@ static int fip_range_parse(const char *text, struct fip_range *range)
 			goto fail;
 		most = least;
 	}
-	if (least && least <= most && most <= FIPSEE_MAX_QUEUES) {
+	if (end == '\n' && least && least <= most && most <= FIPSEE_MAX_QUEUES) {
 		*range = (struct fip_range){ least, most };
 		return 0;
 	}

@@ -56,7 +56,7 @@ check_trace() {
 
 for number in $(seq 0 $((disks - 1))); do
     name=$(disk "$number")
-    case $((number % 2))$name in 0fip* | 1vd*) ;; *) fail "disk $number is $name" ;; esac
+    case $((number % 2))$name in 0fip* | 1vd*) ;; *) dmesg | grep -e fip_blk -e "virtio$number"; fail "disk $number is $name" ;; esac
 done
 [ "$(vectors)" = $((disks * (queues + 1))) ] || fail "$(vectors) vectors, not one for each queue and disk"
 

@@ -147,7 +147,7 @@ impl Environment {
         let mut fault_proxy =
             if uses_fault_proxy { Some(FaultProxy::start(&self.root, folder, &back_end.socket())?) } else { None };
         let socket = fault_proxy.as_ref().map_or_else(|| back_end.socket(), |fault_proxy| fault_proxy.socket().to_owned());
-        let qemu_log = folder.join("qemu.log");
+        let (qemu_log, further_sockets) = (folder.join("qemu.log"), back_end.further_sockets());
         let command = |further: &str| -> Result<Command, Unready> {
             let append = format!("{append} {further}");
             let parts = |cpus, model| Parts {
@@ -156,7 +156,7 @@ impl Environment {
                 boot: &boot,
                 append: &append,
                 socket: socket.clone(),
-                further_sockets: back_end.further_sockets(),
+                further_sockets: further_sockets.clone(),
                 monitor: folder.join("qemu.sock"),
                 log: qemu_log.clone(),
                 event: scenario.event,
