@@ -292,6 +292,7 @@ struct fip_disk {
 	bool has_flush;				/* virtio offers it */
 
 	u64 attachment;				/* 0: none */
+	u32 refused_queue;			/* of the last attach that was refused */
 	u64 capabilities;			/* of the rings in use */
 	u64 required_capabilities;		/* what the limits promised the block layer */
 	u32 choices;				/* of the rings in use: FIPSEE_CHOICES_*, pinned or advised; 0: neither */

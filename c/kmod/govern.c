@@ -2,7 +2,7 @@
 /*
  * How many threads look after a disk's rings, and which has which. Samples are taken while threads work; rules.h decides.
  *
- * A ring moves without a stop: whoever reaps holds its reap bit, so that two threads may look at it for a moment, and completions
+ * A ring moves without a stop: a thread that reaps holds its reap bit, so that two may look at it for a moment, and completions
  * stay in order. No wake-up is lost: the new thread has the ring's bit before `ring->thread` names it, and is woken after that. A
  * submitter that still wakes the old one published before, and the new one looks for that after its fence (fip_thread_run()).
  */

@@ -160,22 +160,31 @@ fail:
 
 /* ---- Probing ----------------------------------------------------------------------------------------------------- */
 
+/* A back end may be asked on the first virtqueue before it has begun the last: with 16 of them that happens. */
+#define FIP_FIRST_TRIES 50
+#define FIP_FIRST_PAUSE_MS 20
+
 /* The first attempt decides whether we take the device, and the disk's limits. */
 static int fip_first_attach(struct fip_disk *disk)
 {
 	struct device *device = &disk->vdev->dev;
+	unsigned int tries = 0;
 	int error = -EOPNOTSUPP;
 
 	if (!fip_rings_wanted)
 		return 0;
 	mutex_lock(&disk->supervising);
-	if (virtio_has_feature(disk->vdev, VIRTIO_F_ACCESS_PLATFORM))
+	if (virtio_has_feature(disk->vdev, VIRTIO_F_ACCESS_PLATFORM)) {
 		dev_info(device, "the device sees memory through an IOMMU, where rings cannot be\n");
-	else
-		error = fip_attach(disk, true);
+	} else {
+		while ((error = fip_attach(disk, true)) == -EBADR && ++tries < FIP_FIRST_TRIES)
+			msleep(FIP_FIRST_PAUSE_MS);
+	}
+	if (error == -EBADR)
+		dev_warn(device, "the daemon refuses the rings of queue %u: staying on virtio\n", disk->refused_queue);
 	disk->next_attach = jiffies + HZ;
 	mutex_unlock(&disk->supervising);
-	if (error == -EOPNOTSUPP && !fip_keep) {
+	if ((error == -EOPNOTSUPP || error == -EBADR) && !fip_keep) {
 		dev_info(device, "the back end offers no rings: leaving the device to virtio_blk (fip_blk.keep=1 would keep it)\n");
 		return -ENODEV;
 	}
