@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * A thread reads a disk, one request at a time, and is moved from CPU to CPU meanwhile: the disk's interrupts must come on the CPU
- * that the thread is on, and on no other. With CPU, that one goes offline under the thread and comes back.
+ * that the thread is on, and on no other. LEAST: so many, at least, for a hundred reads; a driver that looks for completions itself
+ * needs fewer. With CPU, that one goes offline under the thread and comes back.
  */
 #define _GNU_SOURCE
 #include "guest.h"
@@ -28,6 +29,7 @@
 struct reader {
 	const char *virtio; /* "virtio3" */
 	int fd;
+	unsigned long least;
 	uint64_t bytes;
 	_Atomic pid_t id;
 	atomic_ulong reads;
@@ -122,7 +124,7 @@ static unsigned long follow(struct reader *reader, unsigned cpu, unsigned long c
 			FAIL("%s: %lu interrupts on CPU %u %s, with the reader on CPU %u", reader->virtio,
 			     after.counts[other] - before.counts[other], other, when, cpu);
 	/* One may have been counted before the first of these reads ended. */
-	if (after.counts[cpu] - before.counts[cpu] + 1 < count)
+	if (after.counts[cpu] - before.counts[cpu] + 1 < count * reader->least / 100)
 		FAIL("%s: only %lu interrupts for %lu reads on CPU %u %s", reader->virtio, after.counts[cpu] - before.counts[cpu], count,
 		     cpu, when);
 	return after.counts[cpu] - before.counts[cpu];
@@ -159,10 +161,11 @@ int follow_main(int argc, char **argv)
 	unsigned cpus = 0;
 	pthread_t thread;
 
-	if (argc != 4 && argc != 5)
-		FAIL("usage: fip-guest follow DEVICE VIRTIO READS [CPU]");
+	if (argc != 5 && argc != 6)
+		FAIL("usage: fip-guest follow DEVICE VIRTIO READS LEAST [CPU]");
 	reader.virtio = argv[2];
 	count = strtoul(argv[3], NULL, 0);
+	reader.least = strtoul(argv[4], NULL, 0);
 	reader.fd = open(argv[1], O_RDONLY | O_DIRECT);
 	if (reader.fd < 0 || ioctl(reader.fd, BLKGETSIZE64, &reader.bytes) || reader.bytes < READ_BYTES)
 		FAIL("cannot open %s: %s", argv[1], strerror(errno));
@@ -177,8 +180,10 @@ int follow_main(int argc, char **argv)
 		sum += follow(&reader, cpu, count, "after a move");
 		cpus++;
 	}
-	if (argc == 5)
-		without_cpu(&reader, (unsigned)strtoul(argv[4], NULL, 0), count);
+	if (sum < cpus)
+		FAIL("%s: only %lu interrupts on %u CPUs", reader.virtio, sum, cpus);
+	if (argc == 6)
+		without_cpu(&reader, (unsigned)strtoul(argv[5], NULL, 0), count);
 	reader.must_end = 1;
 	pthread_join(thread, NULL);
 	printf("fip-guest: %s: on each of %u CPUs %lu reads, %lu interrupts in all, none on another CPU\n", reader.virtio, cpus, count, sum);
