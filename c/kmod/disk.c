@@ -105,7 +105,7 @@ static DEVICE_ATTR_RO(serial);
 
 static struct attribute *fip_attributes[] = { &dev_attr_serial.attr, NULL };
 static const struct attribute_group fip_attribute_group = { .attrs = fip_attributes };
-static const struct attribute_group *fip_attribute_groups[] = { &fip_attribute_group, &fip_notify_group, NULL };
+static const struct attribute_group *fip_attribute_groups[] = { &fip_attribute_group, &fip_notify_group, &fip_threads_group, NULL };
 
 static const struct block_device_operations fip_operations = {
 	.owner = THIS_MODULE,

@@ -20,6 +20,7 @@
 #include <uapi/linux/virtio_blk.h>
 
 #include "compat.h"
+#include "rules.h"
 #include "ticks.h"
 #include "fipsee_pace.h"
 #include "fipsee_vm.h"
@@ -43,7 +44,6 @@
 /* Module parameters (main.c). */
 extern unsigned int fip_depth;
 extern unsigned int fip_max_queues;
-extern unsigned int fip_threads;
 extern unsigned int fip_spin_us;
 extern unsigned int fip_thread_us;
 extern bool fip_mwait_wanted;
@@ -131,6 +131,7 @@ struct fip_reap_stats {
 	u64 doorbells;
 	u64 arms;
 	u64 events;
+	u64 by_thread;
 };
 
 /* When the daemon is kicked; 0: not set. Each may be a module parameter, and is an attribute of a disk (notify.c). */
@@ -138,6 +139,7 @@ enum fip_notify_index {
 	FIP_NOTIFY_MAX_RATE,			/* kicks per second; wins over the delay */
 	FIP_NOTIFY_MAX_DELAY_US,
 	FIP_NOTIFY_MIN_REQUESTS,
+	FIP_NOTIFY_AUTO,			/* rate and occupancy decide instead of the minimum */
 	FIP_NOTIFY_SETTINGS,
 };
 
@@ -149,6 +151,10 @@ struct fip_notify {
 	u32 seen;				/* under submit_lock: `submitted` when last decided on */
 	u32 least;
 	u32 held_count;
+	bool is_auto;
+	u32 expected;				/* auto: so many come within `gathering_ns`, by the last interval */
+	u64 interval_count;
+	u64 interval_began_ns;
 	u64 spacing_ns;
 	u64 gathering_ns;
 	u64 last_ns;
@@ -167,7 +173,7 @@ struct fip_ring {
 	struct fip_disk *disk;
 	unsigned int index;
 	struct fip_virtqueue *virtqueue;
-	struct fip_thread *thread;
+	struct fip_thread *thread;		/* changes at any time (govern.c) */
 
 	/* Submitting side. */
 	spinlock_t submit_lock ____cacheline_aligned_in_smp;
@@ -216,11 +222,36 @@ struct fip_ring {
 struct fip_thread {
 	struct fip_disk *disk;
 	unsigned int index;
-	struct task_struct *task;
+	unsigned int cpu;
+	struct task_struct *task;		/* NULL until it is used first */
+	unsigned long rings;			/* a bit for each that it looks after; changes at any time (govern.c) */
 	bool is_polling;
+	u64 busy_ticks;				/* in passes that found something */
 	u64 sleeps;
 	u64 reaped;
 	u64 mwaits;
+};
+
+static_assert(FIPSEE_MAX_QUEUES <= BITS_PER_LONG);
+
+/* How many threads reap: between `least` and `most`, as load decides (govern.c). */
+struct fip_governor {
+	struct mutex lock;			/* all of this, and which thread has which ring */
+	bool is_running;
+	struct fip_range wanted;
+	unsigned int least;
+	unsigned int most;
+	unsigned int used;
+	unsigned int first_cpu;
+	struct fip_rules rules;
+	u64 sampled_ticks;
+	u64 busy_ticks[FIPSEE_MAX_QUEUES];	/* at the last sample: of threads, of rings */
+	u64 by_thread[FIPSEE_MAX_QUEUES];
+	u32 shares[FIPSEE_MAX_QUEUES];		/* of the last interval, of threads, in thousandths */
+	u64 added;
+	u64 removed;
+	u64 moved;
+	struct delayed_work work;
 };
 
 /* ---- A disk ---------------------------------------------------------------------------------------------------- */
@@ -248,10 +279,10 @@ struct fip_disk {
 	unsigned int virtqueue_count;
 	unsigned int ring_count;		/* pairs of hardware queues */
 	unsigned int max_indirect;		/* most segments of a request */
-	unsigned int thread_count;
 	struct fip_virtqueue *virtqueues;
 	struct fip_ring *rings;
-	struct fip_thread *threads;
+	struct fip_thread *threads;		/* as many as virtqueues; most are never used */
+	struct fip_governor governor;
 
 	enum fip_path path;			/* changes while the queue is quiesced */
 	bool is_broken;				/* once set, every request fails */
@@ -261,6 +292,7 @@ struct fip_disk {
 	bool has_flush;				/* virtio offers it */
 
 	u64 attachment;				/* 0: none */
+	u32 refused_queue;			/* of the last attach that was refused */
 	u64 capabilities;			/* of the rings in use */
 	u64 required_capabilities;		/* what the limits promised the block layer */
 	u32 choices;				/* of the rings in use: FIPSEE_CHOICES_*, pinned or advised; 0: neither */
@@ -368,9 +400,16 @@ void fip_notify_stop(struct fip_ring *ring);
 bool fip_notify_published(struct fip_ring *ring, bool is_last);
 
 /* thread.c */
+int fip_thread_start(struct fip_thread *thread, unsigned int cpu);
+void fip_thread_stop(struct fip_thread *thread);
+void fip_thread_wake(struct fip_thread *thread);
+
+/* govern.c */
+extern const struct attribute_group fip_threads_group;
+void fip_governor_init(struct fip_disk *disk);
+void fip_governor_wake(struct fip_disk *disk);
 int fip_threads_start(struct fip_disk *disk);
 void fip_threads_stop(struct fip_disk *disk);
-void fip_thread_wake(struct fip_thread *thread);
 
 /* virtqueue.c */
 int fip_virtqueues_find(struct fip_disk *disk);

@@ -37,10 +37,6 @@ unsigned int fip_max_queues;
 module_param_named(queues, fip_max_queues, uint, 0444);
 MODULE_PARM_DESC(queues, "most virtqueues and rings of a disk; 0: as many as CPUs");
 
-unsigned int fip_threads = 1;
-module_param_named(threads, fip_threads, uint, 0444);
-MODULE_PARM_DESC(threads, "threads per disk that look for completions");
-
 unsigned int fip_spin_us = 20;
 module_param_named(spin_us, fip_spin_us, uint, 0644);
 MODULE_PARM_DESC(spin_us, "longest that a submitter looks for its completions; 0: never");
@@ -120,7 +116,6 @@ static int fip_disk_init_queue(struct fip_disk *disk, unsigned int index)
 	ring->disk = disk;
 	ring->index = index;
 	ring->virtqueue = virtqueue;
-	ring->thread = &disk->threads[index % disk->thread_count];
 	timer_setup(&ring->backstop, fip_reap_backstop, 0);
 	fip_notify_init(ring);
 	return virtqueue->sg ? fip_exchange_init(&virtqueue->doorbell, 0) : -ENOMEM;
@@ -140,16 +135,16 @@ static struct fip_disk *fip_disk_alloc(struct virtio_device *vdev)
 	mutex_init(&disk->supervising);
 	INIT_DELAYED_WORK(&disk->supervisor, fip_supervise);
 	fip_notify_read_parameters(disk);
+	fip_governor_init(disk);
 	virtio_cread_feature(vdev, VIRTIO_BLK_F_MQ, struct virtio_blk_config, num_queues, &queues);
 	disk->virtqueue_count = clamp_t(unsigned int, queues, 1, min_t(unsigned int, num_online_cpus(), FIPSEE_MAX_QUEUES));
 	if (fip_max_queues)
 		disk->virtqueue_count = min(disk->virtqueue_count, fip_max_queues);
 	disk->ring_count = disk->virtqueue_count;
-	disk->thread_count = clamp(fip_threads, 1U, disk->virtqueue_count);
 	disk->tags.queue_depth = clamp(fip_depth, 1U, FIP_MAX_TAGS);
 	disk->virtqueues = kcalloc(disk->virtqueue_count, sizeof(*disk->virtqueues), GFP_KERNEL);
 	disk->rings = kvcalloc(disk->virtqueue_count, sizeof(*disk->rings), GFP_KERNEL);
-	disk->threads = kcalloc(disk->thread_count, sizeof(*disk->threads), GFP_KERNEL);
+	disk->threads = kcalloc(disk->virtqueue_count, sizeof(*disk->threads), GFP_KERNEL);
 	if (disk->minor < 0 || !disk->virtqueues || !disk->rings || !disk->threads)
 		goto fail;
 	error = fip_exchange_init(&disk->query, 0) ?: fip_exchange_init(&disk->attach, disk->virtqueue_count) ?:
@@ -165,22 +160,31 @@ fail:
 
 /* ---- Probing ----------------------------------------------------------------------------------------------------- */
 
+/* A back end may be asked on the first virtqueue before it has begun the last: with 16 of them that happens. */
+#define FIP_FIRST_TRIES 50
+#define FIP_FIRST_PAUSE_MS 20
+
 /* The first attempt decides whether we take the device, and the disk's limits. */
 static int fip_first_attach(struct fip_disk *disk)
 {
 	struct device *device = &disk->vdev->dev;
+	unsigned int tries = 0;
 	int error = -EOPNOTSUPP;
 
 	if (!fip_rings_wanted)
 		return 0;
 	mutex_lock(&disk->supervising);
-	if (virtio_has_feature(disk->vdev, VIRTIO_F_ACCESS_PLATFORM))
+	if (virtio_has_feature(disk->vdev, VIRTIO_F_ACCESS_PLATFORM)) {
 		dev_info(device, "the device sees memory through an IOMMU, where rings cannot be\n");
-	else
-		error = fip_attach(disk, true);
+	} else {
+		while ((error = fip_attach(disk, true)) == -EBADR && ++tries < FIP_FIRST_TRIES)
+			msleep(FIP_FIRST_PAUSE_MS);
+	}
+	if (error == -EBADR)
+		dev_warn(device, "the daemon refuses the rings of queue %u: staying on virtio\n", disk->refused_queue);
 	disk->next_attach = jiffies + HZ;
 	mutex_unlock(&disk->supervising);
-	if (error == -EOPNOTSUPP && !fip_keep) {
+	if ((error == -EOPNOTSUPP || error == -EBADR) && !fip_keep) {
 		dev_info(device, "the back end offers no rings: leaving the device to virtio_blk (fip_blk.keep=1 would keep it)\n");
 		return -ENODEV;
 	}

@@ -13,6 +13,9 @@
 
 /* How long requests gather where a minimum is set and no delay. */
 #define FIP_USUAL_DELAY_US 100
+/* The same where rate and occupancy decide; and over so many such times the rate is measured. */
+#define FIP_AUTO_DELAY_US 50
+#define FIP_AUTO_DELAYS 16
 
 static struct fip_notify_setting {
 	const char *name;
@@ -23,16 +26,41 @@ static struct fip_notify_setting {
 	/* The protocol allows no more. */
 	[FIP_NOTIFY_MAX_DELAY_US] = { "notify_max_delay_us", USEC_PER_SEC },
 	[FIP_NOTIFY_MIN_REQUESTS] = { "notify_min_requests", 4096 },
+	[FIP_NOTIFY_AUTO] = { "notify_auto", 1 },
 };
 
 static DEFINE_MUTEX(fip_notify_changing);
 
 /* ---- The decision: under the lock of `notify` -------------------------------------------------------------------- */
 
-/* `to_come`: so many more requests may be published before the first is answered. */
-static u64 fip_notify_due(const struct fip_notify *notify, u64 now_ns, u32 to_come)
+/* The daemon sleeps: the time for a look at the rate. */
+static void fip_notify_measure(struct fip_notify *notify, u64 now_ns)
 {
-	bool is_enough = !to_come || notify->held_count >= notify->least;
+	u64 passed_ns = now_ns - notify->interval_began_ns;
+
+	if (passed_ns < notify->gathering_ns * FIP_AUTO_DELAYS)
+		return;
+	notify->expected = min_t(u64, div64_u64(notify->interval_count * notify->gathering_ns, passed_ns), U32_MAX);
+	notify->interval_began_ns = now_ns;
+	notify->interval_count = 0;
+}
+
+/*
+ * So many requests are waited for. By `auto` as many as come in that time, but no more than half of those that are in flight or
+ * held back: a lone request never waits.
+ */
+static u32 fip_notify_least(const struct fip_ring *ring)
+{
+	const struct fip_notify *notify = &ring->notify;
+
+	return notify->is_auto ? min(notify->expected, fip_ring_outstanding(ring) / 2) : notify->least;
+}
+
+/* `to_come`: so many more requests may be published before the first is answered. */
+static u64 fip_notify_due(const struct fip_ring *ring, u64 now_ns, u32 to_come)
+{
+	const struct fip_notify *notify = &ring->notify;
+	bool is_enough = !to_come || notify->held_count >= fip_notify_least(ring);
 	u64 gathered_ns = is_enough ? now_ns : notify->held_since_ns + notify->gathering_ns;
 
 	return notify->has_kicked ? max(gathered_ns, notify->last_ns + notify->spacing_ns) : gathered_ns;
@@ -45,17 +73,19 @@ static bool fip_notify_decide(struct fip_ring *ring, u32 count, u32 to_come)
 	struct fipsee_cold *cold = ring->requests.ring.cold;
 	u64 now_ns = ktime_get_ns(), due_ns;
 
+	notify->interval_count += count;
 	if (!FIPSEE_LOAD_ACQUIRE(&cold->asleep)) {
 		/* It finds everything by itself. */
 		WRITE_ONCE(notify->is_held, false);
 		return false;
 	}
+	fip_notify_measure(notify, now_ns);
 	if (!notify->is_held) {
 		notify->held_since_ns = now_ns;
 		notify->held_count = 0;
 	}
 	notify->held_count += count;
-	due_ns = fip_notify_due(notify, now_ns, to_come);
+	due_ns = fip_notify_due(ring, now_ns, to_come);
 	if (now_ns >= due_ns) {
 		WRITE_ONCE(notify->is_held, false);
 		notify->has_kicked = true;
@@ -127,19 +157,20 @@ static void fip_notify_apply(struct fip_ring *ring)
 	const unsigned int *settings = ring->disk->notify;
 	struct fip_notify *notify = &ring->notify;
 	unsigned int rate = settings[FIP_NOTIFY_MAX_RATE], delay_us = settings[FIP_NOTIFY_MAX_DELAY_US];
-	unsigned int least = settings[FIP_NOTIFY_MIN_REQUESTS];
+	unsigned int least = settings[FIP_NOTIFY_MIN_REQUESTS], is_auto = settings[FIP_NOTIFY_AUTO];
 	unsigned long flags;
 	bool kick = false;
 
 	spin_lock(&ring->submit_lock);
 	spin_lock_irqsave(&notify->lock, flags);
 	notify->spacing_ns = rate ? DIV_ROUND_UP_ULL(NSEC_PER_SEC, rate) : 0;
-	notify->gathering_ns = (u64)(delay_us ?: FIP_USUAL_DELAY_US) * NSEC_PER_USEC;
+	notify->gathering_ns = (u64)(delay_us ?: is_auto ? FIP_AUTO_DELAY_US : FIP_USUAL_DELAY_US) * NSEC_PER_USEC;
+	notify->is_auto = is_auto;
 	/* Without a number, a delay alone is waited. */
 	notify->least = least ?: delay_us ? U32_MAX : 1;
 	if (!ring->is_moderated)
 		notify->seen = ring->submitted;
-	ring->is_moderated = rate || delay_us || least;
+	ring->is_moderated = rate || delay_us || least || is_auto;
 	if (notify->is_held && ring->is_live) {
 		FIPSEE_FULL_FENCE();
 		kick = fip_notify_decide(ring, 0, ring->is_moderated ? fip_notify_to_come(ring) : 0);
@@ -193,14 +224,30 @@ static int fip_notify_parse(const struct fip_notify_setting *setting, const char
 	return -EINVAL;
 }
 
+/* `auto` decides about what a minimum would say. */
+static bool fip_notify_contradicts(enum fip_notify_index index, unsigned int value, unsigned int least, unsigned int is_auto)
+{
+	if (!value || !(index == FIP_NOTIFY_AUTO ? least : index == FIP_NOTIFY_MIN_REQUESTS && is_auto))
+		return false;
+	pr_warn_ratelimited(FIP_NAME ": notify_auto decides how many requests are waited for; set notify_min_requests to 0 or notify_auto to 0\n");
+	return true;
+}
+
 static int fip_notify_parameter_set(const char *text, const struct kernel_param *parameter)
 {
 	struct fip_notify_setting *setting = parameter->arg;
 	unsigned int value;
 	int error = fip_notify_parse(setting, text, &value);
 
-	if (!error)
+	if (error)
+		return error;
+	mutex_lock(&fip_notify_changing);
+	if (fip_notify_contradicts(setting - fip_notify_settings, value, fip_notify_settings[FIP_NOTIFY_MIN_REQUESTS].usual,
+				   fip_notify_settings[FIP_NOTIFY_AUTO].usual))
+		error = -EINVAL;
+	else
 		WRITE_ONCE(setting->usual, value);
+	mutex_unlock(&fip_notify_changing);
 	return error;
 }
 
@@ -222,6 +269,8 @@ module_param_cb(notify_max_delay_us, &fip_notify_parameter_ops, &fip_notify_sett
 MODULE_PARM_DESC(notify_max_delay_us, "how long requests wait for others before a kick, for disks that are taken from then on; 0: not");
 module_param_cb(notify_min_requests, &fip_notify_parameter_ops, &fip_notify_settings[FIP_NOTIFY_MIN_REQUESTS], 0644);
 MODULE_PARM_DESC(notify_min_requests, "so many requests are worth a kick, for disks that are taken from then on; 0: any");
+module_param_cb(notify_auto, &fip_notify_parameter_ops, &fip_notify_settings[FIP_NOTIFY_AUTO], 0644);
+MODULE_PARM_DESC(notify_auto, "1: rate and occupancy decide how many requests are worth a kick, for disks that are taken from then on");
 
 static struct fip_disk *fip_disk_of(struct device *device)
 {
@@ -248,6 +297,11 @@ static ssize_t fip_notify_store(struct device *device, struct device_attribute *
 	if (error)
 		return error;
 	mutex_lock(&fip_notify_changing);
+	if (fip_notify_contradicts(setting - fip_notify_settings, value, disk->notify[FIP_NOTIFY_MIN_REQUESTS],
+				   disk->notify[FIP_NOTIFY_AUTO])) {
+		mutex_unlock(&fip_notify_changing);
+		return -EINVAL;
+	}
 	WRITE_ONCE(disk->notify[setting - fip_notify_settings], value);
 	for (index = 0; index < disk->ring_count; index++)
 		fip_notify_apply(&disk->rings[index]);
@@ -263,6 +317,7 @@ static ssize_t fip_notify_store(struct device *device, struct device_attribute *
 FIP_SETTING(notify_max_rate, FIP_NOTIFY_MAX_RATE);
 FIP_SETTING(notify_max_delay_us, FIP_NOTIFY_MAX_DELAY_US);
 FIP_SETTING(notify_min_requests, FIP_NOTIFY_MIN_REQUESTS);
+FIP_SETTING(notify_auto, FIP_NOTIFY_AUTO);
 
 /* A counter of all queues of a disk. Read without locks. */
 #define FIP_COUNTER(name, of_ring)									\
@@ -290,6 +345,7 @@ static struct attribute *fip_notify_attributes[] = {
 	&fip_attribute_notify_max_rate.attr.attr,
 	&fip_attribute_notify_max_delay_us.attr.attr,
 	&fip_attribute_notify_min_requests.attr.attr,
+	&fip_attribute_notify_auto.attr.attr,
 	&dev_attr_kicks.attr,
 	&dev_attr_kicks_suppressed.attr,
 	&dev_attr_interrupts.attr,

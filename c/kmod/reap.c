@@ -278,7 +278,7 @@ static void fip_reap_entrust(struct fip_ring *ring)
 	if (!fip_ring_outstanding(ring) || READ_ONCE(ring->is_armed))
 		return;
 	if ((fip_ring_is_fast(ring) && !fip_ring_is_held(ring)) || !fip_reap_or_arm(ring))
-		fip_thread_wake(ring->thread);
+		fip_thread_wake(READ_ONCE(ring->thread));
 }
 
 /* The doorbell rang; in the interrupt. */
@@ -289,7 +289,7 @@ void fip_reap_rung(struct fip_ring *ring)
 	ring->reap_stats.doorbells++;
 	WRITE_ONCE(ring->was_rung, true);
 	if (!fip_reap_or_arm(ring))
-		fip_thread_wake(ring->thread);
+		fip_thread_wake(READ_ONCE(ring->thread));
 	else if (messages == READ_ONCE(ring->reap_stats.messages))
 		ring->virtqueue->spurious++;
 }

@@ -44,9 +44,14 @@ static int fip_stats_show(struct seq_file *file, void *unused)
 			   ring->completions.touch_first, ring->completions.touch_rest, ring->pace.delays.caller,
 			   ring->is_paced ? ring->pace.choices : 0);
 	}
-	for (index = 0; index < disk->thread_count; index++)
-		seq_printf(file, "thread %u reaped %llu sleeps %llu mwaits %llu\n", index, disk->threads[index].reaped,
-			   disk->threads[index].sleeps, disk->threads[index].mwaits);
+	for (index = 0; index < disk->virtqueue_count; index++) {
+		const struct fip_thread *thread = &disk->threads[index];
+
+		if (thread->task)
+			seq_printf(file, "thread %u reaped %llu sleeps %llu mwaits %llu cpu %u rings %#lx busy_permille %u\n", index,
+				   thread->reaped, thread->sleeps, thread->mwaits, thread->cpu, thread->rings,
+				   disk->governor.shares[index]);
+	}
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(fip_stats);

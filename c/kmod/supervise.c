@@ -158,7 +158,10 @@ static int fip_attached(struct fip_disk *disk, u64 attachment, bool is_first)
 	return 0;
 }
 
-/* 0: on rings. -EOPNOTSUPP: this back end cannot. Others: not now. */
+/*
+ * 0: on rings. -EOPNOTSUPP: this back end cannot. -EBADR: it refused the rings, perhaps of a virtqueue that it has not begun.
+ * Others: not now.
+ */
 int fip_attach(struct fip_disk *disk, bool is_first)
 {
 	struct fipsee_vm_reply reply;
@@ -199,8 +202,10 @@ int fip_attach(struct fip_disk *disk, bool is_first)
 	fip_free_pending(disk);
 	if (error)
 		return error;
-	if (reply.result == FIPSEE_VM_INVALID)
-		dev_warn_once(&disk->vdev->dev, "the daemon refused the rings of queue %u: staying on virtio\n", reply.queue);
+	if (reply.result == FIPSEE_VM_INVALID) {
+		disk->refused_queue = reply.queue;
+		return -EBADR;
+	}
 	return reply.result == FIPSEE_VM_NOT_NOW ? -EAGAIN : -EOPNOTSUPP;
 }
 
@@ -409,6 +414,8 @@ static void fip_supervise_virtqueues(struct fip_disk *disk)
 			dev_info(&disk->vdev->dev, "attached to the daemon\n");
 			return;
 		}
+		if (error == -EBADR)
+			dev_warn_once(&disk->vdev->dev, "the daemon refused the rings of queue %u: on virtio for now\n", disk->refused_queue);
 		disk->next_attach = jiffies + HZ * (error == -EOPNOTSUPP ? FIP_RETRY_UNKNOWN_SECONDS : FIP_RETRY_SECONDS);
 	}
 	queue_delayed_work(fip_workqueue, &disk->supervisor, max_t(long, disk->next_attach - jiffies, 1));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * Threads that reap what submitters left. Each has its share of a disk's rings. It polls while answers are due soon, then
- * arms the rings and sleeps until the daemon rings or a submitter wakes it.
+ * Threads that reap what submitters left. Each has some of a disk's rings, which move between threads as load requires (govern.c).
+ * It polls while answers are due soon, then arms the rings and sleeps until the daemon rings or a submitter wakes it.
  */
 #include <linux/kthread.h>
 #include <linux/rcupdate.h>
@@ -12,13 +12,10 @@
 /* Looks without an answer between two at the clock and the scheduler. */
 #define FIP_LOOKS_PER_CLOCK 16
 
-/* Where the next disk's threads begin, so that threads of several disks do not share a CPU. */
-static atomic_t fip_next_cpu = ATOMIC_INIT(0);
-
+/* Those that it has when the loop begins. */
 #define for_each_ring_of(thread, ring)									\
-	for ((ring) = &(thread)->disk->rings[(thread)->index];						\
-	     (ring) < &(thread)->disk->rings[(thread)->disk->ring_count];				\
-	     (ring) += (thread)->disk->thread_count)
+	for (unsigned long left = READ_ONCE((thread)->rings);						\
+	     left && ((ring) = &(thread)->disk->rings[__ffs(left)], true); left &= left - 1)
 
 static unsigned int fip_thread_reap(struct fip_thread *thread)
 {
@@ -26,8 +23,13 @@ static unsigned int fip_thread_reap(struct fip_thread *thread)
 	unsigned int count = 0;
 
 	for_each_ring_of(thread, ring) {
-		if (fip_ring_outstanding(ring) || READ_ONCE(ring->was_rung))
-			count += fip_reap(ring, NULL);
+		unsigned int found;
+
+		if (!fip_ring_outstanding(ring) && !READ_ONCE(ring->was_rung))
+			continue;
+		found = fip_reap(ring, NULL);
+		ring->reap_stats.by_thread += found;
+		count += found;
 	}
 	thread->reaped += count;
 	return count;
@@ -100,20 +102,23 @@ static void fip_thread_relinquish(void)
 		cond_resched();
 }
 
-/* Polls until nothing came for a while. */
+/* Polls until nothing came for a while. Busy is from a look that finds something to the next that finds nothing. */
 static void fip_thread_poll(struct fip_thread *thread)
 {
-	u64 idle_since = fip_ticks();
+	u64 idle_since = fip_ticks(), began = idle_since;
 	u32 looks = 0;
 
 	while (!kthread_should_stop()) {
 		if (fip_thread_reap(thread)) {
 			fip_thread_relinquish();
 			idle_since = fip_ticks();
+			WRITE_ONCE(thread->busy_ticks, thread->busy_ticks + idle_since - began);
+			began = idle_since;
 			looks = 0;
 			continue;
 		}
 		fip_thread_pause(thread);
+		began = fip_ticks();
 		if (++looks % FIP_LOOKS_PER_CLOCK)
 			continue;
 		if (fip_ticks() - idle_since > fip_thread_us * fip_ticks_per_us || !fip_thread_has_work(thread))
@@ -156,6 +161,7 @@ static int fip_thread_run(void *data)
 		}
 		__set_current_state(TASK_RUNNING);
 		WRITE_ONCE(thread->is_polling, true);
+		fip_governor_wake(thread->disk);
 	}
 	return 0;
 }
@@ -167,36 +173,25 @@ void fip_thread_wake(struct fip_thread *thread)
 		wake_up_process(thread->task);
 }
 
-int fip_threads_start(struct fip_disk *disk)
+/* From a task. On the first call of a disk, or when load asks for another thread. */
+int fip_thread_start(struct fip_thread *thread, unsigned int cpu)
 {
-	unsigned int first_cpu, index;
+	struct task_struct *task;
 
-	first_cpu = (unsigned int)atomic_add_return(disk->thread_count, &fip_next_cpu) - disk->thread_count;
-	for (index = 0; index < disk->thread_count; index++) {
-		struct fip_thread *thread = &disk->threads[index];
-		unsigned int cpu = cpumask_local_spread(first_cpu + index, NUMA_NO_NODE);
-		struct task_struct *task;
-
-		thread->disk = disk;
-		thread->index = index;
-		thread->is_polling = true;
-		task = kthread_create_on_node(fip_thread_run, thread, cpu_to_node(cpu), "fip%d/%u", disk->minor, index);
-		if (IS_ERR(task))
-			return PTR_ERR(task);
-		kthread_bind(task, cpu);
-		thread->task = task;
-		wake_up_process(task);
-	}
+	thread->is_polling = true;
+	thread->cpu = cpu;
+	task = kthread_create_on_node(fip_thread_run, thread, cpu_to_node(cpu), "fip%d/%u", thread->disk->minor, thread->index);
+	if (IS_ERR(task))
+		return PTR_ERR(task);
+	kthread_bind(task, cpu);
+	thread->task = task;
+	wake_up_process(task);
 	return 0;
 }
 
-void fip_threads_stop(struct fip_disk *disk)
+void fip_thread_stop(struct fip_thread *thread)
 {
-	unsigned int index;
-
-	for (index = 0; index < disk->thread_count; index++) {
-		if (disk->threads[index].task)
-			kthread_stop(disk->threads[index].task);
-		disk->threads[index].task = NULL;
-	}
+	if (thread->task)
+		kthread_stop(thread->task);
+	thread->task = NULL;
 }

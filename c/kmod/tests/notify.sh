@@ -7,11 +7,13 @@ parameters=/sys/module/fip_blk/parameters
 value() { cat "$attributes/$1"; }
 set_to() { echo "$2" >"$attributes/$1" || fail "$1 cannot be set to $2"; }
 
-# set_all RATE DELAY LEAST
+# set_all RATE DELAY LEAST [AUTO]
 set_all() {
+    set_to notify_auto 0
     set_to notify_max_rate "$1"
     set_to notify_max_delay_us "$2"
     set_to notify_min_requests "$3"
+    set_to notify_auto "${4:-0}"
 }
 
 # load DEPTH PAUSE_US SIZE: writes and reads, with pauses in which the daemon falls asleep.
@@ -22,7 +24,7 @@ load() {
 }
 
 # What is out of range or no number changes nothing, and the log says what is in range.
-for pair in notify_max_rate=10000000 notify_max_delay_us=1000000 notify_min_requests=4096; do
+for pair in notify_max_rate=10000000 notify_max_delay_us=1000000 notify_min_requests=4096 notify_auto=1; do
     setting=${pair%=*}
     most=${pair#*=}
     for place in "$attributes" $parameters; do
@@ -36,6 +38,15 @@ for pair in notify_max_rate=10000000 notify_max_delay_us=1000000 notify_min_requ
         echo 0 >"$place/$setting"
     done
 done
+for place in "$attributes" $parameters; do
+    for order in "notify_min_requests notify_auto" "notify_auto notify_min_requests"; do
+        set -- $order
+        echo 1 >"$place/$1"
+        ! echo 1 2>/tmp/error >"$place/$2" || fail "$place has both $1 and $2"
+        echo 0 >"$place/$1"
+    done
+done
+dmesg | grep -q "notify_auto decides how many requests are waited for" || fail "the log does not say what contradicts what"
 dmesg | grep -q "notify_max_rate=10000001 is not possible; use 1 to 10000000" || fail "the log does not say what is possible"
 
 # Nothing is held back without a policy.
@@ -43,16 +54,22 @@ load 1 200 512k
 [ "$(value kicks)" -gt 0 ] || fail "the daemon never slept, so that this tests nothing"
 [ "$(value kicks_suppressed)" = 0 ] || fail "a kick was held back without a policy"
 
+# By rate and occupancy a lone request is never held back.
+set_to notify_auto 1
+load 1 0 1m
+[ "$(value kicks_suppressed)" = 0 ] || fail "a lone request was held back"
+set_to notify_auto 0
+
 # Requests complete while the policy changes under them, and with every policy.
 load 4 100 8m &
 load=$!
 for round in $(seq 20); do
-    for policy in "1000 0 0" "0 1000 0" "0 500 8" "2000 100 4" "0 0 4096" "10000000 1 1" "50 20000 0" "0 0 0"; do
+    for policy in "1000 0 0" "0 1000 0" "0 500 8" "2000 100 4" "0 0 4096" "10000000 1 1" "0 0 0 1" "50 20000 0" "5000 0 0 1" "0 0 0"; do
         set_all $policy
     done
 done
 wait $load || fail "requests fail while the policy changes"
-for policy in "100 0 0" "0 300 0" "0 2000 16" "500 50 4096"; do
+for policy in "100 0 0" "0 300 0" "0 2000 16" "500 50 4096" "0 2000 0 1"; do
     set_all $policy
     load 1 0 256k
     load 16 300 256k

@@ -44,6 +44,7 @@ int zeroes_main(int argc, char **argv);
 int stress_main(int argc, char **argv);
 int tree_main(int argc, char **argv);
 int kills_main(int argc, char **argv);
+int follow_main(int argc, char **argv);
 
 /* A disk with sectors filled by their number, a round and a seed (disk.c). */
 struct disk {

@@ -12,6 +12,7 @@ static const struct {
 	{ "zeroes", zeroes_main, "DEVICE SEED" },
 	{ "stress", stress_main, "DIRECTORY PROCESSES OPERATIONS SEED" },
 	{ "tree", tree_main, "DIRECTORY FILES SEED" },
+	{ "follow", follow_main, "DEVICE VIRTIO READS LEAST [CPU]" },
 	{ "kills", kills_main, "DEVICE KILLS THREADS SEED REPORTS FIRST" },
 };
 

@@ -22,6 +22,9 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Of a guest's file system at least: where a file begins, so does one of these.
 const BLOCK_BYTES: usize = 1024;
 
+/// Of a disk in memory.
+const FURTHER_BYTES: u64 = 16 << 20;
+
 /// The disk, in a scenario's folder.
 pub(super) const IMAGE: &str = "disk.img";
 
@@ -94,6 +97,8 @@ pub(super) struct Disk {
     pub(super) bytes: u64,
     pub(super) read_only: bool,
     pub(super) content: Content,
+    /// So many further disks, in memory.
+    pub(super) further: u16,
 }
 
 /// What is on a disk when a guest starts.
@@ -140,12 +145,24 @@ impl BackEnd {
         self.folder.join("disk.sock")
     }
 
+    /// Where it finds the further ones.
+    pub(super) fn further_sockets(&self) -> Vec<PathBuf> {
+        (1..=self.disk.further).map(|number| self.folder.join(format!("disk{number}.sock"))).collect()
+    }
+
+    /// Its process.
+    pub(super) fn id(&self) -> Result<u32, String> {
+        self.process.as_ref().map(Group::id).ok_or_else(|| format!("{} does not run", self.peer.name()))
+    }
+
     pub(super) fn launch(&mut self) -> Result<(), String> {
         let _ = fs::remove_file(self.socket());
         let mut command = self.command();
         let (output, errors) = self.open_log()?;
         let mut process = Group::spawn(command.stdin(std::process::Stdio::null()).stdout(output).stderr(errors))?;
-        await_socket(&self.socket(), &mut process).map_err(|error| format!("{}: {error}:\n{}", self.peer.name(), self.log()))?;
+        for socket in [self.socket()].iter().chain(&self.further_sockets()) {
+            await_socket(socket, &mut process).map_err(|error| format!("{}: {error}:\n{}", self.peer.name(), self.log()))?;
+        }
         self.process = Some(process);
         Ok(())
     }
@@ -160,6 +177,10 @@ impl BackEnd {
                 command.arg("--listen").arg(self.folder.join("fipsee.sock"));
                 command.arg("--disk").arg(format!("disk0=file:{image}{end}"));
                 command.arg("--vhost-user").arg(format!("disk0={socket}"));
+                for (socket, number) in self.further_sockets().iter().zip(1..) {
+                    command.arg("--disk").arg(format!("disk{number}=memory:{FURTHER_BYTES}"));
+                    command.arg("--vhost-user").arg(format!("disk{number}={}", socket.display()));
+                }
                 command.args(self.cpu.map(|cpu| format!("--cpus={cpu}")));
                 command
             }
@@ -286,7 +307,7 @@ pub(super) fn pinned(cpu: Option<usize>, program: &Path) -> Command {
 }
 
 /// Ask again and again until there is an answer; none in time is none.
-fn ask_until<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+pub(super) fn ask_until<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + START_LIMIT;
     loop {
         let answer = ask();

@@ -24,6 +24,7 @@ use super::scenario::{Event, Guest, Only, Origin, RootDisk, Scenario};
 use super::system::{ROOT_LABEL, System};
 use super::uml::{Build, Uml};
 use super::unready::Unready;
+use super::vectors;
 use crate::files::{self, empty_folder, name_of};
 use crate::setup::is_installed;
 use crate::target;
@@ -146,7 +147,7 @@ impl Environment {
         let mut fault_proxy =
             if uses_fault_proxy { Some(FaultProxy::start(&self.root, folder, &back_end.socket())?) } else { None };
         let socket = fault_proxy.as_ref().map_or_else(|| back_end.socket(), |fault_proxy| fault_proxy.socket().to_owned());
-        let qemu_log = folder.join("qemu.log");
+        let (qemu_log, further_sockets) = (folder.join("qemu.log"), back_end.further_sockets());
         let command = |further: &str| -> Result<Command, Unready> {
             let append = format!("{append} {further}");
             let parts = |cpus, model| Parts {
@@ -155,6 +156,7 @@ impl Environment {
                 boot: &boot,
                 append: &append,
                 socket: socket.clone(),
+                further_sockets: further_sockets.clone(),
                 monitor: folder.join("qemu.sock"),
                 log: qemu_log.clone(),
                 event: scenario.event,
@@ -366,8 +368,9 @@ fn act(event: &str, expected: Event, back_end: &mut BackEnd, folder: &Path, queu
         ("handover", Event::Handover) => back_end.hand_over(),
         ("corrupt", Event::Corrupt) => back_end.spoil(SPOILT),
         ("reboot", Event::Reboot) => Ok(()),
-        ("unplug", Event::Plug) => qemu::unplug(&monitor),
-        ("plug", Event::Plug) => qemu::plug(&monitor, queues),
+        ("unplug", Event::Plug) => qemu::unplug(&monitor, 0),
+        ("plug", Event::Plug) => qemu::plug(&monitor, 0, queues),
+        (_, Event::PlugAny) => vectors::act(event, &monitor, back_end, queues),
         _ => Err("this scenario does not expect it".to_owned()),
     }
 }

@@ -106,6 +106,11 @@ impl Group {
         Some((self.first.stdin.take()?, self.first.stdout.take()?))
     }
 
+    /// Of its first process.
+    pub(super) fn id(&self) -> u32 {
+        self.first.id()
+    }
+
     /// Has its first process ended?
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         self.first.try_wait().ok().flatten()

@@ -19,6 +19,7 @@ mod scenario;
 mod system;
 mod uml;
 mod unready;
+mod vectors;
 
 use std::path::Path;
 

@@ -13,6 +13,9 @@ use crate::setup::is_installed;
 const PROGRAM: &str = "qemu-system-x86_64";
 const PACKAGE: &str = "qemu-system-x86";
 
+/// So many disks, the last ones, are behind ports and can be taken out.
+const PLUGGABLE: usize = 2;
+
 /// A QEMU that can be run.
 #[derive(Clone)]
 pub(super) struct Qemu {
@@ -31,6 +34,8 @@ pub(super) struct Parts<'a> {
     pub(super) append: &'a str,
     /// Of the disk.
     pub(super) socket: PathBuf,
+    /// Of the further ones.
+    pub(super) further_sockets: Vec<PathBuf>,
     /// Where its monitor listens.
     pub(super) monitor: PathBuf,
     /// Where its own messages go.
@@ -71,8 +76,17 @@ impl Qemu {
             command.args(["-device", "nvme,serial=root0,drive=root0"]);
         }
         let reconnect = if matches!(parts.event, Event::Restart | Event::Kill) { ",reconnect=1" } else { "" };
-        command.arg("-chardev").arg(format!("socket,id=disk0,path={}{reconnect}", parts.socket.display()));
-        command.args(["-device", "pcie-root-port,id=port0,chassis=1", "-device", &device(parts.cpus)]);
+        let sockets: Vec<_> = [&parts.socket].into_iter().chain(&parts.further_sockets).collect();
+        for (number, socket) in sockets.iter().enumerate() {
+            command.arg("-chardev").arg(format!("socket,id=disk{number},path={}{reconnect}", socket.display()));
+            // A guest finds those that can be taken out last: they are behind ports.
+            if number + PLUGGABLE < sockets.len() {
+                command.args(["-device", &device(number, parts.cpus, "pcie.0")]);
+            } else {
+                command.args(["-device", &format!("pcie-root-port,id=port{number},chassis={}", number + 1)]);
+                command.args(["-device", &device(number, parts.cpus, &format!("port{number}"))]);
+            }
+        }
         command
     }
 
@@ -101,22 +115,36 @@ impl Qemu {
     }
 }
 
-/// The disk as an argument of `-device`.
-fn device(queues: u16) -> String {
-    format!("vhost-user-blk-pci,id=device0,bus=port0,chardev=disk0,num-queues={queues}")
+/// A disk as an argument of `-device`.
+fn device(number: usize, queues: u16, bus: &str) -> String {
+    format!("vhost-user-blk-pci,id=device{number},bus={bus},chardev=disk{number},num-queues={queues}")
 }
 
-/// Take the device out of the running machine.
-pub(super) fn unplug(monitor: &Path) -> Result<(), String> {
-    ask_monitor(monitor, r#"{"execute":"device_del","arguments":{"id":"device0"}}"#, Some("DEVICE_DELETED"))
+/// Take a device out of the running machine.
+pub(super) fn unplug(monitor: &Path, number: usize) -> Result<(), String> {
+    let request = format!(r#"{{"execute":"device_del","arguments":{{"id":"device{number}"}}}}"#);
+    ask_monitor(monitor, &request, Some("DEVICE_DELETED"))
 }
 
 /// Put it in again.
-pub(super) fn plug(monitor: &Path, queues: u16) -> Result<(), String> {
-    let fields = device(queues).replacen("vhost", "driver=vhost", 1);
+pub(super) fn plug(monitor: &Path, number: usize, queues: u16) -> Result<(), String> {
+    let fields = device(number, queues, &format!("port{number}")).replacen("vhost", "driver=vhost", 1);
     let fields = fields.split(',').map(|field| field.split_once('=').unwrap_or_default());
     let fields: Vec<_> = fields.map(|(name, value)| format!(r#""{name}":{}"#, json(value))).collect();
     ask_monitor(monitor, &format!(r#"{{"execute":"device_add","arguments":{{{}}}}}"#, fields.join(",")), None)
+}
+
+/// Close the connection to the back end of a device that was taken out.
+pub(super) fn disconnect(monitor: &Path, number: usize) -> Result<(), String> {
+    ask_monitor(monitor, &format!(r#"{{"execute":"chardev-remove","arguments":{{"id":"disk{number}"}}}}"#), None)
+}
+
+/// Connect to it again.
+pub(super) fn connect(monitor: &Path, number: usize, socket: &Path) -> Result<(), String> {
+    let address = format!(r#"{{"type":"unix","data":{{"path":"{}"}}}}"#, socket.display());
+    let back_end = format!(r#"{{"type":"socket","data":{{"addr":{address},"server":false}}}}"#);
+    let request = format!(r#"{{"execute":"chardev-add","arguments":{{"id":"disk{number}","backend":{back_end}}}}}"#);
+    ask_monitor(monitor, &request, None)
 }
 
 /// A number as it is, anything else as a string.

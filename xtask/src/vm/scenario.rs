@@ -8,12 +8,14 @@ use super::uml::Build;
 
 const MIB: u64 = 1 << 20;
 
-const DISK: Disk = Disk { bytes: 128 * MIB, read_only: false, content: Content::Nothing };
+const DISK: Disk = Disk { bytes: 128 * MIB, read_only: false, content: Content::Nothing, further: 0 };
 
 /// A disk on which the host made a file system.
 const FILES: Disk = Disk { content: Content::Files, ..DISK };
 const READ_ONLY: Disk = Disk { read_only: true, ..FILES };
 const SYSTEM: Disk = Disk { content: Content::System, ..DISK };
+/// With 16 queues each, and a vector for changes of its configuration, they have 204 vectors.
+const TWELVE: Disk = Disk { further: 11, ..DISK };
 
 /// One of user-mode Linux that `cargo xtask test` runs.
 const fn scenario(name: &'static str, script: &'static str, about: &'static str) -> Scenario {
@@ -210,6 +212,16 @@ const SCENARIOS: &[Scenario] = &[
         .on(SMP)
         .event(Event::Plug)
         .by_hand(),
+    scenario(
+        "qemu/vectors",
+        "vectors",
+        "16 CPUs, 12 disks, 204 vectors: interrupts come where requests are from; CPUs and devices go and give vectors back",
+    )
+    .on(qemu(16))
+    .disk(TWELVE)
+    .set("disks=12 parameters=devices=virtio0,virtio2,virtio4,virtio6,virtio8,virtio10+depth=16")
+    .event(Event::PlugAny)
+    .only(Only::Rings),
     scenario("uml/bench", "bench", "fip_bench refuses to measure two CPUs where there is one").only(Only::Rings),
     scenario("qemu/bench", "bench", "fip_bench between two CPUs that have MONITOR and MWAIT: each way to wait, every answer")
         .on(SMP)
@@ -221,6 +233,10 @@ const SCENARIOS: &[Scenario] = &[
         .only(Only::Rings)
         .by_hand(),
     scenario("qemu/notify", "notify", "two CPUs, two queues: kicks are held back, as above").on(SMP).only(Only::Rings).by_hand(),
+    scenario("qemu/threads", "threads", "four CPUs, four queues: the threads of fip_blk follow what is set, and the load")
+        .on(qemu(4))
+        .only(Only::Rings)
+        .by_hand(),
     scenario("qemu/mwait", "mwait", "the threads of fip_blk wait with MWAIT").on(SMP).only(Only::Rings).by_hand(),
     scenario("qemu-6.12/boot", "boot", "the kernel of Debian's backports: the disk appears").on(NEW_KERNEL).by_hand(),
     scenario("qemu-6.12/files", "files", "the kernel of Debian's backports: files as above")

@@ -66,6 +66,8 @@ pub(in crate::vm) enum Event {
     Handover,
     /// The device is taken out of the machine ("unplug") and put in again ("plug").
     Plug,
+    /// The same with the device that the guest names, and its connection; the daemon must close the descriptors of its queues.
+    PlugAny,
     /// A fault proxy between machine and back end acts; or the back end stops for a while.
     FaultProxy,
     /// A file of the guest's is corrupted below its file system.

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+/*
+ * rules.h without a kernel: threads that each do 1000 thousandths of work, rings that ask for some. tests/interop runs it.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef uint8_t u8;
+typedef uint32_t u32;
+
+#include "../rules.h"
+
+#define SAMPLE_MS 20u
+#define FAIL(...) (fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), exit(1))
+
+struct machine {
+	struct fip_rules rules;
+	struct fip_load load;
+	unsigned int least, most;
+	u32 wanted[FIP_RULES_MOST];
+	u32 now_ms;
+	unsigned int added, removed, moved;
+};
+
+static uint64_t random_state = 1;
+
+static u32 random_below(u32 bound)
+{
+	random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+	return (u32)((random_state >> 33) % bound);
+}
+
+static void start(struct machine *machine, unsigned int rings, unsigned int least, unsigned int most)
+{
+	*machine = (struct machine){ .least = least, .most = most };
+	machine->load.rings = rings;
+	machine->load.threads = least;
+	for (unsigned int ring = 0; ring < rings; ring++)
+		machine->load.thread_of[ring] = (u8)(ring % least);
+}
+
+/* What each ring gets: what it wants, or its part of a full thread. */
+static void serve(struct machine *machine)
+{
+	u32 sums[FIP_RULES_MOST] = { 0 };
+
+	for (unsigned int ring = 0; ring < machine->load.rings; ring++)
+		sums[machine->load.thread_of[ring]] += machine->wanted[ring];
+	for (unsigned int ring = 0; ring < machine->load.rings; ring++) {
+		u32 sum = sums[machine->load.thread_of[ring]];
+
+		machine->load.shares[ring] = sum > 1000 ? machine->wanted[ring] * 1000 / sum : machine->wanted[ring];
+	}
+}
+
+static void run(struct machine *machine, u32 ms)
+{
+	u8 thread_of[FIP_RULES_MOST];
+
+	for (u32 end_ms = machine->now_ms + ms; machine->now_ms < end_ms; machine->now_ms += SAMPLE_MS) {
+		enum fip_decision decision;
+
+		serve(machine);
+		decision = fip_rules_decide(&machine->rules, &machine->load, machine->least, machine->most, SAMPLE_MS, thread_of);
+		if (decision == FIP_KEEP)
+			continue;
+		machine->added += decision == FIP_ADD;
+		machine->removed += decision == FIP_REMOVE;
+		machine->moved += decision == FIP_MOVE;
+		machine->load.threads += (decision == FIP_ADD) - (decision == FIP_REMOVE);
+		if (machine->load.threads < machine->least || machine->load.threads > machine->most)
+			FAIL("%u threads, not %u to %u", machine->load.threads, machine->least, machine->most);
+		for (unsigned int ring = 0; ring < machine->load.rings; ring++) {
+			if (thread_of[ring] >= machine->load.threads)
+				FAIL("ring %u is given to thread %u of %u", ring, thread_of[ring], machine->load.threads);
+			machine->load.thread_of[ring] = thread_of[ring];
+		}
+	}
+}
+
+static void want(struct machine *machine, u32 each)
+{
+	for (unsigned int ring = 0; ring < machine->load.rings; ring++)
+		machine->wanted[ring] = each;
+}
+
+static void threads_follow_the_load(void)
+{
+	struct machine machine;
+
+	start(&machine, 8, 1, 7);
+	want(&machine, 400);
+	run(&machine, 100);
+	if (machine.load.threads < 2)
+		FAIL("no second thread within 100 ms");
+	run(&machine, 400);
+	/* 3200 on 4 leaves no thread full. */
+	if (machine.load.threads != 4)
+		FAIL("%u threads for 3200", machine.load.threads);
+	want(&machine, 0);
+	run(&machine, 2500);
+	if (machine.load.threads != 3)
+		FAIL("%u threads after 2.5 s without work", machine.load.threads);
+	run(&machine, 5000);
+	if (machine.load.threads != 1)
+		FAIL("%u threads stay without work", machine.load.threads);
+}
+
+static void one_ring_is_no_reason_for_a_second_thread(void)
+{
+	struct machine machine;
+
+	start(&machine, 8, 1, 7);
+	machine.wanted[3] = 5000;
+	machine.wanted[4] = 40;
+	run(&machine, 10000);
+	if (machine.load.threads != 1 || machine.moved)
+		FAIL("%u threads and %u moves for one ring", machine.load.threads, machine.moved);
+}
+
+static void rings_move_to_the_thread_that_has_time(void)
+{
+	struct machine machine;
+
+	start(&machine, 4, 2, 2);
+	machine.wanted[0] = machine.wanted[2] = 450;
+	run(&machine, 900);
+	if (machine.moved)
+		FAIL("moved at once");
+	run(&machine, 200);
+	if (machine.moved != 1 || machine.load.thread_of[0] == machine.load.thread_of[2])
+		FAIL("%u moves; both rings are on thread %u", machine.moved, machine.load.thread_of[0]);
+}
+
+/* Whatever the load: once it is constant, the number of threads is, and few rings move. */
+static void a_constant_load_changes_nothing(void)
+{
+	for (unsigned int round = 0; round < 1000; round++) {
+		unsigned int rings = 1 + random_below(16), added, removed, moved, most;
+		struct machine machine;
+
+		most = 1 + random_below(rings);
+		start(&machine, rings, 1, most);
+		for (unsigned int ring = 0; ring < rings; ring++)
+			machine.wanted[ring] = random_below(3) ? random_below(random_below(4) ? 300 : 1500) : 0;
+		run(&machine, 15000);
+		added = machine.added;
+		removed = machine.removed;
+		moved = machine.moved;
+		run(&machine, 20000);
+		if (machine.added != added || machine.removed != removed || machine.moved > moved + 6)
+			FAIL("round %u: in 20 s of constant load %u threads are added, %u removed, and rings moved %u times", round,
+			     machine.added - added, machine.removed - removed, machine.moved - moved);
+	}
+}
+
+int main(void)
+{
+	threads_follow_the_load();
+	one_ring_is_no_reason_for_a_second_thread();
+	rings_move_to_the_thread_that_has_time();
+	a_constant_load_changes_nothing();
+	return 0;
+}

@@ -1,0 +1,81 @@
+# The number of threads follows what is set, and the load; rings move between threads and CPUs go under them meanwhile: everything
+# arrives.
+. /vm/lib.sh
+name=$(disk 0)
+attributes=/sys/block/$name
+parameters=/sys/module/fip_blk/parameters
+stats=/sys/kernel/debug/fip_blk/$name/stats
+rings=$(setting queues)
+value() { cat "$attributes/$1"; }
+set_to() { echo "$1" >"$attributes/threads" || fail "threads cannot be set to $1"; }
+
+[ "$(value threads)" = "1..$((rings - 1))" ] || fail "by default there are $(value threads) threads"
+[ "$(cat $parameters/threads)" = auto ] || fail "the parameter is $(cat $parameters/threads)"
+for place in "$attributes/threads" $parameters/threads; do
+    before=$(cat "$place")
+    for wrong in 0 65 -1 many 0..2 3..2 1..65 1.. ..2 1..2..3 4294967297; do
+        ! echo $wrong 2>/tmp/error >"$place" || fail "$place can be set to $wrong"
+    done
+    [ "$(cat "$place")" = "$before" ] || fail "$place has changed"
+done
+dmesg | grep -q "threads=65 is not possible; use a number from 1 to 64, a range such as 1..4, or auto" || fail "the log does not say what is possible"
+set_to 64
+[ "$(value threads) $(value threads_used)" = "$rings $rings" ] || fail "64 threads are not cut to the $rings rings"
+
+# Only the threads look. Every ring has a job, on its CPU.
+echo 0 >$parameters/spin_us
+echo 1000000 >$parameters/thread_us
+places="--cpus_allowed=0-$((rings - 1)) --cpus_allowed_policy=split"
+load() {
+    fio --name=verify --filename="/dev/$name" --direct=1 --ioengine=io_uring --iodepth=16 --rw=randwrite --bs=4k --size="$1" \
+        --numjobs="$rings" --offset_increment=16m $places --verify=crc32c \
+        --verify_fatal=1 --do_verify=1 --thread --output-format=terse >/tmp/fio 2>&1
+}
+
+load 4m &
+load=$!
+rounds=0
+while [ -e /proc/$load ] && [ $rounds -lt 500 ]; do
+    rounds=$((rounds + 1))
+    for count in 1 3 2 "$rings" 1..2 "1..$rings" 2..3; do
+        set_to "$count"
+        used=$(value threads_used)
+        [ "$used" -ge "${count%..*}" ] && [ "$used" -le "${count#*..}" ] || fail "$used threads, not $count"
+    done
+done
+wait $load || { cat /tmp/fio; fail "other data than was written, or an error, while rings moved"; }
+echo "$(value rings_moved) moves of rings in $rounds rounds, $(value threads_added) threads added, $(value threads_removed) removed"
+[ "$(value rings_moved)" -gt $((rounds * rings)) ] || fail "rings hardly moved"
+
+# A CPU with a thread and a ring goes and comes under load, to which no job is bound: fio refuses a CPU that is offline.
+places=
+set_to "2..$rings"
+load 2m &
+load=$!
+for cpu in $(seq 1 $((rings - 1))); do
+    echo 0 >/sys/devices/system/cpu/cpu"$cpu"/online
+    echo 1 >/sys/devices/system/cpu/cpu"$cpu"/online
+done
+wait $load || { cat /tmp/fio; fail "other data than was written, or an error, while CPUs went"; }
+
+# The load alone decides.
+places="--cpus_allowed=0-$((rings - 1)) --cpus_allowed_policy=split"
+set_to 1
+set_to auto
+before=$(value threads_added)
+has_more() {
+    load 512k || { cat /tmp/fio; fail "other data than was written, or an error"; }
+    [ "$(value threads_added)" -gt "$before" ]
+}
+wait_for "another thread under load" has_more
+is_one() { [ "$(value threads_used)" = 1 ]; }
+wait_for "one thread without load" is_one
+cat "$stats"
+
+# What the parameter says holds for a disk that is taken afterwards.
+echo 2 >$parameters/threads
+echo virtio0 >/sys/bus/virtio/drivers/fip_blk/unbind
+echo virtio0 >/sys/bus/virtio/drivers/fip_blk/bind || fail "the driver does not take the device again"
+name=$(disk 0)
+[ "$(value threads) $(value threads_used)" = "2 2" ] || fail "the parameter does not hold for a new disk"
+load 512k || { cat /tmp/fio; fail "other data than was written, or an error, on a new disk"; }
