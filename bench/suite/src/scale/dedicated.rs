@@ -1,5 +1,9 @@
 //! A dedicated disk: its worker has one CPU, all else the other: its client, 100 clients of a shared disk, and the worker for
-//! them. From taking a request of the dedicated disk to publishing its completion, as its worker counts it, with these clients and without.
+//! them. From taking a request of the dedicated disk to publishing its completion, as its worker counts it, with these clients and
+//! without.
+//!
+//! While the worker of the shared disk has the CPU of its client, the dedicated disk has no requests, and the first one after that is
+//! slower than others, whatever took the time. So without the others the client makes the same pauses.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,25 +22,31 @@ use crate::daemon::Daemon;
 use crate::generator;
 use crate::place::on;
 use crate::service::MEMORY_BYTES;
-use crate::table::{Results, Series};
+use crate::table::{RATE, Results, Series};
 
 const P50: &str = "service_ns_p50";
 const P999: &str = "service_ns_p999";
 const SAMPLES: &str = "service_samples";
+const OTHERS_RATE: &str = "others_requests_per_s";
 
 const KINDS: [&str; 2] = ["null", "memory"];
 const CLIENTS: usize = 100;
 const QUICK_CLIENTS: usize = 5;
 const LIMIT: f64 = 1.2;
 /// Of the seconds for a candidate: one visit in 64 is a sample, and the last thousandth of them is what counts.
-const MEASURED: f64 = 2.0;
+const MEASURED: f64 = 4.0;
 const WARM_UP: f64 = 0.2;
 /// Between two looks at the clock.
-const TURNS: u32 = 256;
+const TURNS: usize = 16;
 
-fn candidate(kind: &str, is_beside: bool) -> String {
-    let others = if is_beside { format!("beside {CLIENTS} shared clients") } else { "alone".to_owned() };
-    format!("dedicated {kind} disk, 4 KiB, QD1, {others}")
+/// The others are there; or they are not, and the client is away from its CPU as often and as long, or never.
+const BESIDE: &str = "beside 100 shared clients";
+const PAUSED: &str = "alone, with the same pauses";
+const ALONE: &str = "alone";
+const PLACES: [&str; 3] = [BESIDE, PAUSED, ALONE];
+
+fn candidate(kind: &str, place: &str) -> String {
+    format!("dedicated {kind} disk, 4 KiB, QD1, {place}")
 }
 
 /// How often a service time was seen, by where its bucket begins.
@@ -71,13 +81,15 @@ fn quantile(times: &Times, part: f64) -> f64 {
 }
 
 pub(super) struct Dedicated {
+    /// Of all rounds, by candidate: one has too few samples for its last thousandth.
+    times: BTreeMap<String, Times>,
     skips: Vec<(String, String)>,
 }
 
 impl Dedicated {
     pub(super) fn new() -> Self {
         let reason = || ("a dedicated disk".to_owned(), "needs a CPU for its worker and another for everything else".to_owned());
-        Self { skips: Cpus::choose().pair().is_none().then(reason).into_iter().collect() }
+        Self { times: BTreeMap::new(), skips: Cpus::choose().pair().is_none().then(reason).into_iter().collect() }
     }
 
     pub(super) fn is_chosen(settings: &Settings) -> bool {
@@ -86,7 +98,7 @@ impl Dedicated {
 }
 
 fn is_chosen(settings: &Settings, kind: &str) -> bool {
-    [false, true].iter().any(|is_beside| settings.chooses(&candidate(kind, *is_beside)))
+    PLACES.iter().any(|place| settings.chooses(&candidate(kind, place)))
 }
 
 /// With the dedicated disk `d`, whose worker has the server's CPU, and the shared one `m`.
@@ -95,7 +107,8 @@ fn start(kind: &str, cpus: Cpus) -> Result<Daemon, String> {
     let configuration = Scratch::new();
     let path = configuration.file("fipseed.toml", disk("d", "dedicated = true") + &disk("m", ""));
     let list = format!("{},{}", cpus.client, cpus.server);
-    let more = ["--workers", "2", "--cpus", &list, "--config", &path.to_string_lossy()];
+    // None sleeps: while the others have the client's CPU, one that waits adaptively would, and the times were those of waking up.
+    let more = ["--wait", "pause", "--workers", "2", "--cpus", &list, "--config", &path.to_string_lossy()];
     let daemon = Daemon::start_program(&Daemon::shipped()?, &[], &more)?;
     let workers = daemon.ask(&json!({ "method": "workers" }))?;
     let all = workers["workers"].as_array().ok_or("no list of workers")?;
@@ -109,68 +122,115 @@ fn start(kind: &str, cpus: Cpus) -> Result<Daemon, String> {
     Ok(daemon)
 }
 
-/// Keep the client of the dedicated disk and the others going for so long.
-fn drive(dedicated: &mut Crowd, others: &mut Crowd, seconds: f64) -> Result<(), String> {
-    let started = Instant::now();
-    while started.elapsed() < Duration::from_secs_f64(seconds) {
-        for _ in 0..TURNS {
-            let answered = others.turn()?;
-            // The worker for the others has the same CPU.
-            if dedicated.turn()? + answered == 0 && !others.lanes.is_empty() {
-                std::thread::yield_now();
-            }
-        }
-    }
-    Ok(())
+/// For how long the driving thread has its CPU, and for how long the worker of the others has it then.
+#[derive(Clone, Copy, Debug)]
+struct Cycle {
+    busy: Duration,
+    away: Duration,
 }
 
-fn measure_kind(kind: &str, settings: &Settings, round: usize, results: &mut Results) -> Result<(), String> {
+/// Requests per second of the dedicated disk and of the others, and the mean cycle.
+struct Driven {
+    rates: [f64; 2],
+    cycle: Cycle,
+}
+
+/// Keep the client of the dedicated disk and the others going for so long; without others, with such pauses.
+fn drive(dedicated: &mut Crowd, others: &mut Crowd, pauses: Option<Cycle>, seconds: f64) -> Result<Driven, String> {
+    let (started, mut empty, mut answered) = (Instant::now(), 0, [0; 2]);
+    let (mut since, mut away, mut cycles) = (started, Duration::ZERO, 0);
+    while started.elapsed() < Duration::from_secs_f64(seconds) {
+        for _ in 0..TURNS {
+            let counts = [dedicated.turn()?, others.turn()?];
+            answered = [answered[0] + counts[0], answered[1] + counts[1]];
+            empty = if counts[1] > 0 { 0 } else { empty + 1 };
+        }
+        let paused = Instant::now();
+        // The worker of the others has the same CPU.
+        if !others.lanes.is_empty() && empty > others.lanes.len() {
+            std::thread::yield_now();
+        } else if let Some(cycle) = pauses.filter(|cycle| since.elapsed() >= cycle.busy) {
+            while paused.elapsed() < cycle.away {
+                std::hint::spin_loop();
+            }
+        } else {
+            continue;
+        }
+        (empty, since, cycles) = (0, Instant::now(), cycles + 1);
+        away += paused.elapsed();
+    }
+    let elapsed = started.elapsed();
+    let cycle = Cycle { busy: elapsed.saturating_sub(away) / cycles.max(1), away: away / cycles.max(1) };
+    Ok(Driven { rates: answered.map(|count| count_f64(count) / elapsed.as_secs_f64()), cycle })
+}
+
+/// The times beside the others; then alone, with the same pauses, and without.
+fn measure_kind(kind: &str, settings: &Settings, results: &mut Results) -> Result<Vec<(String, Times)>, String> {
     let cpus = Cpus::choose();
     let (daemon, user) = (start(kind, cpus)?, rustix::process::geteuid().as_raw());
     let clients = if settings.quick { QUICK_CLIENTS } else { CLIENTS };
-    let orders = [[false, true], [true, false]];
     on(cpus.client, || {
         let mut dedicated = Crowd::new();
         dedicated.join_with(attach_to(&daemon.socket(), "d", user, ORDINARY, WaitMode::Adaptive)?, ORDINARY);
-        for is_beside in orders[round % 2] {
+        let (mut pauses, mut all) = (None, Vec::new());
+        for place in PLACES {
             let mut others = Crowd::new();
-            (0..if is_beside { clients } else { 0 }).try_for_each(|_| others.join(&daemon.socket(), user, ORDINARY))?;
-            drive(&mut dedicated, &mut others, settings.seconds * WARM_UP)?;
+            if place == BESIDE {
+                (0..clients).try_for_each(|_| others.join(&daemon.socket(), user, ORDINARY))?;
+            }
+            let pauses_now = pauses.filter(|_| place == PAUSED);
+            drive(&mut dedicated, &mut others, pauses_now, settings.seconds * WARM_UP)?;
             let before = times(&daemon.ask(&json!({ "method": "stat" }))?)?;
-            drive(&mut dedicated, &mut others, settings.seconds * MEASURED)?;
+            let driven = drive(&mut dedicated, &mut others, pauses_now, settings.seconds * MEASURED)?;
             let times = between(&before, times(&daemon.ask(&json!({ "method": "stat" }))?)?);
-            let name = candidate(kind, is_beside);
+            pauses = pauses.or(Some(driven.cycle));
+            let name = candidate(kind, place);
             results.add(&name, P50, quantile(&times, 0.5));
             results.add(&name, P999, quantile(&times, 0.999));
+            results.add(&name, RATE, driven.rates[0]);
+            results.add(&name, OTHERS_RATE, driven.rates[1]);
             results.add(&name, SAMPLES, count_f64(times.values().sum()));
+            all.push((name, times));
         }
-        Ok(())
+        Ok(all)
     })
 }
 
 impl Part for Dedicated {
-    fn measure(&mut self, settings: &Settings, round: usize, results: &mut Results) -> Result<(), String> {
-        let chosen = KINDS.iter().filter(|kind| self.skips.is_empty() && is_chosen(settings, kind));
-        chosen.copied().try_for_each(|kind| measure_kind(kind, settings, round, results))
+    fn measure(&mut self, settings: &Settings, _round: usize, results: &mut Results) -> Result<(), String> {
+        for kind in KINDS.iter().filter(|kind| is_chosen(settings, kind)) {
+            if !self.skips.is_empty() {
+                return Ok(());
+            }
+            for (name, times) in measure_kind(kind, settings, results)? {
+                let all = self.times.entry(name).or_default();
+                times.into_iter().for_each(|(from_ns, count)| *all.entry(from_ns).or_default() += count);
+            }
+        }
+        Ok(())
     }
 
     fn print(&self, results: &Results) {
-        println!("\n{:<60} {:>9} {:>10} {:>9}", "from taken to published", "p50 ns", "p99.9 ns", "samples");
-        for name in KINDS.iter().flat_map(|kind| [false, true].map(|is_beside| candidate(kind, is_beside))) {
-            let [p50, p999, samples] = [P50, P999, SAMPLES].map(|metric| results.get(&name, metric).map(Series::median));
-            if let (Some(p50), Some(p999), Some(samples)) = (p50, p999, samples) {
-                println!("{name:<60} {p50:>9.0} {p999:>10.0} {samples:>9.0}");
-            }
+        let [rate, of_others] = ["requests/s", "others'"];
+        println!(
+            "\n{:<60} {:>9} {:>10} {:>9} {rate:>10} {of_others:>10}",
+            "from taken to published", "p50 ns", "p99.9 ns", "samples"
+        );
+        for name in KINDS.iter().flat_map(|kind| PLACES.map(|place| candidate(kind, place))) {
+            let Some(times) = self.times.get(&name) else { continue };
+            let [p50, p999, samples] = [quantile(times, 0.5), quantile(times, 0.999), count_f64(times.values().sum())];
+            let [rate, of_others] = [RATE, OTHERS_RATE].map(|metric| results.get(&name, metric).map_or(f64::NAN, Series::median));
+            println!("{name:<60} {p50:>9.0} {p999:>10.0} {samples:>9.0} {rate:>10.0} {of_others:>10.0}");
         }
     }
 
-    fn claims(&self, _settings: &Settings, results: &Results) -> Vec<Claim> {
+    fn claims(&self, _settings: &Settings, _results: &Results) -> Vec<Claim> {
         let of = |kind: &&'static str| {
-            let [alone, beside] = [false, true].map(|is_beside| results.get(&candidate(kind, is_beside), P999));
-            (format!("{kind} disk"), beside.zip(alone).map(|(beside, alone)| beside.ratio_to(alone)))
+            let of_place = |place| self.times.get(&candidate(kind, place)).map(|times| quantile(times, 0.999));
+            (format!("{kind} disk"), of_place(BESIDE).zip(of_place(PAUSED)).map(|(beside, alone)| beside / alone))
         };
-        let text = format!("p99.9 of a dedicated disk's service time beside {CLIENTS} shared clients over without");
-        vec![Claim::all_at_most(LIMIT, &text, KINDS.iter().map(of))]
+        let text = "p99.9 of a dedicated disk's service time beside 100 shared clients over without";
+        vec![Claim::all_at_most(LIMIT, text, KINDS.iter().map(of))]
     }
 
     fn skips(&self) -> &[(String, String)] {
