@@ -2,8 +2,8 @@
 //! them. From taking a request of the dedicated disk to publishing its completion, as its worker counts it, with these clients and
 //! without.
 //!
-//! While the worker of the shared disk has the CPU of its client, the dedicated disk has no requests, and the first one after that is
-//! slower than others, whatever took the time. So without the others the client makes the same pauses.
+//! While the worker of the shared disk has the CPU of its client, the dedicated disk has no requests, and the first one after
+//! that is slower than others, whatever took the time. So without the others the client makes the same pauses.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
