@@ -6,6 +6,7 @@ use std::time::Duration;
 use fipsee_testkit::daemon::{Launch, program};
 use fipsee_testkit::{Daemon as Process, Scratch};
 use rustix::process::Signal;
+use serde_json::Value;
 
 /// A running fipseed with its own directory; stopped and removed on drop.
 pub(crate) struct Daemon(Process);
@@ -27,13 +28,20 @@ impl Daemon {
     pub(crate) fn start_program(program: &Path, disks: &[String], more: &[&str]) -> Result<Self, String> {
         let mut arguments: Vec<String> = ["--log-level", "error"].iter().chain(more).map(|word| (*word).to_owned()).collect();
         arguments.extend(disks.iter().flat_map(|disk| ["--disk".to_owned(), disk.clone()]));
-        let launch = Launch { program: vec![program.to_string_lossy().into_owned()], arguments, own_group: false };
+        let launch =
+            Launch { program: vec![program.to_string_lossy().into_owned()], arguments, own_group: false, ends_with_us: true };
         Process::launch(Scratch::new(), launch).map(Self)
     }
 
     /// Have a second one take over, and wait for the first to end.
     pub(crate) fn take_over(&mut self) -> Result<(), String> {
         self.0.try_take_over(&[])
+    }
+
+    /// One request to the admin socket: `method`, and its parameters beside it.
+    pub(crate) fn ask(&self, request: &Value) -> Result<Value, String> {
+        let answer = self.0.try_admin(request).map_err(|error| format!("the admin socket: {error}"))?;
+        if answer["error"].is_null() { Ok(answer) } else { Err(format!("{request}: {}", answer["error"])) }
     }
 
     /// Kill it, and do not wait for its end.

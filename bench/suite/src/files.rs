@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Advice, AtFlags, StatxFlags, fadvise, statx};
+use rustix::fs::{Advice, AtFlags, FlockOperation, StatxFlags, fadvise, flock, statx};
 
 /// Removed on drop.
 pub(crate) struct TemporaryFile(pub(crate) PathBuf);
@@ -22,9 +22,15 @@ pub(crate) struct FilledFile {
 }
 
 impl FilledFile {
-    /// Write `mebibytes` of data to a new file at `path`, so that later writes allocate nothing.
+    /// Write `mebibytes` of data to a new file at `path`, so that later writes allocate nothing. One that a killed benchmark has left
+    /// is replaced; one that is served is not.
     pub(crate) fn create(path: PathBuf, mebibytes: usize) -> Result<Self, String> {
         let failed = |error: std::io::Error| format!("cannot write a new file of {mebibytes} MiB at {}: {error}", path.display());
+        if let Ok(left) = File::open(&path) {
+            flock(&left, FlockOperation::NonBlockingLockExclusive)
+                .map_err(|_| format!("{} is in use: another benchmark runs; wait for its end", path.display()))?;
+            std::fs::remove_file(&path).map_err(failed)?;
+        }
         let file = File::create_new(&path).map_err(failed)?;
         let mut filled = Self { path: TemporaryFile(path.clone()), file };
         let noise = noise();
@@ -68,5 +74,18 @@ mod tests {
         assert_eq!(std::fs::read(filled.path()).expect("its data"), noise().repeat(3));
         drop(filled);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn file_that_was_left_is_replaced_unless_it_is_served() {
+        let path = std::env::temp_dir().join(format!("fipsee-bench-left-{}", std::process::id()));
+        std::fs::write(&path, "old").expect("a file");
+        let served = File::open(&path).expect("the file");
+        flock(&served, FlockOperation::LockShared).expect("a lock, as of a disk that is only read");
+        let refused = FilledFile::create(path.clone(), 1).err().expect("an error");
+        assert!(refused.contains("in use"), "{refused}");
+        drop(served);
+        let filled = FilledFile::create(path, 1).expect("a file");
+        assert_eq!(std::fs::read(filled.path()).expect("its data"), noise());
     }
 }

@@ -48,10 +48,13 @@ struct Arguments {
     /// The daemon of the neighbour.
     #[arg(long, hide = true)]
     socket: Option<PathBuf>,
+    /// Where it runs.
+    #[arg(long, hide = true)]
+    cpu: Option<usize>,
 }
 
 // How to run. No comment for people: it would replace the program's.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 pub(crate) struct Settings {
     /// Rounds; each round runs every candidate once, in rotating order.
     #[arg(long, default_value_t = 5)]
@@ -68,10 +71,12 @@ pub(crate) struct Settings {
     /// One round of a fifth of a second, servers anywhere: does everything still run?
     #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
     pub(crate) quick: bool,
-    /// After hostile, print the table of docs/reliability.md as well; after small-writes, its table in Markdown.
+    /// After hostile, print the table of docs/reliability.md as well; after small-writes, its table in Markdown;
+    /// after scale, the claims of docs/scale.md.
     #[arg(long)]
     pub(crate) markdown: bool,
-    /// Only candidates with this in their name; may be given several times.
+    /// Only candidates with this in their name, of scale also a part (tables, fairness, workers, max-rate, auto, dedicated, limits);
+    /// may be given several times.
     #[arg(long, value_name = "NAME")]
     pub(crate) only: Vec<String>,
     /// Where to append the results and to draw the plot.
@@ -127,7 +132,7 @@ fn run(arguments: Arguments) -> Result<(), String> {
         None => {}
     }
     if let (Some(name), Some(socket)) = (&arguments.neighbour, &arguments.socket) {
-        return hostile::be_neighbour(name, socket);
+        return hostile::be_neighbour(name, socket, arguments.cpu);
     }
     let mut settings = arguments.settings;
     if settings.quick {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fipsee_testkit::process::exit_within;
+use fipsee_testkit::process::{die_with_parent, exit_within};
 use fipsee_testkit::system;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -21,13 +21,13 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Start `command` and wait until `is_ready`. What it prints goes to `log`, and into the error when it ends too early.
+    /// Start `command` and wait until `is_ready`. It ends with the calling thread at the latest. What it prints goes to `log`, and into the error when it ends too early.
     pub(crate) fn start(mut command: Command, log: &Path, is_ready: impl Fn() -> bool) -> Result<Self, String> {
         let name = command.get_program().to_string_lossy().into_owned();
         let file = std::fs::File::create(log).map_err(|error| format!("cannot create {}: {error}", log.display()))?;
         let errors = file.try_clone().map_err(|error| error.to_string())?;
         command.stdin(Stdio::null()).stdout(file).stderr(errors);
-        let child = command.spawn().map_err(|error| format!("cannot start {name}: {error}"))?;
+        let child = die_with_parent(&mut command).spawn().map_err(|error| format!("cannot start {name}: {error}"))?;
         let mut server = Self { child, log: log.to_owned(), mount: None };
         let deadline = Instant::now() + START_DEADLINE;
         while !is_ready() {

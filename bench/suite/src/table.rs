@@ -8,6 +8,8 @@ use crate::matrix::{CELLS, Cell, candidate};
 pub(crate) const P50: &str = "latency_ns_p50";
 pub(crate) const P99: &str = "latency_ns_p99";
 pub(crate) const IOPS: &str = "iops";
+/// Of what is no way to a disk.
+pub(crate) const RATE: &str = "requests_per_s";
 /// Requests per second of the client's own processor time.
 pub(crate) const IOPS_OF_OWN: &str = "iops_of_own_cpu";
 pub(crate) const BANDWIDTH: &str = "bandwidth_bytes_per_s";
@@ -43,7 +45,7 @@ impl Series {
     }
 
     pub(crate) fn best(&self) -> f64 {
-        let pick = if matches!(self.metric, IOPS | IOPS_OF_OWN | BANDWIDTH) { f64::max } else { f64::min };
+        let pick = if matches!(self.metric, IOPS | IOPS_OF_OWN | RATE | BANDWIDTH) { f64::max } else { f64::min };
         self.values.iter().copied().reduce(pick).unwrap_or(f64::NAN)
     }
 

@@ -4,8 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 
+use fipsee_testkit::process::Guard;
 use fipsee_testkit::system::find_program;
-use fipsee_testkit::{Scratch, skip};
+use fipsee_testkit::{Scratch, eventually, skip};
 use serde_json::Value;
 
 /// The benchmark over what ships, its files in `directory`; `None`, with a message, when nothing was built.
@@ -144,6 +145,18 @@ fn the_report_s_server_and_ours_have_the_same_clients_and_a_greedy_user_is_measu
     assert_eq!(larger.count(), 1, "{text}");
     assert!(run["costs"][0]["at"][0]["visit_ns"].as_f64().is_some_and(|ns| ns > 0.0), "{}", run["costs"]);
     assert!(number(series, "open loop at half of depth times 1000 notifications/s", "notifications_per_s") > 0.0, "{text}");
+    for policy in ["auto", "off", "min 32", "rate 5000"] {
+        let candidate = format!("notify {policy}: memory disk, 4 KiB, QD8");
+        let [rate, cpu] = ["requests_per_s", "cpu_ns_per_io"].map(|metric| number(series, &candidate, metric));
+        assert!(rate > 0.0 && cpu > 0.0, "{candidate}\n{text}");
+    }
+    assert!(number(series, "limit of a disk: 1000 iops, 4 KiB, QD32", "requests_per_s") > 0.0, "{text}");
+    if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) {
+        for beside in ["alone", "alone, with the same pauses", "beside 100 shared clients"] {
+            let candidate = format!("dedicated null disk, 4 KiB, QD1, {beside}");
+            assert!(number(series, &candidate, "service_ns_p999") >= number(series, &candidate, "service_ns_p50"), "{text}");
+        }
+    }
     for picture in ["scale-tables-part.svg", "scale-fairness-part.svg", "scale-workers-part.svg"] {
         let svg = std::fs::read_to_string(directory.0.join(picture)).expect(picture);
         assert!(svg.trim_end().ends_with("</svg>"), "{picture}");
@@ -151,6 +164,35 @@ fn the_report_s_server_and_ours_have_the_same_clients_and_a_greedy_user_is_measu
     let left = std::fs::read_dir(&directory.0).expect("the directory").flatten();
     let left: Vec<_> = left.map(|entry| entry.file_name()).filter(|name| !name.to_string_lossy().starts_with("scale-")).collect();
     assert!(left.is_empty(), "left behind: {left:?}");
+}
+
+/// Processes whose parent is `pid`.
+fn children(pid: u32) -> Vec<u32> {
+    let is_child = |child: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok());
+        parent == Some(pid)
+    };
+    let processes = std::fs::read_dir("/proc").expect("processes").flatten();
+    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_child).collect()
+}
+
+#[test]
+fn servers_end_with_a_benchmark_that_is_killed() {
+    let directory = Scratch::new();
+    let Some(mut command) = bench("killed benchmark", &directory.0) else { return };
+    command.args(["scale", "--only=limits", "--rounds=1000"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut benchmark = Guard(command.spawn().expect("the benchmark starts"));
+    let mut daemons = Vec::new();
+    eventually("the benchmark has started a daemon", || {
+        daemons = children(benchmark.0.id());
+        daemons.retain(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "fipseed"));
+        !daemons.is_empty()
+    });
+    benchmark.0.kill().expect("it is killed");
+    benchmark.0.wait().expect("it ends");
+    let has_ended = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "));
+    eventually("its daemon has ended", || daemons.iter().all(has_ended));
 }
 
 /// Longer than a quick disk's requests take on a loaded machine.

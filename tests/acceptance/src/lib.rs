@@ -54,7 +54,10 @@ pub fn has_program(what: &str, program: &str) -> bool {
 pub fn serve(what: &str, disks: &[&str]) -> Option<Daemon> {
     let program = vec![shipped(what, "bin/fipseed")?.to_string_lossy().into_owned(), "--log-level=error".to_owned()];
     let arguments = disks.iter().map(|disk| format!("--disk={disk}")).collect();
-    Some(Daemon::launch(Scratch::new(), Launch { program, arguments, own_group: false }).expect("fipseed starts"))
+    Some(
+        Daemon::launch(Scratch::new(), Launch { program, arguments, own_group: false, ends_with_us: false })
+            .expect("fipseed starts"),
+    )
 }
 
 /// Both streams of a program that ran to its end, for messages of failed tests.

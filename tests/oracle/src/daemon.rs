@@ -37,7 +37,7 @@ pub fn start(program: Vec<String>, folder: &Path, spec: &str) -> Result<Daemon, 
     let arguments = ["--disk", &format!("d={spec}"), "--vhost-user", "d={dir}/v", "--workers", "1..2"];
     let arguments = arguments.map(str::to_owned).to_vec();
     // A SIGINT from the terminal is for us, and we end it.
-    let launch = Launch { program, arguments, own_group: true };
+    let launch = Launch { program, arguments, own_group: true, ends_with_us: false };
     let mut daemon = Daemon::begin(Scratch::existing(folder), launch)?;
     daemon.await_ready(&mut interrupt::check)?;
     Ok(daemon)

@@ -20,7 +20,8 @@ use fipsee_testkit::{Daemon, Scratch, TIMEOUT};
 fn start(more: &[&str]) -> Daemon {
     let arguments = [&["--disk", "d=memory:1M", "--workers", "2"], more].concat();
     let (program, arguments) = (vec![env!("CARGO_BIN_EXE_fipsee-service").to_owned()], arguments.into_iter().map(str::to_owned));
-    Daemon::launch(Scratch::new(), Launch { program, arguments: arguments.collect(), own_group: false }).expect("it serves")
+    Daemon::launch(Scratch::new(), Launch { program, arguments: arguments.collect(), own_group: false, ends_with_us: false })
+        .expect("it serves")
 }
 
 /// Of every thread: 2 where system calls are filtered.

@@ -61,6 +61,8 @@ pub struct Launch {
     pub arguments: Vec<String>,
     /// In a process group of its own, which a SIGINT from the terminal does not reach.
     pub own_group: bool,
+    /// Ends with the thread that starts it, even if this process is killed.
+    pub ends_with_us: bool,
 }
 
 impl Launch {
@@ -68,7 +70,7 @@ impl Launch {
     fn fipseed(prefix: &[&str], arguments: &[&str]) -> Self {
         let words = |pieces: &[&str]| pieces.iter().map(|piece| (*piece).to_owned()).collect::<Vec<_>>();
         let program = [words(prefix), vec![program().to_string_lossy().into_owned()]].concat();
-        Self { program, arguments: words(arguments), own_group: false }
+        Self { program, arguments: words(arguments), own_group: false, ends_with_us: false }
     }
 
     /// The process, whose standard error is `log` in `dir`. `{dir}` in an argument stands for that.
@@ -81,6 +83,9 @@ impl Launch {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).env_remove("FIPSEE_SOCKET");
         if self.own_group {
             command.process_group(0);
+        }
+        if self.ends_with_us {
+            process::die_with_parent(&mut command);
         }
         let child = command.spawn().map_err(|error| format!("cannot start {command:?}: {error}; build it first"))?;
         RUNNING.lock().unwrap_or_else(PoisonError::into_inner).push((Pid::from_child(&child), Instant::now()));

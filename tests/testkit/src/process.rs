@@ -1,10 +1,11 @@
 //! Processes: what the kernel says about them, and their ends.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, ExitStatus};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
-use rustix::process::{Gid, Uid};
+use rustix::process::{Gid, Signal, Uid};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
@@ -107,6 +108,18 @@ impl Drop for Guard {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Have what `command` starts end with the thread that starts it, even if this process is killed.
+pub fn die_with_parent(command: &mut Command) -> &mut Command {
+    let parent = rustix::process::getpid();
+    let tie = move || {
+        rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
+        // The parent may have died before that.
+        if rustix::process::getppid() == Some(parent) { Ok(()) } else { Err(std::io::ErrorKind::Interrupted.into()) }
+    };
+    // SAFETY: the closure makes two system calls and allocates nothing.
+    unsafe { command.pre_exec(tie) }
 }
 
 /// Wait until a child process prints a line that contains `word`.

@@ -7,9 +7,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use fipsee_testkit::faulty::fault::{InjectedFault, Until};
-use fipsee_testkit::process::Guard;
+use fipsee_testkit::process::{Guard, die_with_parent};
 
-use crate::place::on;
+use crate::place::bind_to;
 
 /// Longer than this nothing is waited for.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -23,14 +23,12 @@ impl Neighbour {
     /// Start it, and wait until it is about to begin.
     pub(crate) fn start(fault: &InjectedFault, socket: &Path, cpu: usize) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
-        let mut child = on(cpu, || {
-            let mut command = Command::new(program);
-            command.args(["hostile", "--neighbour", fault.name, "--socket"]).arg(socket).stdout(Stdio::piped());
-            command.spawn().map_err(|error| format!("cannot start this program again: {error}"))
-        })?;
+        let mut command = Command::new(program);
+        command.args(["hostile", "--neighbour", fault.name, "--cpu", &cpu.to_string(), "--socket"]).arg(socket);
+        let child = die_with_parent(command.stdout(Stdio::piped())).spawn();
+        let mut neighbour = Self(Guard(child.map_err(|error| format!("cannot start this program again: {error}"))?));
         let mut line = String::new();
-        let said = child.stdout.as_mut().map(|out| BufReader::new(out).read_line(&mut line));
-        let neighbour = Self(Guard(child));
+        let said = neighbour.0.0.stdout.as_mut().map(|out| BufReader::new(out).read_line(&mut line));
         if !matches!(said, Some(Ok(1..))) {
             return Err(format!("{}: it ended before it began", fault.name));
         }
@@ -50,7 +48,8 @@ impl Neighbour {
 }
 
 /// Be a neighbour: begin again whenever the daemon has closed the channel, until killed.
-pub(crate) fn be_neighbour(name: &str, socket: &Path) -> Result<(), String> {
+pub(crate) fn be_neighbour(name: &str, socket: &Path, cpu: Option<usize>) -> Result<(), String> {
+    cpu.into_iter().for_each(bind_to);
     let mut all = super::faults().flat_map(|fault| std::iter::once(fault).chain(fault.baseline));
     let fault = all.find(|fault| fault.name == name).ok_or_else(|| format!("no fault '{name}'"))?;
     println!("begin");

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use fipsee_block::client::{AttachOptions, Buffer, Disk, Queue};
 use fipsee_block::wire::SECTOR_BYTES;
 use fipsee_ring::clock;
+use fipsee_ring::wait::WaitMode;
 use fipsee_testkit::{as_user, is_root};
 
 use super::costs::{Found, Rounds};
@@ -51,10 +52,19 @@ pub(super) struct Crowd {
     pub(super) yields: bool,
 }
 
-/// Attach, as `user` if that can be chosen.
-pub(super) fn attach(socket: &Path, user: u32, shape: Shape) -> Result<(Disk, Vec<Queue>, Buffer), String> {
+/// A client: its queues, and the memory that all its requests name.
+pub(super) type Attached = (Disk, Vec<Queue>, Buffer);
+
+/// Attach to the disk `m`, as `user` if that can be chosen.
+pub(super) fn attach(socket: &Path, user: u32, shape: Shape) -> Result<Attached, String> {
+    attach_to(socket, "m", user, shape, WaitMode::Adaptive)
+}
+
+/// As [`attach`], to another disk, and with another way to wait.
+pub(super) fn attach_to(socket: &Path, disk: &str, user: u32, shape: Shape, wait: WaitMode) -> Result<Attached, String> {
     let Shape { queues, depth, bytes } = shape;
-    let options = AttachOptions { queue_count: queues, depth, pool_bytes: bytes, read_only: true, ..AttachOptions::new("m") };
+    let pool_bytes = bytes.max(4096);
+    let options = AttachOptions { queue_count: queues, depth, pool_bytes, read_only: true, wait, ..AttachOptions::new(disk) };
     let socket: PathBuf = socket.to_owned();
     let act = move || Disk::attach(&socket, &options);
     let attached = if is_root() { as_user(user, &[], act) } else { act() };
@@ -94,7 +104,7 @@ impl Crowd {
     }
 
     /// Likewise, of one that is attached.
-    pub(super) fn join_with(&mut self, (disk, queues, buffer): (Disk, Vec<Queue>, Buffer), shape: Shape) {
+    pub(super) fn join_with(&mut self, (disk, queues, buffer): Attached, shape: Shape) {
         let blocks = disk.info().sector_count * SECTOR_BYTES / shape.bytes;
         for queue in queues {
             let mut lane = Lane { queue, client: self.clients.len(), bytes: shape.bytes, blocks, completed: 0 };

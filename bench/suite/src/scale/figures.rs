@@ -2,13 +2,12 @@
 
 use fipsee_measure::statistics::to_f64;
 
-use crate::table::Results;
+use crate::table::{RATE, Results};
 
 pub(super) const MAX_US: &str = "latency_us_max";
 pub(super) const MEAN_US: &str = "latency_us_mean";
 pub(super) const MIN_US: &str = "latency_us_min";
 pub(super) const DEVIATION_US: &str = "latency_us_standard_deviation";
-pub(super) const RATE: &str = "requests_per_s";
 /// Jain's index of the clients' requests per second: 1 if all are equal, 1/n if one has everything.
 pub(super) const FAIRNESS: &str = "fairness_index";
 

@@ -10,12 +10,12 @@ use fipsee_measure::cpus::Cpus;
 use fipsee_testkit::Scratch;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::Part;
 use super::crowd::{Shape, attach};
-use super::figures::RATE;
 use crate::Settings;
 use crate::daemon::Daemon;
 use crate::place::on;
-use crate::table::{Results, Series};
+use crate::table::{RATE, Results, Series};
 
 const NAME: &str = "open loop at half of depth times 1000 notifications/s";
 const NOTIFICATIONS: &str = "notifications_per_s";
@@ -23,10 +23,6 @@ const OFFERED: &str = "offered_requests_per_s";
 
 const MAX_RATE: u32 = 1000;
 const DEPTH: u32 = 64;
-
-pub(super) fn is_chosen(settings: &Settings) -> bool {
-    settings.chooses(NAME)
-}
 
 /// The client's end, and what it has seen.
 struct Sleeper {
@@ -54,7 +50,16 @@ impl Sleeper {
     }
 }
 
-pub(super) fn measure(settings: &Settings, results: &mut Results) -> Result<(), String> {
+/// The part.
+pub(super) struct Notified;
+
+impl Notified {
+    pub(super) fn is_chosen(settings: &Settings) -> bool {
+        settings.chooses(NAME)
+    }
+}
+
+fn measure_once(settings: &Settings, results: &mut Results) -> Result<(), String> {
     let configuration = Scratch::new();
     let text = format!("[[disk]]\nname = \"m\"\nkind = \"null\"\nsize = \"1G\"\nnotify = {{ max_rate = {MAX_RATE} }}\n");
     let (path, cpus) = (configuration.file("fipseed.toml", text), Cpus::choose());
@@ -85,16 +90,27 @@ pub(super) fn measure(settings: &Settings, results: &mut Results) -> Result<(), 
     })
 }
 
-pub(super) fn print(results: &Results) {
-    let figure = |metric| results.get(NAME, metric).map_or(f64::NAN, Series::median);
-    println!("\n{NAME}: {:.0} of {:.0} requests/s, {:.0} notifications/s", figure(RATE), figure(OFFERED), figure(NOTIFICATIONS));
-}
+impl Part for Notified {
+    fn measure(&mut self, settings: &Settings, _round: usize, results: &mut Results) -> Result<(), String> {
+        measure_once(settings, results)
+    }
 
-pub(super) fn claims(results: &Results) -> [Claim; 2] {
-    let median = |metric| results.get(NAME, metric).map(Series::median);
-    let share = results.get(NAME, RATE).zip(results.get(NAME, OFFERED)).map(|(rate, offered)| rate.ratio_to(offered));
-    [
-        Claim::at_most(1050.0, "notifications/s that a client sees of at most 1000", median(NOTIFICATIONS)),
-        Claim::at_least(0.95, "of the requests of an open loop at half of depth times that rate are answered", share),
-    ]
+    fn print(&self, results: &Results) {
+        let figure = |metric| results.get(NAME, metric).map_or(f64::NAN, Series::median);
+        println!(
+            "\n{NAME}: {:.0} of {:.0} requests/s, {:.0} notifications/s",
+            figure(RATE),
+            figure(OFFERED),
+            figure(NOTIFICATIONS)
+        );
+    }
+
+    fn claims(&self, _settings: &Settings, results: &Results) -> Vec<Claim> {
+        let median = |metric| results.get(NAME, metric).map(Series::median);
+        let share = results.get(NAME, RATE).zip(results.get(NAME, OFFERED)).map(|(rate, offered)| rate.ratio_to(offered));
+        vec![
+            Claim::at_most(1050.0, "notifications/s that a client sees of at most 1000", median(NOTIFICATIONS)),
+            Claim::at_least(0.95, "of the requests of an open loop at half of depth times that rate are answered", share),
+        ]
+    }
 }

@@ -6,10 +6,9 @@ use fipsee_measure::plot::{FLOOR, KERNEL, OURS, RGBColor, THEIRS, duration, rate
 use serde_json::Value;
 
 use super::fairness;
-use super::figures::RATE;
 use super::tables::{SERVERS, Table, candidate};
 use super::workers::{self, Workers};
-use crate::table::{P50, P99, Results, Series};
+use crate::table::{P50, P99, RATE, Results, Series};
 
 const COLORS: [RGBColor; 4] = [THEIRS, KERNEL, OURS, FLOOR];
 /// Of the rows of a table that differ in two things, those with so many requests are drawn, or all if there are none.

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use fipsee_measure::cpus::Cpus;
 use fipsee_testkit::Scratch;
-use fipsee_testkit::process::Guard;
+use fipsee_testkit::process::{Guard, die_with_parent};
 
 use super::figures::ClientTimes;
 use crate::place::{Placement, on, on_both};
@@ -46,7 +46,8 @@ impl SplitDriver {
         let output = folder.path("latencies");
         let mut client = Command::new(&self.program);
         client.arg("client").arg(&folder.0).args([threads.to_string(), requests.to_string()]).arg(&output);
-        let mut start = || client.output().map_err(|error| format!("cannot run {}: {error}", self.program.display()));
+        let mut start =
+            || die_with_parent(&mut client).output().map_err(|error| format!("cannot run {}: {error}", self.program.display()));
         let ended = match placement {
             Placement::Free => on_both(cpus, &mut start)?,
             _ => on(cpus.client, &mut start)?,
@@ -61,7 +62,8 @@ impl SplitDriver {
     fn serve(&self, folder: &Path, slots: u32, file: &Path, placement: Placement, cpus: Cpus) -> Result<Guard, String> {
         let mut command = Command::new(&self.program);
         command.arg("server").arg(folder).arg(slots.to_string()).arg(file).stdin(Stdio::null()).stdout(Stdio::piped());
-        let child = command.spawn().map_err(|error| format!("cannot run {}: {error}", self.program.display()))?;
+        let child =
+            die_with_parent(&mut command).spawn().map_err(|error| format!("cannot run {}: {error}", self.program.display()))?;
         let mut server = Guard(child);
         placement.apply(server.0.id(), cpus)?;
         let mut line = String::new();

@@ -9,15 +9,16 @@ use fipsee_measure::cpus::Cpus;
 use fipsee_testkit::Scratch;
 use serde_json::{Value, json};
 
-use super::figures::{DEVIATION_US, FAIRNESS, Figures, MAX_US, MEAN_US, MIN_US, RATE};
+use super::figures::{DEVIATION_US, FAIRNESS, Figures, MAX_US, MEAN_US, MIN_US};
 use super::ours::{self, Reach};
 use super::split_driver::SplitDriver;
+use super::{Part, Picture, picture};
 use crate::Settings;
 use crate::daemon::Daemon;
 use crate::files::FilledFile;
 use crate::generator;
 use crate::place::Placement;
-use crate::table::{Results, Series};
+use crate::table::{RATE, Results, Series};
 
 /// A row of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,6 +76,9 @@ static QUICK_TABLES: [Table; 3] = [
     Table { rows: &[row(100, 100, 1000, 1), row(100, 100, 1000, 2)], ..TABLES[2] },
 ];
 
+/// Of each client, where their rates are compared.
+const FEWEST_REQUESTS: usize = 100;
+
 pub(super) const REPORT: &str = "the report's server";
 pub(super) const ONE_QUEUE: &str = "fipseed, one queue";
 pub(super) const CONNECTIONS: &str = "fipseed, a connection each";
@@ -91,9 +95,9 @@ pub(super) struct Tables {
     split_driver: Option<SplitDriver>,
     placement: Placement,
     files: BTreeMap<usize, FilledFile>,
-    pub(super) tables: &'static [Table],
+    tables: &'static [Table],
     cpus: Cpus,
-    pub(super) skips: Vec<(String, String)>,
+    skips: Vec<(String, String)>,
     _configuration: Scratch,
 }
 
@@ -151,22 +155,6 @@ impl Tables {
         Ok(())
     }
 
-    /// Every row once, all servers one right after the other, in an order that rotates with the round.
-    pub(super) fn measure(&self, settings: &Settings, round: usize, results: &mut Results) -> Result<(), String> {
-        for row in rows(self.tables) {
-            for place in 0..SERVERS.len() {
-                let server = SERVERS[(place + round) % SERVERS.len()];
-                let name = candidate(server, &row);
-                if settings.chooses(&name)
-                    && let Some(figures) = self.one(server, &row).map_err(|error| format!("{name}: {error}"))?
-                {
-                    figures.add_to(results, &name);
-                }
-            }
-        }
-        Ok(())
-    }
-
     fn one(&self, server: &str, row: &Row) -> Result<Option<Figures>, String> {
         let load = (row.slots, row.clients, row.requests);
         let ours = |reach| ours::run(&self.daemon.socket(), &format!("m{}", row.mebibytes), load, reach);
@@ -182,8 +170,26 @@ impl Tables {
         };
         Figures::of(&times).map(Some)
     }
+}
 
-    pub(super) fn print(&self, results: &Results) {
+impl Part for Tables {
+    /// Every row once, all servers one right after the other, in an order that rotates with the round.
+    fn measure(&mut self, settings: &Settings, round: usize, results: &mut Results) -> Result<(), String> {
+        for row in rows(self.tables) {
+            for place in 0..SERVERS.len() {
+                let server = SERVERS[(place + round) % SERVERS.len()];
+                let name = candidate(server, &row);
+                if settings.chooses(&name)
+                    && let Some(figures) = self.one(server, &row).map_err(|error| format!("{name}: {error}"))?
+                {
+                    figures.add_to(results, &name);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn print(&self, results: &Results) {
         for table in self.tables {
             println!("\n{}\n", table.title);
             print!("{:<40} {:>5} {:>7} {:>8} {:>4}", "server", "slots", "clients", "requests", "MiB");
@@ -197,7 +203,7 @@ impl Tables {
         }
     }
 
-    pub(super) fn claims(&self, results: &Results) -> Vec<Claim> {
+    fn claims(&self, _settings: &Settings, results: &Results) -> Vec<Claim> {
         let rows = rows(self.tables);
         let of = |server: &str, row: &Row, metric| results.get(&candidate(server, row), metric);
         let ratio = |server: &'static str| {
@@ -206,7 +212,9 @@ impl Tables {
                 (candidate(server, row), ratio)
             })
         };
-        let fairness = rows.iter().flat_map(|row| {
+        // With fewer requests a client's rate is decided by when it had its first turn.
+        let long = rows.iter().filter(|row| row.requests >= FEWEST_REQUESTS * row.clients);
+        let fairness = long.flat_map(|row| {
             let of_server = move |server: &&str| {
                 let index = of(server, row, FAIRNESS).map(Series::median);
                 (candidate(server, row), index)
@@ -216,14 +224,22 @@ impl Tables {
         vec![
             Claim::all_at_least(1.0, "requests/s of sleeping threads over those of the report's server", ratio(THREADS)),
             Claim::all_at_least(5.0, "requests/s of a connection each over those of the report's server", ratio(CONNECTIONS)),
-            Claim::all_at_least(0.95, "Jain's index of the clients of every row", fairness),
+            Claim::all_at_least(0.95, "Jain's index of the clients of every row with 100 requests each", fairness),
         ]
     }
 
-    pub(super) fn to_json(&self) -> Value {
+    fn skips(&self) -> &[(String, String)] {
+        &self.skips
+    }
+
+    fn to_json(&self) -> Option<(&'static str, Value)> {
         let file_system = self.files.values().next().map(|file| generator::file_system(file.path()));
         let placement = self.split_driver.as_ref().map(|_| self.placement.text());
-        json!({ "file_system": file_system, "report_server_place": placement })
+        Some(("tables", json!({ "file_system": file_system, "report_server_place": placement })))
+    }
+
+    fn picture(&self, results: &Results, entry: &Value) -> Option<Picture> {
+        Some(("scale-tables", picture::tables(self.tables, results, entry)?))
     }
 }
 

@@ -11,15 +11,15 @@ use serde_json::{Value, json};
 
 use super::costs::{self, Costs};
 use super::crowd::{Crowd, Shape};
-use super::figures::RATE;
 use super::model::{Machine, simulate};
+use super::{Part, Picture, picture};
 use crate::Settings;
 use crate::daemon::Daemon;
 use crate::generator;
 use crate::idle::daemon_usage;
 use crate::place::on;
 use crate::service::MEMORY_BYTES;
-use crate::table::{Results, Series};
+use crate::table::{RATE, Results, Series};
 
 /// Of the daemon, in percent of one CPU.
 const CPU_PERCENT: &str = "cpu_percent";
@@ -116,7 +116,29 @@ impl Workers {
         LOADS.iter().any(named)
     }
 
-    pub(super) fn measure(&mut self, settings: &Settings, results: &mut Results) -> Result<(), String> {
+    /// CPUs, clients and requests per second.
+    pub(super) fn larger(&self) -> impl Iterator<Item = (usize, usize, f64)> {
+        self.larger.iter().map(|(cpus, queues, _, rate)| (*cpus, *queues, *rate))
+    }
+
+    /// Clients and requests per second of each load: measured, then simulated.
+    pub(super) fn curves(results: &Results) -> Vec<(&'static str, [Points; 2])> {
+        let of_load = |load: &'static Load| {
+            let points = |how| {
+                let point = |clients: &usize| {
+                    let rate = results.get(&candidate(how, load, *clients), RATE)?.median();
+                    Some((count_f64(*clients as u64), rate))
+                };
+                load.clients.iter().filter_map(point).collect()
+            };
+            (load.name, [REAL, MODEL].map(points))
+        };
+        LOADS.iter().map(of_load).collect()
+    }
+}
+
+impl Part for Workers {
+    fn measure(&mut self, settings: &Settings, _round: usize, results: &mut Results) -> Result<(), String> {
         let seconds = settings.seconds / 2.0;
         self.costs.clear();
         for load in &LOADS {
@@ -148,7 +170,7 @@ impl Workers {
     }
 
     /// Machines with more CPUs, each with the best number of workers.
-    pub(super) fn simulate_larger(&mut self, settings: &Settings, results: &mut Results) -> Result<(), String> {
+    fn finish(&mut self, settings: &Settings, results: &mut Results) -> Result<(), String> {
         let Some((_, costs)) = self.costs.iter().find(|(spec, _)| *spec == LOADS[0].spec) else { return Ok(()) };
         let (cpus, queues): (&[usize], &[usize]) = if settings.quick { (&[4], &[10]) } else { (&CPUS, &QUEUES) };
         for (cpus, queues) in cpus.iter().flat_map(|cpus| queues.iter().map(move |queues| (*cpus, *queues))) {
@@ -169,7 +191,7 @@ impl Workers {
         Ok(())
     }
 
-    pub(super) fn print(&self, results: &Results) {
+    fn print(&self, results: &Results) {
         println!("\n{:<56} {:>12} {:>12} {:>7} {:>6}", "requests/s", REAL, MODEL, "ratio", "CPU %");
         for load in &LOADS {
             let quick = QUICK_CLIENTS.iter().filter(|clients| !load.clients.contains(clients));
@@ -189,7 +211,7 @@ impl Workers {
         }
     }
 
-    pub(super) fn claims(&self, settings: &Settings, results: &Results) -> Vec<Claim> {
+    fn claims(&self, settings: &Settings, results: &Results) -> Vec<Claim> {
         let apart = |load: &'static Load| {
             let of = move |clients: &usize| {
                 let [real, model] = [REAL, MODEL].map(|how| results.get(&candidate(how, load, *clients), RATE));
@@ -218,29 +240,14 @@ impl Workers {
         claims
     }
 
-    pub(super) fn to_json(&self) -> Value {
-        let of_disk = |(spec, costs): &(&str, Vec<Costs>)| json!({ "disk": spec, "at": costs.iter().map(|costs| costs.to_json()).collect::<Vec<_>>() });
-        json!(self.costs.iter().map(of_disk).collect::<Vec<_>>())
+    fn to_json(&self) -> Option<(&'static str, Value)> {
+        let at = |costs: &[Costs]| costs.iter().map(|costs| costs.to_json()).collect::<Vec<_>>();
+        let of_disk = |(spec, costs): &(&str, Vec<Costs>)| json!({ "disk": spec, "at": at(costs) });
+        Some(("costs", self.costs.iter().map(of_disk).collect()))
     }
 
-    /// CPUs, clients and requests per second.
-    pub(super) fn larger(&self) -> impl Iterator<Item = (usize, usize, f64)> {
-        self.larger.iter().map(|(cpus, queues, _, rate)| (*cpus, *queues, *rate))
-    }
-
-    /// Clients and requests per second of each load: measured, then simulated.
-    pub(super) fn curves(results: &Results) -> Vec<(&'static str, [Points; 2])> {
-        let of_load = |load: &'static Load| {
-            let points = |how| {
-                let point = |clients: &usize| {
-                    let rate = results.get(&candidate(how, load, *clients), RATE)?.median();
-                    Some((count_f64(*clients as u64), rate))
-                };
-                load.clients.iter().filter_map(point).collect()
-            };
-            (load.name, [REAL, MODEL].map(points))
-        };
-        LOADS.iter().map(of_load).collect()
+    fn picture(&self, results: &Results, entry: &Value) -> Option<Picture> {
+        Some(("scale-workers", picture::workers(self, results, entry)?))
     }
 }
 

@@ -72,7 +72,12 @@ fn another_user_sees_the_disks_that_it_may_use_and_no_more() {
         return skip("run fipsee as another user", "only root can become another user");
     }
     let program = [FIPSEE, "serve", "--log-level=error", "--allow-uid=4000"].map(str::to_owned).to_vec();
-    let launch = fipsee_testkit::daemon::Launch { program, arguments: vec!["--disk=a=null:1M".to_owned()], own_group: false };
+    let launch = fipsee_testkit::daemon::Launch {
+        program,
+        arguments: vec!["--disk=a=null:1M".to_owned()],
+        own_group: false,
+        ends_with_us: false,
+    };
     let daemon = fipsee_testkit::Daemon::launch(fipsee_testkit::Scratch::new(), launch).expect("the daemon listens");
     // Where other users can run it.
     let own = daemon.dir.path("fipsee");

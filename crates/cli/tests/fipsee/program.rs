@@ -16,7 +16,8 @@ pub(crate) const FIPSEE: &str = env!("CARGO_BIN_EXE_fipsee");
 pub(crate) fn serve(disks: &[&str]) -> Daemon {
     let program = [FIPSEE, "serve", "--log-level=error"].map(str::to_owned).to_vec();
     let arguments = disks.iter().map(|disk| format!("--disk={disk}")).collect();
-    Daemon::launch(Scratch::new(), Launch { program, arguments, own_group: false }).expect("the daemon listens")
+    Daemon::launch(Scratch::new(), Launch { program, arguments, own_group: false, ends_with_us: false })
+        .expect("the daemon listens")
 }
 
 /// The program under test, connected to a daemon.

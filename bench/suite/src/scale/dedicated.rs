@@ -1,0 +1,259 @@
+//! A dedicated disk: its worker has one CPU, all else the other: its client, 100 clients of a shared disk, and the worker for
+//! them. From taking a request of the dedicated disk to publishing its completion, as its worker counts it, with these clients and
+//! without.
+//!
+//! While the worker of the shared disk has the CPU of its client, the dedicated disk has no requests, and the first one after
+//! that is slower than others, whatever took the time. So without the others the client makes the same pauses.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use fipsee::load::count_f64;
+use fipsee_measure::claim::Claim;
+use fipsee_measure::cpus::Cpus;
+use fipsee_ring::wait::WaitMode;
+use fipsee_testkit::Scratch;
+use serde_json::{Value, json};
+
+use super::Part;
+use super::crowd::{Crowd, ORDINARY, attach_to};
+use crate::Settings;
+use crate::daemon::Daemon;
+use crate::generator;
+use crate::place::on;
+use crate::service::MEMORY_BYTES;
+use crate::table::{RATE, Results, Series};
+
+const P50: &str = "service_ns_p50";
+const P999: &str = "service_ns_p999";
+const SAMPLES: &str = "service_samples";
+const OTHERS_RATE: &str = "others_requests_per_s";
+
+const KINDS: [&str; 2] = ["null", "memory"];
+const CLIENTS: usize = 100;
+const QUICK_CLIENTS: usize = 5;
+const LIMIT: f64 = 1.2;
+/// Of the seconds for a candidate: one visit in 64 is a sample, and the last thousandth of them is what counts.
+const MEASURED: f64 = 4.0;
+const WARM_UP: f64 = 0.2;
+/// Between two looks at the clock.
+const TURNS: usize = 16;
+
+/// The others are there; or they are not, and the client is away from its CPU as often and as long, or never.
+const BESIDE: &str = "beside 100 shared clients";
+const PAUSED: &str = "alone, with the same pauses";
+const ALONE: &str = "alone";
+const PLACES: [&str; 3] = [BESIDE, PAUSED, ALONE];
+
+fn candidate(kind: &str, place: &str) -> String {
+    format!("dedicated {kind} disk, 4 KiB, QD1, {place}")
+}
+
+/// How often a service time was seen, by where its bucket begins.
+type Times = BTreeMap<u64, u64>;
+
+/// Of the only client of the disk `d`, since it attached.
+fn times(stat: &Value) -> Result<Times, String> {
+    let queues = stat["queues"].as_array().ok_or("stat has no queues")?;
+    let queue = queues.iter().find(|queue| queue["disk"] == "d").ok_or("stat has no queue of the dedicated disk")?;
+    let buckets = queue["service_ns_histogram"].as_array().ok_or("stat has no service times")?;
+    let pair = |bucket: &Value| Some((bucket[0].as_u64()?, bucket[1].as_u64()?));
+    buckets.iter().map(pair).collect::<Option<_>>().ok_or_else(|| "service times are pairs of numbers".to_owned())
+}
+
+/// What came to `before` until `after`.
+fn between(before: &Times, mut after: Times) -> Times {
+    for (from_ns, count) in &mut after {
+        *count = count.saturating_sub(before.get(from_ns).copied().unwrap_or(0));
+    }
+    after
+}
+
+/// Where the bucket begins that so much of all does not exceed.
+fn quantile(times: &Times, part: f64) -> f64 {
+    let total: u64 = times.values().sum();
+    let (wanted, mut seen) = (part * count_f64(total), 0);
+    let reached = times.iter().find(|(_, count)| {
+        seen += **count;
+        total > 0 && count_f64(seen) >= wanted
+    });
+    reached.map_or(f64::NAN, |(from_ns, _)| count_f64(*from_ns))
+}
+
+pub(super) struct Dedicated {
+    /// Of all rounds, by candidate: one has too few samples for its last thousandth.
+    times: BTreeMap<String, Times>,
+    skips: Vec<(String, String)>,
+}
+
+impl Dedicated {
+    pub(super) fn new() -> Self {
+        let reason = || ("a dedicated disk".to_owned(), "needs a CPU for its worker and another for everything else".to_owned());
+        Self { times: BTreeMap::new(), skips: Cpus::choose().pair().is_none().then(reason).into_iter().collect() }
+    }
+
+    pub(super) fn is_chosen(settings: &Settings) -> bool {
+        KINDS.iter().any(|kind| is_chosen(settings, kind))
+    }
+}
+
+fn is_chosen(settings: &Settings, kind: &str) -> bool {
+    PLACES.iter().any(|place| settings.chooses(&candidate(kind, place)))
+}
+
+/// With the dedicated disk `d`, whose worker has the server's CPU, and the shared one `m`.
+fn start(kind: &str, cpus: Cpus) -> Result<Daemon, String> {
+    let disk = |name, more| format!("[[disk]]\nname = \"{name}\"\nkind = \"{kind}\"\nsize = \"{MEMORY_BYTES}\"\n{more}\n");
+    let configuration = Scratch::new();
+    let path = configuration.file("fipseed.toml", disk("d", "dedicated = true") + &disk("m", ""));
+    let list = format!("{},{}", cpus.client, cpus.server);
+    // None sleeps: while the others have the client's CPU, one that waits adaptively would, and the times were those of waking up.
+    let more = ["--wait", "pause", "--workers", "2", "--cpus", &list, "--config", &path.to_string_lossy()];
+    let daemon = Daemon::start_program(&Daemon::shipped()?, &[], &more)?;
+    let workers = daemon.ask(&json!({ "method": "workers" }))?;
+    let all = workers["workers"].as_array().ok_or("no list of workers")?;
+    let is_placed = all.iter().any(|worker| worker["state"] == "dedicated" && worker["cpu"].as_u64() == Some(cpus.server as u64));
+    if !is_placed {
+        return Err(format!("the dedicated worker is not on CPU {}: {workers}", cpus.server));
+    }
+    if kind == "memory" {
+        ["d", "m"].iter().try_for_each(|disk| generator::fill(&daemon.socket(), disk, MEMORY_BYTES))?;
+    }
+    Ok(daemon)
+}
+
+/// For how long the driving thread has its CPU, and for how long the worker of the others has it then.
+#[derive(Clone, Copy, Debug)]
+struct Cycle {
+    busy: Duration,
+    away: Duration,
+}
+
+/// Requests per second of the dedicated disk and of the others, and the mean cycle.
+struct Driven {
+    rates: [f64; 2],
+    cycle: Cycle,
+}
+
+/// Keep the client of the dedicated disk and the others going for so long; without others, with such pauses.
+fn drive(dedicated: &mut Crowd, others: &mut Crowd, pauses: Option<Cycle>, seconds: f64) -> Result<Driven, String> {
+    let (started, mut empty, mut answered) = (Instant::now(), 0, [0; 2]);
+    let (mut since, mut away, mut cycles) = (started, Duration::ZERO, 0);
+    while started.elapsed() < Duration::from_secs_f64(seconds) {
+        for _ in 0..TURNS {
+            let counts = [dedicated.turn()?, others.turn()?];
+            answered = [answered[0] + counts[0], answered[1] + counts[1]];
+            empty = if counts[1] > 0 { 0 } else { empty + 1 };
+        }
+        let paused = Instant::now();
+        // The worker of the others has the same CPU.
+        if !others.lanes.is_empty() && empty > others.lanes.len() {
+            std::thread::yield_now();
+        } else if let Some(cycle) = pauses.filter(|cycle| since.elapsed() >= cycle.busy) {
+            while paused.elapsed() < cycle.away {
+                std::hint::spin_loop();
+            }
+        } else {
+            continue;
+        }
+        (empty, since, cycles) = (0, Instant::now(), cycles + 1);
+        away += paused.elapsed();
+    }
+    let elapsed = started.elapsed();
+    let cycle = Cycle { busy: elapsed.saturating_sub(away) / cycles.max(1), away: away / cycles.max(1) };
+    Ok(Driven { rates: answered.map(|count| count_f64(count) / elapsed.as_secs_f64()), cycle })
+}
+
+/// The times beside the others; then alone, with the same pauses, and without.
+fn measure_kind(kind: &str, settings: &Settings, results: &mut Results) -> Result<Vec<(String, Times)>, String> {
+    let cpus = Cpus::choose();
+    let (daemon, user) = (start(kind, cpus)?, rustix::process::geteuid().as_raw());
+    let clients = if settings.quick { QUICK_CLIENTS } else { CLIENTS };
+    on(cpus.client, || {
+        let mut dedicated = Crowd::new();
+        dedicated.join_with(attach_to(&daemon.socket(), "d", user, ORDINARY, WaitMode::Adaptive)?, ORDINARY);
+        let (mut pauses, mut all) = (None, Vec::new());
+        for place in PLACES {
+            let mut others = Crowd::new();
+            if place == BESIDE {
+                (0..clients).try_for_each(|_| others.join(&daemon.socket(), user, ORDINARY))?;
+            }
+            let pauses_now = pauses.filter(|_| place == PAUSED);
+            drive(&mut dedicated, &mut others, pauses_now, settings.seconds * WARM_UP)?;
+            let before = times(&daemon.ask(&json!({ "method": "stat" }))?)?;
+            let driven = drive(&mut dedicated, &mut others, pauses_now, settings.seconds * MEASURED)?;
+            let times = between(&before, times(&daemon.ask(&json!({ "method": "stat" }))?)?);
+            pauses = pauses.or(Some(driven.cycle));
+            let name = candidate(kind, place);
+            results.add(&name, P50, quantile(&times, 0.5));
+            results.add(&name, P999, quantile(&times, 0.999));
+            results.add(&name, RATE, driven.rates[0]);
+            results.add(&name, OTHERS_RATE, driven.rates[1]);
+            results.add(&name, SAMPLES, count_f64(times.values().sum()));
+            all.push((name, times));
+        }
+        Ok(all)
+    })
+}
+
+impl Part for Dedicated {
+    fn measure(&mut self, settings: &Settings, _round: usize, results: &mut Results) -> Result<(), String> {
+        for kind in KINDS.iter().filter(|kind| is_chosen(settings, kind)) {
+            if !self.skips.is_empty() {
+                return Ok(());
+            }
+            for (name, times) in measure_kind(kind, settings, results)? {
+                let all = self.times.entry(name).or_default();
+                times.into_iter().for_each(|(from_ns, count)| *all.entry(from_ns).or_default() += count);
+            }
+        }
+        Ok(())
+    }
+
+    fn print(&self, results: &Results) {
+        let [rate, of_others] = ["requests/s", "others'"];
+        println!(
+            "\n{:<60} {:>9} {:>10} {:>9} {rate:>10} {of_others:>10}",
+            "from taken to published", "p50 ns", "p99.9 ns", "samples"
+        );
+        for name in KINDS.iter().flat_map(|kind| PLACES.map(|place| candidate(kind, place))) {
+            let Some(times) = self.times.get(&name) else { continue };
+            let [p50, p999, samples] = [quantile(times, 0.5), quantile(times, 0.999), count_f64(times.values().sum())];
+            let [rate, of_others] = [RATE, OTHERS_RATE].map(|metric| results.get(&name, metric).map_or(f64::NAN, Series::median));
+            println!("{name:<60} {p50:>9.0} {p999:>10.0} {samples:>9.0} {rate:>10.0} {of_others:>10.0}");
+        }
+    }
+
+    fn claims(&self, _settings: &Settings, _results: &Results) -> Vec<Claim> {
+        let of = |kind: &&'static str| {
+            let of_place = |place| self.times.get(&candidate(kind, place)).map(|times| quantile(times, 0.999));
+            (format!("{kind} disk"), of_place(BESIDE).zip(of_place(PAUSED)).map(|(beside, alone)| beside / alone))
+        };
+        let text = "p99.9 of a dedicated disk's service time beside 100 shared clients over without";
+        vec![Claim::all_at_most(LIMIT, text, KINDS.iter().map(of))]
+    }
+
+    fn skips(&self) -> &[(String, String)] {
+        &self.skips
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_between_two_looks() {
+        let stat = |buckets: Value| {
+            let other = json!({ "disk": "m", "service_ns_histogram": [[1, 1_000_000]] });
+            json!({ "queues": [other, { "disk": "d", "service_ns_histogram": buckets }] })
+        };
+        let before = times(&stat(json!([[100, 5000], [900, 7]]))).expect("times");
+        let after = times(&stat(json!([[100, 5998], [200, 1], [900, 8]]))).expect("times");
+        let times = between(&before, after);
+        assert_eq!(times.values().sum::<u64>(), 1000);
+        assert_eq!([0.5, 0.999, 1.0].map(|part| quantile(&times, part)), [100.0, 200.0, 900.0]);
+        assert!(quantile(&Times::new(), 0.5).is_nan());
+        assert!(super::times(&json!({ "queues": [] })).is_err());
+    }
+}
