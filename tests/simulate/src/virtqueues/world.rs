@@ -12,7 +12,7 @@ use fipsee_ring::region::Region;
 use fipsee_ring::tuning::Choices;
 use fipsee_virtio::blk::server::VirtqueueServer;
 
-use super::driver::{Driver, QUEUE_BYTES, doorbell, draw, has_rung};
+use super::driver::{Driver, QUEUE_BYTES, draw, has_rung};
 use super::hypervisor::{Hypervisor, Say};
 use super::oracle::{Expected, SharedDisk};
 use super::{Fault, Machine};
@@ -485,7 +485,7 @@ impl World<'_> {
             }
             Fault::Memory => self.hypervisor.set_memory(),
             Fault::Call => {
-                self.drivers.iter_mut().for_each(|driver| driver.call = doorbell());
+                self.drivers.iter_mut().for_each(Driver::replace_call);
                 self.hypervisor.set_calls();
             }
             Fault::BadChain => {
