@@ -160,7 +160,13 @@ impl SimHost {
     }
 
     /// A worker is asked to serve a queue. Of one that moves: does it?
-    fn watch_addition(&self, name: QueueName, share: Share, make: Make<SimEngine>, added: Added<SimEngine>) -> Command<SimEngine> {
+    fn watch_addition(
+        &self,
+        name: QueueName,
+        share: Share,
+        make: Make<SimEngine>,
+        added: Added<SimEngine>,
+    ) -> Command<SimEngine> {
         let Some(is_refused) = self.context.moves().handed(name) else { return Command::Add { name, share, make, added } };
         let refuse = |_| Err("its doorbell cannot be watched".to_owned());
         let make: Make<SimEngine> = if is_refused { Box::new(refuse) } else { make };

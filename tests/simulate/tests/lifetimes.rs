@@ -1,9 +1,9 @@
 //! A few hundred lifetimes, what is found when something is broken on purpose, and that a seed says it all.
 
 use fipsee_simulate::kinds::{KINDS, of_seed, play};
+use fipsee_simulate::moves::{Step, Tally};
 use fipsee_simulate::script::{Kind, Script};
 use fipsee_simulate::variant::Variant;
-use fipsee_simulate::moves::{Step, Tally};
 use fipsee_simulate::{CallFault, Calls, Disks, Fault, InMove, Machine, MachineFault, Moves, Outcome};
 
 #[test]

@@ -3,10 +3,10 @@
 use fipsee_serve::QueueName;
 use fipsee_serve::session::Held;
 
+use super::World;
 use super::adder;
 use super::client::Stage;
 use super::layout::{Disks, Fault, InMove};
-use super::World;
 use crate::course::Outcome;
 use crate::link::Link;
 use crate::moves::Step;

@@ -111,7 +111,8 @@ impl World {
         let host = &mut daemon.transport.sessions.host;
         host.scaling = Some(Scaling::new(Mode::AUTO, &daemon.handles));
         host.max_clients = (2 * CLIENTS, None);
-        let parameters = (0..CLIENTS).map(|_| ClientParameters { queues: 1, ..ClientParameters::draw(&mut rng, Terms::default()) });
+        let parameters =
+            (0..CLIENTS).map(|_| ClientParameters { queues: 1, ..ClientParameters::draw(&mut rng, Terms::default()) });
         let parameters: Vec<ClientParameters> = parameters.collect();
         let layout = Disks {
             workers: WORKERS,

@@ -24,14 +24,16 @@ impl World<'_> {
 
     /// How far a queue is that moves.
     pub(super) fn step_of_move(&self) -> Option<Step> {
-        let on_its_way = || self.queues.iter().find_map(|queue| {
-            if queue.lifted.is_some() {
-                return Some(Step::Lifted);
-            }
-            let is_asked = queue.orders.iter().any(|order| matches!(order, Action::Transfer(..)));
-            let is_busy = queue.server.as_ref().is_some_and(|server| server.in_flight() > 0);
-            is_asked.then_some(if is_busy { Step::Draining } else { Step::Ordered })
-        });
+        let on_its_way = || {
+            self.queues.iter().find_map(|queue| {
+                if queue.lifted.is_some() {
+                    return Some(Step::Lifted);
+                }
+                let is_asked = queue.orders.iter().any(|order| matches!(order, Action::Transfer(..)));
+                let is_busy = queue.server.as_ref().is_some_and(|server| server.in_flight() > 0);
+                is_asked.then_some(if is_busy { Step::Draining } else { Step::Ordered })
+            })
+        };
         self.just.or_else(on_its_way)
     }
 
