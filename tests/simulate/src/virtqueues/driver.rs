@@ -50,7 +50,7 @@ pub(super) struct Driver {
     features: u64,
     pub(super) kick: OwnedFd,
     pub(super) call: OwnedFd,
-    /// The one before: the device may ring it until it has been told of the new one, and the hypervisor hands that on.
+    /// The one before: the device may ring it until it has the new one, and the hypervisor hands that on.
     old_call: Option<OwnedFd>,
     pub(super) error: OwnedFd,
     free: Vec<u16>,

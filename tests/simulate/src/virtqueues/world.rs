@@ -1,5 +1,6 @@
 //! One lifetime, step by step: the scheduler chooses which actor runs.
 
+mod ends;
 mod kills;
 mod moves;
 
@@ -360,37 +361,6 @@ impl World<'_> {
         }
     }
 
-    /// A request ends at the disk, and its queue is notified. Which?
-    fn end_one(&mut self) -> Option<usize> {
-        let place = self.rng.below(self.disk.in_flight());
-        let (ticket, status) = self.disk.end(place);
-        self.context.say(|| format!("disk: tag {} of server {}: {status:?}", ticket.tag, ticket.queue));
-        let index = self.queues.iter().position(|queue| queue.id == ticket.queue && queue.server.is_some())?;
-        let (driver, queue) = (&self.drivers[index], &mut self.queues[index]);
-        if self.context.is_broken(Variant::UsedIndexFirst) {
-            queue.old = (0..driver.size).map(|place| driver.used_element(place)).collect();
-        }
-        queue.server.iter_mut().for_each(|server| server.finish(ticket, status));
-        queue.awake = Awake::Looks;
-        Some(index)
-    }
-
-    /// What has ended on a queue is published.
-    fn publish(&mut self, index: usize) {
-        let (driver, queue) = (&self.drivers[index], &mut self.queues[index]);
-        let from = driver.used_index();
-        queue.server.iter_mut().for_each(VirtqueueServer::flush);
-        if self.context.is_broken(Variant::UsedIndexFirst) {
-            queue.hidden.extend(driver.hide_elements(from, &queue.old));
-        }
-    }
-
-    fn end_and_publish(&mut self) {
-        if let Some(index) = self.end_one() {
-            self.publish(index);
-        }
-    }
-
     fn run_driver(&mut self, index: usize) {
         let driver = &mut self.drivers[index];
         if driver.has_misbehaved && has_rung(&driver.error) {
@@ -426,6 +396,8 @@ impl World<'_> {
         let Some(say) = self.hypervisor.to_say.pop_front() else { return };
         self.context.say(|| format!("hypervisor: {say:?}"));
         let Some(message) = self.hypervisor.message(say, &self.ram, &self.drivers) else {
+            // With the requests that it names the area goes, too, even if the daemon is killed before it is asked for another.
+            self.hypervisor.inflight = None;
             self.drivers.iter_mut().for_each(Driver::reset);
             return self.expected.forget_requests();
         };
