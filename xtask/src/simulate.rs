@@ -10,6 +10,9 @@ use crate::{cargo, end, target};
 const SEEDS_OF_A_TEST: &str = "60000";
 const SEEDS_OF_A_FAST_TEST: &str = "10000";
 
+/// From one client to many and back.
+const TIMES_OF_A_TEST: &str = "2";
+
 /// Optimised: for campaigns.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
     let mut command = cargo(root);
@@ -20,6 +23,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
 /// A minute's worth, and what must be found, by the program that was built with the tests.
 pub(crate) fn tier(root: &Path, tally: &mut Tally) {
     play(root, "lifetimes", &["--seeds", SEEDS_OF_A_TEST], tally);
+    play(root, "workers that follow the load", &["--follow", TIMES_OF_A_TEST], tally);
     play(root, "known-bad variants", &["--variants"], tally);
 }
 

@@ -7,6 +7,7 @@ use fipsee_ring::region::Region;
 
 use crate::disk::DiskState;
 use crate::disks::claims::Holder;
+use crate::moves::Moves;
 use crate::oracle::Oracle;
 use crate::rng::Rng;
 use crate::variant::Variant;
@@ -19,6 +20,7 @@ pub(crate) struct Context {
     oracle: Mutex<Oracle>,
     regions: Mutex<Vec<Weak<Region>>>,
     holders: Mutex<Vec<Holder>>,
+    moves: Mutex<Moves>,
     verdict: Mutex<Option<String>>,
     has_failed: AtomicBool,
     trace: Option<Mutex<Vec<String>>>,
@@ -38,6 +40,7 @@ impl Context {
             oracle: Mutex::default(),
             regions: Mutex::default(),
             holders: Mutex::default(),
+            moves: Mutex::default(),
             verdict: Mutex::default(),
             has_failed: AtomicBool::new(false),
             trace: traced.then(Mutex::default),
@@ -62,6 +65,11 @@ impl Context {
     /// Clients that are attached and not released.
     pub(crate) fn holders(&self) -> MutexGuard<'_, Vec<Holder>> {
         lock(&self.holders)
+    }
+
+    /// Queues that go from worker to worker.
+    pub(crate) fn moves(&self) -> MutexGuard<'_, Moves> {
+        lock(&self.moves)
     }
 
     /// Something must never be so, and is. The first is kept.

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::context::Context;
+use crate::moves::Tally;
 use crate::rng::Rng;
 use crate::script::{Kind, Planned, Script};
 
@@ -28,6 +29,8 @@ pub struct Outcome {
     pub choices: Vec<u8>,
     /// The faults that took effect.
     pub faults: u32,
+    /// Moves of queues between workers.
+    pub moves: Tally,
 }
 
 /// The scheduler, the clock and the planned faults.
@@ -142,6 +145,7 @@ impl<'a, K: Kind> Course<'a, K> {
     pub(crate) fn outcome(self, context: &Context, (made, requests): (u32, u32)) -> Outcome {
         let (steps, faults) = (self.steps, self.effective);
         let (failure, trace, choices) = (context.verdict(), context.take_trace(), self.choices.unwrap_or_default());
-        Outcome { failure, steps, made, requests, trace, choices, faults }
+        let moves = context.moves().tally;
+        Outcome { failure, steps, made, requests, trace, choices, faults, moves }
     }
 }

@@ -75,17 +75,19 @@ impl Daemon {
             lanes,
             next_client,
             departures: Arc::new(AtomicU64::new(1)),
+            max_clients: service::MAX_CLIENTS,
+            scaling: None,
         };
         let transport = Transport::new(context, host);
         Self { transport, workers: all, handles, context: Arc::clone(context) }
     }
 
-    /// Have a queue of a client go from its worker to the next.
-    pub(crate) fn move_queue(&mut self, client: u64, index: u16) {
+    /// Have a queue of a client go from its worker to one that is so many further.
+    pub(crate) fn move_queue(&mut self, client: u64, index: u16, further: usize) {
         let sessions = &mut self.transport.sessions;
         let held = sessions.iter().find(|(id, _)| *id == client).and_then(|(_, session)| session.held());
         let Some(worker) = held.and_then(|held| held.worker(index)) else { return };
-        let to = (worker + 1) % self.handles.len();
+        let to = (worker + further) % self.handles.len();
         self.context.say(|| format!("daemon: queue {index} of client {client} moves from worker {worker} to {to}"));
         sessions.move_queue(client, index, Assignment::to(to, &self.handles[to]));
     }
@@ -110,17 +112,19 @@ impl Daemon {
         self.workers.iter_mut().for_each(|worker| worker.is_stirred = true);
     }
 
-    /// A pass of a worker, or the step from looking to sleeping.
-    pub(crate) fn run(&mut self, index: usize, idle_passes: u32) {
+    /// A pass of a worker, or the step from looking to sleeping. The requests that a pass took which found something to do.
+    pub(crate) fn run(&mut self, index: usize, idle_passes: u32) -> Option<u64> {
         let worker = &mut self.workers[index];
         if worker.awake == Awake::Drowsy {
             let sleeps = worker.worker.nothing_remains_after_arming() && !worker.lane.has_ended();
             self.context.say(|| format!("worker {index}: {}", if sleeps { "sleeps" } else { "stays awake" }));
             worker.awake = if sleeps { Awake::No } else { Awake::Yes };
             worker.is_stirred = true;
-            return;
+            return None;
         }
-        match worker.worker.pass() {
+        let pass = worker.worker.pass();
+        self.context.moves().passed(index);
+        match pass {
             Pass::Worked => worker.idle = 0,
             Pass::Idle => {
                 worker.idle += 1;
@@ -130,6 +134,8 @@ impl Daemon {
             }
             Pass::Stopped => worker.has_stopped = true,
         }
+        let taken = worker.lane.take_taken();
+        (pass == Pass::Worked).then_some(taken)
     }
 
     /// Queues that its workers serve.

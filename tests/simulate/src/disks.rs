@@ -4,6 +4,7 @@ mod adder;
 pub(crate) mod claims;
 mod client;
 mod layout;
+mod moving;
 mod second_client;
 
 use std::sync::Arc;
@@ -12,14 +13,16 @@ use std::sync::atomic::Ordering;
 use fipsee_serve::AskedToQuiesce;
 
 use self::adder::Adder;
-use self::claims::Terms;
-use self::client::{Client, Pool, Stage};
-pub use self::layout::{Disks, Fault};
+pub(crate) use self::claims::Terms;
+pub(crate) use self::client::{Client, ClientParameters, Pool, Stage};
+pub use self::layout::{Disks, Fault, InMove};
+pub use self::moving::Moves;
 use self::second_client::{SecondClient, Visit};
 use crate::context::Context;
 use crate::course::{Course, Outcome};
 use crate::daemon::Daemon;
 use crate::link::Link;
+use crate::moves::Step;
 use crate::rng::Rng;
 use crate::script::{Planned, Script};
 use crate::takeover;
@@ -35,6 +38,7 @@ enum Actor {
     SecondClient(usize),
     Adder,
     Takeover,
+    Mover,
 }
 
 struct World<'a> {
@@ -48,6 +52,12 @@ struct World<'a> {
     adder: Option<Adder>,
     pool: Pool,
     taking: Option<AskedToQuiesce>,
+    /// A takeover is to begin when nothing moves.
+    is_to_be_replaced: bool,
+    /// What is to happen when a queue that moves is so far.
+    armed: Option<(Step, InMove)>,
+    /// Answers when the last move began.
+    moved_at: u32,
     worker_slow_until: u32,
     disk_slow_until: u32,
     is_probing: bool,
@@ -70,6 +80,9 @@ fn play(script: &Script<Disks>, variant: Option<Variant>, keeps: bool) -> Outcom
         second_clients: Vec::new(),
         pool: Pool::new(script),
         taking: None,
+        is_to_be_replaced: false,
+        armed: None,
+        moved_at: 0,
         worker_slow_until: 0,
         disk_slow_until: 0,
         is_probing: false,
@@ -87,11 +100,17 @@ impl World<'_> {
             return false;
         }
         if !self.is_probing
+            && self.armed.is_none()
             && let Some(planned) = self.course.due(&self.context, self.pool.answered)
         {
-            let has_effect = self.begin(planned);
-            if self.course.begun(&self.context, has_effect) {
-                self.begin(Planned { fault: Fault::Killed, ..planned });
+            if let Fault::InMove(step, what) = planned.fault {
+                self.armed = Some((step, what));
+                self.context.moves().refuses_next = step == Step::Refused;
+            } else {
+                let has_effect = self.begin(planned);
+                if self.course.begun(&self.context, has_effect) {
+                    self.begin(Planned { fault: Fault::Killed, ..planned });
+                }
             }
             self.stir_clients();
             self.stir_daemon();
@@ -100,6 +119,7 @@ impl World<'_> {
             Some(actor) => {
                 self.run(actor);
                 self.stir(actor);
+                self.watch_moves();
                 true
             }
             None => self.wait(),
@@ -121,6 +141,7 @@ impl World<'_> {
         }
         candidates.extend((0..self.second_clients.len()).map(Actor::SecondClient));
         candidates.extend(self.adder.is_some().then_some(Actor::Adder));
+        candidates.extend(self.may_move().then_some(Actor::Mover));
         let (steps, now_us) = (self.course.steps, self.course.now_us);
         let Self { daemon, clients, second_clients, adder, links, context, .. } = self;
         let (worker_slow_until, disk_slow_until) = (self.worker_slow_until, self.disk_slow_until);
@@ -128,7 +149,7 @@ impl World<'_> {
             self.course.pick(&mut candidates, |actor| match actor {
                 Actor::Worker(index) => !(index == 0 && steps < worker_slow_until) && daemon.may_run(index),
                 Actor::Disk => steps >= disk_slow_until && context.disk().in_flight() > 0,
-                Actor::Daemon(_) | Actor::Takeover => true,
+                Actor::Daemon(_) | Actor::Takeover | Actor::Mover => true,
                 Actor::Reports => daemon.transport.has_reports(),
                 Actor::Client(index) => clients[index].may_run(links, now_us),
                 Actor::SecondClient(index) => second_clients[index].may_run(&links[second_clients[index].link]),
@@ -143,7 +164,7 @@ impl World<'_> {
         let now = self.course.now();
         let Some(daemon) = &mut self.daemon else { return };
         match actor {
-            Actor::Worker(index) => daemon.run(index, self.layout.idle_passes),
+            Actor::Worker(index) => _ = daemon.run(index, self.layout.idle_passes),
             Actor::Disk => {
                 let count = self.context.disk().in_flight();
                 let place = self.course.choose(count);
@@ -170,6 +191,7 @@ impl World<'_> {
                 self.take_over();
                 self.stir_clients();
             }
+            Actor::Mover => self.move_one(),
         }
     }
 
@@ -201,6 +223,9 @@ impl World<'_> {
         }
         let adds = self.adder.as_ref().filter(|adder| adder.stage != adder::Stage::Ended);
         let have_ended = self.clients.iter().all(|client| client.stage == Stage::Ended) && adds.is_none();
+        if have_ended && self.disarm() {
+            return true;
+        }
         if have_ended && !self.is_probing {
             // Does another client get what the clients had for themselves?
             self.is_probing = true;
@@ -314,7 +339,7 @@ impl World<'_> {
                 return has_effect;
             }
             // In the product it begins when the move has ended.
-            Fault::Replaced(_) if is_moving => return false,
+            Fault::Replaced(_) if is_moving || self.is_to_be_replaced => return false,
             Fault::Replaced(waits) => self.taking = Some(takeover::ask(daemon, waits)),
             Fault::Killed => self.restart(false),
             Fault::PowerCut => self.restart(true),
@@ -322,10 +347,12 @@ impl World<'_> {
             Fault::Unregister => return client.unregister(link),
             Fault::Moved(index) => {
                 let Some(client) = link.session else { return false };
-                daemon.move_queue(client, index);
+                daemon.move_queue(client, index, 1);
                 daemon.transport.carry_out(&mut self.links);
                 return !is_moving && self.is_moving();
             }
+            // Not before a queue moves.
+            Fault::InMove(..) => return false,
         }
         true
     }
@@ -344,7 +371,8 @@ impl World<'_> {
 
     fn restart(&mut self, cuts_power: bool) {
         let Some(old) = self.daemon.take() else { return };
-        self.taking = None;
+        (self.taking, self.is_to_be_replaced) = (None, false);
+        self.context.moves().forget();
         if cuts_power {
             // What clients were sent before stays sent.
             self.clients.iter_mut().for_each(|client| _ = client.reap(&self.context, &mut self.pool));

@@ -8,8 +8,10 @@ mod course;
 mod daemon;
 mod disk;
 mod disks;
+mod governed;
 pub mod kinds;
 mod link;
+pub mod moves;
 mod oracle;
 mod queue;
 mod rng;
@@ -22,5 +24,6 @@ mod virtqueues;
 
 pub use self::calls::{Calls, Fault as CallFault};
 pub use self::course::Outcome;
-pub use self::disks::{Disks, Fault};
+pub use self::disks::{Disks, Fault, InMove, Moves};
+pub use self::governed::{Summary, follow};
 pub use self::virtqueues::{Fault as MachineFault, Machine};

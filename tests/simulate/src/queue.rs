@@ -3,13 +3,15 @@
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use fipsee_block::disk::{self, Ticket};
 use fipsee_block::server::QueueServer;
 use fipsee_block::wire::Status;
-use fipsee_ring::channel::ServerQueue;
-use fipsee_serve::{Engine, Queue, Taken, Turn};
+use fipsee_ring::channel::{QueueGeometry, ServerQueue};
+use fipsee_ring::region::Region;
+use fipsee_ring::ring::{Cursor, Reader};
+use fipsee_serve::{Engine, Queue, QueueName, Taken, Turn};
 
 use crate::context::lock;
 use crate::disk::QueueDisk;
@@ -23,6 +25,8 @@ const REPORTS: usize = 14;
 pub(crate) struct Lane {
     ended: Mutex<Vec<(Ticket, Status)>>,
     in_flight: AtomicUsize,
+    /// Requests that its worker took since that was asked.
+    taken: AtomicU64,
 }
 
 impl Lane {
@@ -34,6 +38,11 @@ impl Lane {
     /// It ended.
     pub(crate) fn ended(&self, ticket: Ticket, status: Status) {
         lock(&self.ended).push((ticket, status));
+    }
+
+    /// Requests that its worker took since this was asked last.
+    pub(crate) fn take_taken(&self) -> u64 {
+        self.taken.swap(0, Ordering::Relaxed)
     }
 
     /// Is there something to report?
@@ -79,8 +88,13 @@ impl Engine for SimEngine {
 
 /// A queue of the daemon.
 pub(crate) struct SimQueue {
+    pub(crate) name: QueueName,
+    /// Its rings, which a correct move leaves alone.
+    pub(crate) place: (Arc<Region>, QueueGeometry),
     pub(crate) server: QueueServer,
     pub(crate) disk: QueueDisk,
+    /// Where it was before the last visit that took something.
+    pub(crate) before_last: Option<Cursor>,
 }
 
 impl Queue<SimEngine> for SimQueue {
@@ -100,12 +114,21 @@ impl Queue<SimEngine> for SimQueue {
         if !self.server.has_work() {
             return Taken::NOTHING;
         }
+        let before = self.server.queue.requests.cursor();
         let taken = self.server.visit(&self.disk, &mut engine.unused, turn);
+        if taken.requests > 0 {
+            self.disk.lane.taken.fetch_add(u64::from(taken.requests), Ordering::Relaxed);
+            self.before_last = Some(before);
+        }
         self.disk.context.say(|| format!("queue of client {}: {} taken", self.disk.client, taken.requests));
         taken
     }
 
     fn in_flight(&self) -> u32 {
+        let context = &self.disk.context;
+        if context.is_broken(Variant::MoveLosesInFlight) && context.moves().takes(self.name) {
+            return 0;
+        }
         self.server.in_flight()
     }
 
@@ -134,6 +157,13 @@ impl Queue<SimEngine> for SimQueue {
     }
 
     fn moved(&mut self, id: u32) {
+        if self.disk.context.is_broken(Variant::MoveRestoresStaleIndex)
+            && let Some(cursor) = self.before_last
+        {
+            let (region, geometry) = &self.place;
+            let ring = geometry.request_ring(region, &geometry.tuning()).expect("it fits");
+            self.server.queue.requests = Reader::new(ring, cursor, &geometry.tuning());
+        }
         self.server.moved(id, &disk::Disk::info(&self.disk));
     }
 

@@ -14,20 +14,22 @@ use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::memory::RegionTable;
 use fipsee_ring::region::Region;
 use fipsee_serve::session::{Ack, Attachment, Channel, Client, ClientLimits, Denial, Event, Granted, Host, Service, TakesMemory};
-use fipsee_serve::{Assignment, Command, Queue, QueueName, Share, When, Which, WorkerHandle};
+use fipsee_serve::{Added, Assignment, Command, Make, Queue, QueueName, Removed, Share, When, Which, WorkerHandle};
 use fipsee_service::{SERVICE_SUMS, Sums};
 
 use crate::context::Context;
 use crate::disk::QueueDisk;
 use crate::disks::claims::{Holder, Terms};
+use crate::governed::Scaling;
+use crate::moves::Step;
 use crate::queue::{Lane, SimEngine, SimQueue};
 use crate::variant::Variant;
 
 /// Bytes of the pool that a client gets.
 pub(crate) const POOL_BYTES: u64 = 32 << 10;
 
-/// Clients at a time: in all, and of one user.
-const MAX_CLIENTS: (usize, Option<usize>) = (12, Some(3));
+/// As [`SimHost::max_clients`], unless there are to be more.
+pub(crate) const MAX_CLIENTS: (usize, Option<usize>) = (12, Some(3));
 
 /// The daemon around the sessions.
 pub(crate) struct SimHost {
@@ -41,6 +43,10 @@ pub(crate) struct SimHost {
     pub(crate) lanes: Vec<Arc<Lane>>,
     pub(crate) next_client: u64,
     pub(crate) departures: Arc<AtomicU64>,
+    /// Clients at a time: in all, and of one user.
+    pub(crate) max_clients: (usize, Option<usize>),
+    /// What decides how many workers serve; without it all do.
+    pub(crate) scaling: Option<Scaling>,
 }
 
 /// What is held for an attached client.
@@ -66,7 +72,7 @@ impl Host<SimEngine> for SimHost {
     }
 
     fn max_clients(&self) -> (usize, Option<usize>) {
-        MAX_CLIENTS
+        self.max_clients
     }
 
     fn features(&self) -> u64 {
@@ -102,13 +108,30 @@ impl Host<SimEngine> for SimHost {
             Command::Remove { which: Which::Queue(name), finish, .. } if self.context.is_broken(Variant::MoveLosesQueue) => {
                 Command::Remove { which: Which::Queue(name), finish, removed: Box::new(|_, _| {}) }
             }
+            Command::Remove { which: Which::Queue(name), finish, removed } => self.watch_lift(worker, name, finish, removed),
+            Command::Add { name, share, make, added } => self.watch_addition(name, share, make, added),
             command => command,
         };
         self.workers[worker].mailbox.send(command);
     }
 
+    fn wanted_move(&mut self) -> Option<(QueueName, Assignment)> {
+        self.scaling.as_mut().and_then(Scaling::wanted_move)
+    }
+
     fn uneven(&self, nth: usize) -> Option<(usize, Assignment)> {
-        Assignment::uneven(&self.workers).filter(|_| nth == 0)
+        match &self.scaling {
+            Some(scaling) => scaling.uneven(nth),
+            None => Assignment::uneven(&self.workers).filter(|_| nth == 0),
+        }
+    }
+
+    fn stays_uneven(&mut self) {
+        self.scaling.iter_mut().for_each(Scaling::stays_uneven);
+    }
+
+    fn may_balance(&self, queue: QueueName, from: usize, to: usize) -> bool {
+        self.scaling.as_ref().is_none_or(|scaling| scaling.may_balance(queue, from, to))
     }
 
     fn departures(&self) -> u64 {
@@ -125,6 +148,36 @@ impl Host<SimEngine> for SimHost {
 }
 
 impl SimHost {
+    /// A worker is asked for a queue that moves: when does it let go of it?
+    fn watch_lift(&self, from: usize, name: QueueName, finish: bool, mut removed: Removed<SimEngine>) -> Command<SimEngine> {
+        self.context.moves().ordered(name, from);
+        let context = Arc::clone(&self.context);
+        let removed = move |queue, share| {
+            context.moves().reached(name, Step::Lifted);
+            removed(queue, share);
+        };
+        Command::Remove { which: Which::Queue(name), finish, removed: Box::new(removed) }
+    }
+
+    /// A worker is asked to serve a queue. Of one that moves: does it?
+    fn watch_addition(
+        &self,
+        name: QueueName,
+        share: Share,
+        make: Make<SimEngine>,
+        added: Added<SimEngine>,
+    ) -> Command<SimEngine> {
+        let Some(is_refused) = self.context.moves().handed(name) else { return Command::Add { name, share, make, added } };
+        let refuse = |_| Err("its doorbell cannot be watched".to_owned());
+        let make: Make<SimEngine> = if is_refused { Box::new(refuse) } else { make };
+        let context = Arc::clone(&self.context);
+        let added = move |outcome: Result<(), _>| {
+            context.moves().reached(name, if outcome.is_ok() { Step::Added } else { Step::Refused });
+            added(outcome);
+        };
+        Command::Add { name, share, make, added: Box::new(added) }
+    }
+
     /// Is a client admitted when no other excludes it, refused when one does, and made to wait when all of these are leaving?
     fn check_admission(&self, client: u64, terms: Terms, denied: Option<&Denied>) {
         let (holders, shared) = (self.context.holders(), self.shared);
@@ -188,7 +241,7 @@ impl SimHost {
         let command = of_queue.map(|((((queue, state), geometry), assignment), index)| {
             let memory = RegionTable::of_pool(region, layout.pool_offset_bytes, layout.pool_bytes);
             let counters = Arc::<QueueCounters>::default();
-            let depth = geometry.depth;
+            let (depth, place) = (geometry.depth, (Arc::clone(region), *geometry));
             let read_only = attachment.reads_only && !self.context.is_broken(Variant::ReadOnlyWrites);
             let info = self.info(read_only);
             let lane = Arc::clone(&self.lanes[assignment.worker]);
@@ -197,7 +250,8 @@ impl SimHost {
                 let memory = memory.map_err(|fault| format!("{fault:?}"))?;
                 let mut server = QueueServer::new(queue, id, QueueSetup { depth, info, read_only, memory, counters });
                 state.iter().for_each(|state| server.restore(state));
-                Ok(Box::new(SimQueue { server, disk }))
+                let name = QueueName { client, index };
+                Ok(Box::new(SimQueue { name, place, server, disk, before_last: None }))
             };
             let context = Arc::clone(&self.context);
             let added = move |added: Result<(), _>| {

@@ -49,6 +49,10 @@ pub enum Variant {
     MoveLosesQueue,
     /// A queue that has moved begins its requests at the worker it came from.
     MoveKeepsEngine,
+    /// A queue moves although requests of it are in flight, which end where it is no more.
+    MoveLosesInFlight,
+    /// A queue that has moved goes on one request before the one that it was at.
+    MoveRestoresStaleIndex,
     /// A daemon that takes back what it handed over does not look for `Taken`.
     WithdrawnWithoutLook,
     /// A daemon that takes back what it handed over can still be sent `Taken`.
@@ -71,7 +75,7 @@ pub enum Variant {
 
 impl Variant {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 32] = [
+    pub const ALL: [(Self, &'static str); 34] = [
         (Self::MemoryGoesAtOnce, "memory-goes-at-once"),
         (Self::TakeoverRepeatsRequest, "takeover-repeats-request"),
         (Self::TakeoverSkipsCompletion, "takeover-skips-completion"),
@@ -95,6 +99,8 @@ impl Variant {
         (Self::AnsweredFirst, "answered-first"),
         (Self::MoveLosesQueue, "move-loses-queue"),
         (Self::MoveKeepsEngine, "move-keeps-engine"),
+        (Self::MoveLosesInFlight, "move-loses-in-flight"),
+        (Self::MoveRestoresStaleIndex, "move-restores-stale-index"),
         (Self::WithdrawnWithoutLook, "withdrawn-without-look"),
         (Self::WithdrawnWithoutShutdown, "withdrawn-without-shutdown"),
         (Self::ServedUnheard, "served-unheard"),

@@ -1,9 +1,10 @@
 //! A few hundred lifetimes, what is found when something is broken on purpose, and that a seed says it all.
 
 use fipsee_simulate::kinds::{KINDS, of_seed, play};
+use fipsee_simulate::moves::{Step, Tally};
 use fipsee_simulate::script::{Kind, Script};
 use fipsee_simulate::variant::Variant;
-use fipsee_simulate::{CallFault, Calls, Disks, Fault, Machine, MachineFault, Outcome};
+use fipsee_simulate::{CallFault, Calls, Disks, Fault, InMove, Machine, MachineFault, Moves, Outcome};
 
 #[test]
 fn nothing_is_violated_and_each_lifetime_has_its_requests_and_a_fault() {
@@ -74,6 +75,30 @@ fn every_kind_of_fault_is_drawn() {
     has(|fault| matches!(fault, MachineFault::Call));
     has(|fault| matches!(fault, MachineFault::Transfer));
     has(|fault| matches!(fault, MachineFault::BadChain));
+    has(|fault| matches!(fault, MachineFault::InMove(_)));
+    let drawn = faults::<Moves>();
+    let has = |step, what| assert!(drawn.contains(&Fault::InMove(step, what)), "{what:?} while {step:?}");
+    for (step, _) in Step::ALL {
+        for what in [InMove::ClientGone, InMove::Killed, InMove::PowerCut, InMove::Replaced, InMove::Drained] {
+            has(step, what);
+        }
+    }
+}
+
+#[test]
+fn queues_move_all_the_time_and_something_is_killed_at_each_step_of_a_move() {
+    for kind in [Moves::NAME, Machine::NAME] {
+        let mut tally = Tally::default();
+        for seed in (0..3200).filter(|seed| of_seed(*seed).name == kind) {
+            tally.add(&play(seed, None, false).moves);
+        }
+        assert!(tally.moves > 2000, "{kind}: {tally:?}");
+        let is_reached = |(step, _): &&(Step, &str)| kind == Moves::NAME || !matches!(step, Step::Handed | Step::Added);
+        for (step, name) in Step::ALL.iter().filter(is_reached) {
+            assert!(tally.kills[*step as usize] > 0, "{kind}, {name}: {tally:?}");
+        }
+        assert!(tally.refused > 0, "{kind}: {tally:?}");
+    }
 }
 
 #[test]

@@ -137,6 +137,10 @@ pub(crate) struct Client {
     pub(crate) may_be_refused: bool,
     /// The daemon may have let it go before it took all requests.
     pub(crate) may_be_drained: bool,
+    /// It ends as soon as its parameters let it, however many requests are left.
+    is_leaving: bool,
+    /// Requests that were answered.
+    pub(crate) answered: u64,
 }
 
 impl Client {
@@ -162,6 +166,8 @@ impl Client {
             stays: true,
             may_be_refused: false,
             may_be_drained: false,
+            is_leaving: false,
+            answered: 0,
         }
     }
 
@@ -173,6 +179,11 @@ impl Client {
     /// Requests without an answer.
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding.iter().flatten().count()
+    }
+
+    /// It makes no more requests, and ends.
+    pub(crate) const fn leave(&mut self) {
+        (self.is_leaving, self.awake) = (true, Awake::Yes);
     }
 
     /// May it be scheduled?

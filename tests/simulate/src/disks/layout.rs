@@ -6,6 +6,7 @@ use super::second_client::Visit;
 use crate::course::Outcome;
 use crate::disk::SECTORS;
 use crate::link::Damaged;
+use crate::moves::Step;
 use crate::rng::Rng;
 use crate::script::{Kind, Script};
 use crate::variant::Variant;
@@ -39,6 +40,23 @@ pub enum Fault {
     Unregister,
     /// One of the client's queues, of this number if there are so many, goes to the next worker.
     Moved(u16),
+    /// The next time a queue that moves is so far.
+    InMove(Step, InMove),
+}
+
+/// What happens in the middle of a move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InMove {
+    /// The client's process ends, and another goes on.
+    ClientGone,
+    /// The daemon is killed and started again.
+    Killed,
+    /// Likewise, and what is not durable may be lost.
+    PowerCut,
+    /// Another daemon wants to take over.
+    Replaced,
+    /// The daemon asks all clients to finish and detach.
+    Drained,
 }
 
 /// Clients, workers, and the disk.
@@ -54,6 +72,8 @@ pub struct Disks {
     pub overlaps: bool,
     /// Is a service of calls and streams served, too, to one client?
     pub adds: bool,
+    /// Do queues go from worker to worker all the time?
+    pub is_restless: bool,
     /// What each client does.
     pub clients: Vec<ClientParameters>,
 }
@@ -73,7 +93,8 @@ impl Kind for Disks {
         });
         let clients = clients.collect();
         let (workers, idle_passes) = (1 + rng.below(2), rng.small(3));
-        Self { workers, idle_passes, shared: scheme == 2, overlaps: rng.percent(50), adds: rng.percent(20), clients }
+        let (overlaps, adds) = (rng.percent(50), rng.percent(20));
+        Self { workers, idle_passes, shared: scheme == 2, overlaps, adds, is_restless: false, clients }
     }
 
     fn draw_fault(&self, rng: &mut Rng) -> Fault {

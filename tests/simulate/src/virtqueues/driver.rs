@@ -50,6 +50,8 @@ pub(super) struct Driver {
     features: u64,
     pub(super) kick: OwnedFd,
     pub(super) call: OwnedFd,
+    /// The one before: the device may ring it until it has the new one, and the hypervisor hands that on.
+    old_call: Option<OwnedFd>,
     pub(super) error: OwnedFd,
     free: Vec<u16>,
     slots: Vec<u16>,
@@ -63,7 +65,7 @@ pub(super) struct Driver {
 }
 
 /// An eventfd.
-pub(super) fn doorbell() -> OwnedFd {
+fn doorbell() -> OwnedFd {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor")
 }
 
@@ -83,6 +85,7 @@ impl Driver {
             features,
             kick,
             call,
+            old_call: None,
             error,
             free: Vec::new(),
             slots: Vec::new(),
@@ -146,10 +149,21 @@ impl Driver {
         self.requests.iter().flatten().count()
     }
 
+    /// Have interrupts come another way.
+    pub(super) fn replace_call(&mut self) {
+        self.old_call = Some(std::mem::replace(&mut self.call, doorbell()));
+    }
+
+    /// Take interrupts. Were there any?
+    pub(super) fn is_interrupted(&self) -> bool {
+        let old = self.old_call.as_ref().is_some_and(has_rung);
+        has_rung(&self.call) || old
+    }
+
     /// Take an interrupt, if there was one. Is there anything that it can do?
     pub(super) fn may_run(&mut self) -> bool {
         // A faulty one waits for the error.
-        self.is_asleep = self.is_asleep && !has_rung(&self.call) && !self.has_misbehaved;
+        self.is_asleep = self.is_asleep && !self.is_interrupted() && !self.has_misbehaved;
         !self.is_asleep
     }
 

@@ -7,6 +7,7 @@ mod oracle;
 mod world;
 
 use crate::Outcome;
+use crate::moves::Step;
 use crate::rng::Rng;
 use crate::script::{Kind, Script};
 use crate::variant::Variant;
@@ -30,6 +31,8 @@ pub enum Fault {
     Paused,
     /// A queue goes to another worker.
     Transfer,
+    /// The daemon is killed the next time a queue that moves is so far, and started again.
+    InMove(Step),
     /// The hypervisor hands over its memory once more.
     Memory,
     /// The hypervisor hands over other interrupts.
@@ -47,6 +50,8 @@ pub struct Machine {
     size: u16,
     /// Event index and indirect descriptors, if the driver uses them.
     features: u64,
+    /// Do its queues go from worker to worker all the time?
+    is_restless: bool,
 }
 
 impl Kind for Machine {
@@ -57,10 +62,14 @@ impl Kind for Machine {
     fn draw(rng: &mut Rng) -> Self {
         let features = [(driver::F_EVENT_INDEX, 60), (driver::F_INDIRECT, 60)];
         let features = features.into_iter().filter(|(_, percent)| rng.percent(*percent)).map(|(feature, _)| feature).sum();
-        Self { queues: if rng.percent(30) { 2 } else { 1 }, size: 8 << rng.below(3), features }
+        let queues = if rng.percent(30) { 2 } else { 1 };
+        Self { queues, size: 8 << rng.below(3), features, is_restless: rng.percent(30) }
     }
 
     fn draw_fault(&self, rng: &mut Rng) -> Fault {
+        if self.is_restless && rng.percent(70) {
+            return Fault::InMove([Step::Ordered, Step::Draining, Step::Lifted, Step::Moved, Step::Refused][rng.below(5)]);
+        }
         match rng.below(15) {
             0 => Fault::WorkerSlow(10 + rng.small(100)),
             1 => Fault::DiskSlow(10 + rng.small(200)),
@@ -79,7 +88,8 @@ impl Kind for Machine {
     fn simpler(&self) -> Vec<Self> {
         let one_queue = (self.queues > 1).then(|| Self { queues: 1, ..self.clone() });
         let plain = (self.features > 0).then(|| Self { features: 0, ..self.clone() });
-        one_queue.into_iter().chain(plain).collect()
+        let rests = self.is_restless.then(|| Self { is_restless: false, ..self.clone() });
+        one_queue.into_iter().chain(plain).chain(rests).collect()
     }
 
     fn play(script: &Script<Self>, variant: Option<Variant>, keeps: bool) -> Outcome {

@@ -1,23 +1,26 @@
 //! One lifetime, step by step: the scheduler chooses which actor runs.
 
+mod ends;
 mod kills;
+mod moves;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fipsee_block::disk::{Disk, Engine};
-use fipsee_daemon::transport::vhost_user::device::{Acknowledgement, Action, Device, DiskDescription};
+use fipsee_daemon::transport::vhost_user::device::{Acknowledgement, Action, Device, DiskDescription, NotServed};
 use fipsee_ring::region::Region;
 use fipsee_ring::tuning::Choices;
 use fipsee_virtio::blk::server::VirtqueueServer;
 
-use super::driver::{Driver, QUEUE_BYTES, doorbell, draw, has_rung};
+use super::driver::{Driver, QUEUE_BYTES, draw, has_rung};
 use super::hypervisor::{Hypervisor, Say};
 use super::oracle::{Expected, SharedDisk};
 use super::{Fault, Machine};
 use crate::Outcome;
 use crate::context::Context;
 use crate::course::Course;
+use crate::moves::Step;
 use crate::rng::Rng;
 use crate::script::{Planned, Script};
 use crate::variant::Variant;
@@ -26,6 +29,8 @@ use crate::variant::Variant;
 const INFLIGHT_HEADER: u64 = 16;
 const INFLIGHT_ENTRY: u64 = 16;
 const INFLIGHT_USED_INDEX: u64 = 14;
+/// Why a worker does not serve a queue that moves.
+const NO_WATCH: &str = "its doorbell cannot be watched";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Actor {
@@ -33,6 +38,7 @@ enum Actor {
     Disk,
     Driver(usize),
     Hypervisor,
+    Mover,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,12 +85,16 @@ struct World<'a> {
     worker_slow_until: u32,
     disk_slow_until: u32,
     is_leaving: bool,
+    /// A move has just ended so.
+    just: Option<Step>,
+    /// Answers when the last move began.
+    moved_at: u32,
 }
 
 /// Play a lifetime; `keeps`: the trace is wanted.
 pub(super) fn play(script: &Script<Machine>, variant: Option<Variant>, keeps: bool) -> Outcome {
     let disk = SharedDisk::new();
-    let &Machine { queues, size, features } = &script.layout;
+    let &Machine { queues, size, features, .. } = &script.layout;
     let ram = Region::create("fipsee-simulated-guest", u64::from(queues) * QUEUE_BYTES).expect("memory");
     let ram = Arc::new(ram);
     let served = || Served {
@@ -115,6 +125,8 @@ pub(super) fn play(script: &Script<Machine>, variant: Option<Variant>, keeps: bo
         worker_slow_until: 0,
         disk_slow_until: 0,
         is_leaving: false,
+        just: None,
+        moved_at: 0,
     };
     world.hypervisor.connect();
     while !world.context.has_failed() && world.step() {}
@@ -148,9 +160,11 @@ impl World<'_> {
             return false;
         }
         self.fault_if_due();
+        self.just = None;
         let mut actors: Vec<Actor> =
             (0..self.queues.len()).flat_map(|index| [Actor::Worker(index), Actor::Driver(index)]).collect();
         actors.extend([Actor::Disk, Actor::Hypervisor]);
+        actors.extend(self.may_move().then_some(Actor::Mover));
         while !actors.is_empty() {
             let actor = actors.swap_remove(self.course.choose(actors.len()));
             if self.may_run(actor) {
@@ -172,6 +186,9 @@ impl World<'_> {
         if outstanding > 0 || self.issued < self.script.requests {
             self.context.violated(|| format!("all actors wait, {outstanding} requests are outstanding"));
             return false;
+        }
+        if !self.is_leaving && self.disarm() {
+            return true;
         }
         if !self.is_leaving {
             self.is_leaving = true;
@@ -215,6 +232,7 @@ impl World<'_> {
                 let may_speak = self.device.is_settled() && self.hypervisor.awaited.is_none();
                 may_speak && !self.is_leaving && !self.hypervisor.to_say.is_empty()
             }
+            Actor::Mover => true,
         }
     }
 
@@ -224,6 +242,7 @@ impl World<'_> {
             Actor::Disk => self.end_and_publish(),
             Actor::Driver(index) => self.run_driver(index),
             Actor::Hypervisor => self.speak(),
+            Actor::Mover => self.move_one(),
         }
         self.carry_out();
     }
@@ -281,6 +300,14 @@ impl World<'_> {
                 Acknowledgement::Moved(number, moved)
             }
             (Action::Transfer(number, worker), server) => match (server.take(), queue.lifted.take()) {
+                (None, Some(lifted)) if std::mem::take(&mut self.context.moves().refuses_next) => {
+                    self.just = Some(Step::Refused);
+                    self.context.moves().tally.refused += 1;
+                    // All that helps, as the log says.
+                    self.hypervisor.restart(false);
+                    let not_served = NotServed { problem: NO_WATCH.to_owned(), next_available: Some(lifted.stop()) };
+                    Acknowledgement::Transferred(number, Err(not_served))
+                }
                 (None, Some(mut lifted)) => {
                     self.served += 1;
                     queue.id = self.served;
@@ -290,6 +317,8 @@ impl World<'_> {
                     }
                     *server = Some(lifted);
                     queue.awake = Awake::Looks;
+                    self.just = Some(Step::Moved);
+                    self.context.moves().tally.moves += 1;
                     Acknowledgement::Transferred(number, Ok(Choices::default()))
                 }
                 (lifted, _) => {
@@ -319,6 +348,7 @@ impl World<'_> {
                     Action::Reply(bytes, file) => self.hypervisor.answered(&bytes, file, &self.drivers, &self.context),
                     Action::Claim => drop(self.device.acknowledged(Acknowledgement::Done(Ok(())))),
                     Action::Announce(_) | Action::EndClaim => {}
+                    Action::Warn(_, _, why) if why == NO_WATCH => {}
                     Action::Warn(queue, what, why) => self.context.violated(|| format!("queue {queue}: {what}: {why}")),
                     Action::Serve(queue, ..)
                     | Action::Stop(queue)
@@ -328,37 +358,6 @@ impl World<'_> {
                     | Action::Ring(queue, _) => self.queues[usize::from(queue)].orders.push_back(action),
                 }
             }
-        }
-    }
-
-    /// A request ends at the disk, and its queue is notified. Which?
-    fn end_one(&mut self) -> Option<usize> {
-        let place = self.rng.below(self.disk.in_flight());
-        let (ticket, status) = self.disk.end(place);
-        self.context.say(|| format!("disk: tag {} of server {}: {status:?}", ticket.tag, ticket.queue));
-        let index = self.queues.iter().position(|queue| queue.id == ticket.queue && queue.server.is_some())?;
-        let (driver, queue) = (&self.drivers[index], &mut self.queues[index]);
-        if self.context.is_broken(Variant::UsedIndexFirst) {
-            queue.old = (0..driver.size).map(|place| driver.used_element(place)).collect();
-        }
-        queue.server.iter_mut().for_each(|server| server.finish(ticket, status));
-        queue.awake = Awake::Looks;
-        Some(index)
-    }
-
-    /// What has ended on a queue is published.
-    fn publish(&mut self, index: usize) {
-        let (driver, queue) = (&self.drivers[index], &mut self.queues[index]);
-        let from = driver.used_index();
-        queue.server.iter_mut().for_each(VirtqueueServer::flush);
-        if self.context.is_broken(Variant::UsedIndexFirst) {
-            queue.hidden.extend(driver.hide_elements(from, &queue.old));
-        }
-    }
-
-    fn end_and_publish(&mut self) {
-        if let Some(index) = self.end_one() {
-            self.publish(index);
         }
     }
 
@@ -397,6 +396,8 @@ impl World<'_> {
         let Some(say) = self.hypervisor.to_say.pop_front() else { return };
         self.context.say(|| format!("hypervisor: {say:?}"));
         let Some(message) = self.hypervisor.message(say, &self.ram, &self.drivers) else {
+            // With the requests that it names the area goes, too, even if the daemon is killed before it is asked for another.
+            self.hypervisor.inflight = None;
             self.drivers.iter_mut().for_each(Driver::reset);
             return self.expected.forget_requests();
         };
@@ -408,12 +409,16 @@ impl World<'_> {
     fn fault_if_due(&mut self) {
         if self.due.is_none() && !self.is_leaving {
             self.due = self.course.due(&self.context, self.expected.completed);
+            self.context.moves().refuses_next = self.due.is_some_and(|due| due.fault == Fault::InMove(Step::Refused));
         }
         // What the hypervisor is in the middle of, a guest cannot interrupt; a kill can.
         let is_busy = !self.hypervisor.to_say.is_empty() || self.hypervisor.awaited.is_some();
         let waits =
             |fault| matches!(fault, Fault::Reset | Fault::Paused | Fault::Memory | Fault::Call | Fault::BadChain | Fault::HungUp);
-        if let Some(planned) = self.due.take_if(|planned| !(is_busy && waits(planned.fault))) {
+        let reached = self.step_of_move();
+        let is_so_far = |fault| if let Fault::InMove(step) = fault { reached == Some(step) } else { true };
+        let due = self.due.take_if(|planned| !(is_busy && waits(planned.fault)) && is_so_far(planned.fault));
+        if let Some(planned) = due {
             let has_effect = self.begin(planned.fault);
             if self.course.begun(&self.context, has_effect) {
                 self.kill();
@@ -446,9 +451,13 @@ impl World<'_> {
                 self.device.transfer(u16::try_from(index).expect("few"), 0);
                 return self.queues[index].server.is_some();
             }
+            Fault::InMove(step) => {
+                self.context.moves().tally.kill(step);
+                self.kill();
+            }
             Fault::Memory => self.hypervisor.set_memory(),
             Fault::Call => {
-                self.drivers.iter_mut().for_each(|driver| driver.call = doorbell());
+                self.drivers.iter_mut().for_each(Driver::replace_call);
                 self.hypervisor.set_calls();
             }
             Fault::BadChain => {

@@ -89,8 +89,8 @@ impl Client {
         if context.has_failed() {
             return;
         }
-        let issued = self.issue_some(context, pool);
-        if pool.left() == 0 && self.ends(context, link) {
+        let issued = if self.is_leaving { 0 } else { self.issue_some(context, pool) };
+        if (pool.left() == 0 || self.is_leaving) && self.ends(context, link) {
             return;
         }
         if reaped + issued == 0 {
@@ -259,6 +259,7 @@ impl Client {
             return context.oracle().is_over(span);
         }
         pool.answered += 1;
+        self.answered += 1;
         let mut oracle = context.oracle();
         let (may_be_beyond, must_be_beyond) = oracle.is_beyond(request.size, first + count);
         let is_change = !matches!(kind, Kind::Read | Kind::Flush);

@@ -2,7 +2,7 @@
 
 use rustix::io::pwrite;
 
-use super::{INFLIGHT_ENTRY, INFLIGHT_HEADER, INFLIGHT_USED_INDEX, World, device, has_rung};
+use super::{INFLIGHT_ENTRY, INFLIGHT_HEADER, INFLIGHT_USED_INDEX, World, device};
 use crate::variant::Variant;
 use crate::virtqueues::driver::Driver;
 use crate::virtqueues::hypervisor::Say;
@@ -38,7 +38,7 @@ impl World<'_> {
         self.drivers.iter_mut().for_each(|driver| _ = driver.may_run());
         (0..self.queues.len()).for_each(|index| self.publish(index));
         if self.rng.percent(50) {
-            self.drivers.iter().for_each(|driver| _ = has_rung(&driver.call));
+            self.drivers.iter().for_each(|driver| _ = driver.is_interrupted());
         }
         let count = self.drivers[index].used_index().wrapping_sub(before);
         if count > 0 && self.hypervisor.inflight.is_some() && self.queues[index].server.is_some() {
