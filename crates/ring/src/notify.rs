@@ -13,6 +13,9 @@ pub use self::policy::{MAX_COMPLETIONS, MAX_DELAY, MAX_RATE, Policy, USUAL_DELAY
 
 /// What `auto` waits at most. A wake-up costs the reader 5 to 20 us: a tenth of the gain would be lost by waiting much longer.
 const AUTO_DELAY: Duration = Duration::from_micros(50);
+/// Requests that were not taken yet count as so many at least: the writer may know only that there are some, and what remains to be
+/// served costs no time but its own. For half as many the cost of a wake-up is little.
+const UNTAKEN: u32 = 64;
 /// The interval over which the rate is measured, in delays of `auto`.
 const DELAYS_PER_INTERVAL: u64 = 16;
 
@@ -32,6 +35,15 @@ impl SharedPolicy {
     pub fn set(&self, policy: Option<Policy>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = policy;
     }
+}
+
+/// What is to come of requests that were taken, and of those that wait to be, of which there are at least so many.
+pub const fn to_come(taken: u32, waiting: u32) -> u32 {
+    taken.saturating_add(match waiting {
+        0 => 0,
+        1..UNTAKEN => UNTAKEN,
+        _ => waiting,
+    })
 }
 
 /// Decides for one ring when its sleeping reader is notified.
@@ -98,7 +110,7 @@ impl Moderator {
     }
 
     /// `count` completions were published, or none and the caller asks again, and the reader sleeps. `to_come`: so many more are
-    /// in flight. Is it to be notified now? If not, [`due`](Self::due) says when to ask again.
+    /// in flight ([`to_come`]). Is it to be notified now? If not, [`due`](Self::due) says when to ask again.
     #[must_use = "a sleeping reader wakes only by its notification"]
     pub fn reader_sleeps(&mut self, now_ticks: u64, count: u32, to_come: u32) -> bool {
         let held = self.held.unwrap_or(Held { since_ticks: now_ticks, count: 0, due_ticks: now_ticks });

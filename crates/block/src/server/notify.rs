@@ -3,7 +3,7 @@
 use fipsee_ring::clock;
 use fipsee_ring::doorbell::ClientDoorbell;
 use fipsee_ring::memory::Memory;
-use fipsee_ring::notify::{Moderator, Policy};
+use fipsee_ring::notify::{Moderator, Policy, to_come};
 
 use super::QueueServer;
 
@@ -59,7 +59,7 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
     #[inline(never)]
     pub(super) fn flush_moderated(&mut self) {
         let (answered, published) = (self.answered(), std::mem::take(&mut self.published));
-        let to_come = self.in_flight.saturating_add(self.queue.requests.has_message().into());
+        let to_come = to_come(self.in_flight, self.queue.requests.has_message().into());
         let Some(Moderated { moderator, answered: before }) = self.moderated.as_deref_mut() else { return };
         let count = u32::try_from(answered.wrapping_sub(std::mem::replace(before, answered))).unwrap_or(u32::MAX);
         if !published && moderator.due().is_none() {

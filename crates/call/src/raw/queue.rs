@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::doorbell::EventDoorbell;
-use fipsee_ring::notify::{Moderator, Policy};
+use fipsee_ring::notify::{Moderator, Policy, to_come};
 use fipsee_ring::pace::{MAX_BUDGET, Visits};
 use fipsee_ring::region::Region;
 use fipsee_ring::{Message, clock};
@@ -131,15 +131,14 @@ impl CallServerQueue {
 
     #[inline(never)]
     fn wake_moderated(&mut self, count: u32) {
-        let to_come = self.queue.requests.has_message();
+        let to_come = to_come(0, self.queue.requests.has_message().into());
         let Some(moderator) = self.moderator.as_deref_mut() else { return };
         if count == 0 && moderator.due().is_none() {
             return;
         }
         if !self.queue.completions.reader_sleeps() {
             moderator.reader_is_awake(count);
-        } else if moderator.reader_sleeps(clock::ticks(), count, to_come.into()) && self.queue.completions.reader_needs_doorbell()
-        {
+        } else if moderator.reader_sleeps(clock::ticks(), count, to_come) && self.queue.completions.reader_needs_doorbell() {
             self.queue.client_doorbell.ring();
         }
     }

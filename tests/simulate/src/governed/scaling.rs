@@ -52,7 +52,7 @@ impl Scaling {
         self.stays_uneven = false;
         let loads = std::mem::take(&mut *lock(&self.reported));
         let is_moving = is_moving || !self.wanted.is_empty();
-        let sample = Sample { now, busy, loads: &loads, usable: &self.usable, is_moving };
+        let sample = Sample { now, busy, waited: 0.0, loads: &loads, is_exact: true, usable: &self.usable, is_moving };
         for action in self.governor.sample(&sample) {
             match action {
                 Action::Use(workers) => self.uses.push((now, workers)),

@@ -1,7 +1,7 @@
 //! Interrupts that a policy holds back.
 
 use fipsee_ring::clock;
-use fipsee_ring::notify::{Moderator, Policy};
+use fipsee_ring::notify::{Moderator, Policy, to_come};
 use fipsee_serve::probe;
 
 use super::VirtqueueServer;
@@ -57,7 +57,7 @@ impl VirtqueueServer {
         let before = self.queue.published();
         let _ = self.queue.flush();
         let count = self.queue.published().wrapping_sub(before);
-        let to_come = self.in_flight().saturating_add(self.queue.ring.waiting().into());
+        let to_come = to_come(self.in_flight(), self.queue.ring.waiting().into());
         let Some(Moderated { moderator, since }) = self.moderated.as_deref_mut() else { return };
         if moderator.due().is_none() {
             *since = before;
