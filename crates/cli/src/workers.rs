@@ -68,7 +68,7 @@ fn render_mode(answer: &Value) -> String {
     format!("{text}{besides}\n")
 }
 
-/// In a word, or for whom it is.
+/// In a word, or its owner.
 pub(crate) fn state(worker: &Value) -> String {
     match worker.get("dedicated_to").and_then(Value::as_str).and_then(|owner| owner.split_once(':')) {
         Some((kind, name)) => format!("for {kind} {name}"),

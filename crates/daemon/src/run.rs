@@ -341,7 +341,7 @@ impl Daemon {
     }
 }
 
-/// Which workers are in use, and for whom.
+/// Which workers are in use, and their owners.
 fn scaling_of(
     config: &Config,
     overlay: &Overlay,

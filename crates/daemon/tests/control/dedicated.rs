@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 const DISKS: [&str; 6] = ["--disk", "a=memory:1M", "--disk", "b=memory:1M", "--disk", "c=memory:1M"];
 
-/// Of each worker, for whom it is and how many queues it has; which worker it is does not matter.
+/// Of each worker, its owner and how many queues it has; which worker it is does not matter.
 fn workers_of(daemon: &Daemon) -> Vec<(Value, u64)> {
     let answer = daemon.admin(&json!({ "method": "workers" }));
     let workers = answer["workers"].as_array().expect("a list").iter();
