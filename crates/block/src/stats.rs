@@ -125,7 +125,7 @@ fn middle(bucket: usize) -> u64 {
     u64::midpoint(lower_bound(bucket), lower_bound(bucket + 1).saturating_sub(1))
 }
 
-/// The counters of one queue. Written by the worker that serves it.
+/// The counters of one queue, most of them written by the worker that serves it.
 #[derive(Debug, Default)]
 pub struct QueueCounters {
     /// Reads answered.
@@ -154,6 +154,11 @@ pub struct QueueCounters {
     pub suppressed: Counter,
     /// Times that the client's doorbell rang and there was no request.
     pub spurious: Counter,
+    /// How long its worker was busy with it. Like the next, this is written by the thread that takes samples of workers, and begins at zero in
+    /// another process.
+    pub busy_ns: Counter,
+    /// The number of the worker that was busy with it last, and one.
+    worker_plus_1: AtomicU64,
     /// From the request being seen to its completion being published, in ticks: every request of an asynchronous disk,
     /// one visit in 64 of a synchronous one.
     pub latency: Histogram,
@@ -170,6 +175,17 @@ impl QueueCounters {
             _ => &self.rest,
         };
         counter.add(1);
+    }
+
+    /// This worker was busy with it for so long.
+    pub fn worked(&self, worker: usize, time_ns: u64) {
+        self.busy_ns.add(time_ns);
+        self.worker_plus_1.store(worker as u64 + 1, Ordering::Relaxed);
+    }
+
+    /// The worker that was busy with it last, if one was.
+    pub fn worker(&self) -> Option<u64> {
+        self.worker_plus_1.load(Ordering::Relaxed).checked_sub(1)
     }
 
     /// Requests taken, of every kind.

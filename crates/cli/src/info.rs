@@ -57,6 +57,9 @@ fn describe(name: &str, info: &BlockInfo) -> Value {
 
 type Describe = fn(&Value) -> String;
 
+/// Of which nothing need be said.
+const USUAL_WEIGHT: u64 = 100;
+
 /// Parts of a description that need words: key, name, and how they are put.
 const PARTS: [(&str, &str, Describe); 3] = [
     ("allow", "for users", describe_users),
@@ -102,7 +105,7 @@ fn render(disk: &Value) -> String {
     }
     let capabilities: Vec<&str> = admin::list(disk, "capabilities").iter().filter_map(Value::as_str).collect();
     line("capabilities", if capabilities.is_empty() { "read".to_owned() } else { format!("read, {}", capabilities.join(", ")) });
-    let flags = [("read_only", "read-only"), ("exclusive", "exclusive"), ("shared", "shared")];
+    let flags = [("read_only", "read-only"), ("exclusive", "exclusive"), ("shared", "shared"), ("dedicated", "worker to itself")];
     for (key, name) in flags {
         if let Some(set) = disk.get(key).and_then(Value::as_bool) {
             line(name, if set { "yes" } else { "no" }.to_owned());
@@ -142,8 +145,15 @@ fn describe_client(client: &Value) -> String {
     let says = |key| client.get(key).and_then(Value::as_bool).unwrap_or(false);
     let claim = if says("sole_writer") { ", sole writer" } else { "" };
     let gone = if says("leaving") { ", gone, its last requests are not finished" } else { "" };
+    let mut own = String::new();
+    if let Some(weight) = client.get("weight").and_then(Value::as_u64).filter(|weight| *weight != USUAL_WEIGHT) {
+        let _ = write!(own, ", weight {weight}");
+    }
+    if says("dedicated") {
+        own.push_str(", with a worker to itself");
+    }
     let [read, written] = ["read_bytes", "written_bytes"].map(|key| units::bytes(admin::number(client, key)));
-    format!("process {pid}, user {uid}, {queues} queues{kind}{claim}{gone}; {read} read, {written} written")
+    format!("process {pid}, user {uid}, {queues} queues{kind}{claim}{own}{gone}; {read} read, {written} written")
 }
 
 /// Root and the daemon's own user always may.

@@ -13,9 +13,9 @@ use crate::output::{self, Table};
 use crate::{admin, names, units};
 
 /// Without an option that changes something, it shows what is in force. A limit is for all requests of what it is of: of all clients
-/// of a disk together, of all connections of a user or group, of all queues of a client.
+/// of a disk together, of all connections of a user or group, of all disks of a virtual machine, of all queues of a client.
 #[derive(Debug, clap::Args)]
-#[command(group = ArgGroup::new("of").args(["disk", "user", "group", "client"]))]
+#[command(group = ArgGroup::new("of").args(["disk", "user", "group", "machine", "client"]))]
 pub(crate) struct Arguments {
     /// Limit all clients of this disk together
     disk: Option<String>,
@@ -25,7 +25,10 @@ pub(crate) struct Arguments {
     /// Limit a [[group]] of the configuration
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
-    /// Limit one client or virtual machine, by its number in fipsee info
+    /// Limit all disks of a virtual machine together, by the process of its hypervisor
+    #[arg(long, value_name = "PID", value_parser = machine)]
+    machine: Option<Value>,
+    /// Limit one client, or one disk of a virtual machine, by its number in fipsee info
     #[arg(long, value_name = "N", value_parser = crate::disk::up_to::<{ u64::MAX }>)]
     client: Option<u64>,
     /// Requests per second, or off
@@ -37,9 +40,13 @@ pub(crate) struct Arguments {
     /// How long what is not used is kept, and may be used at once, for example 100ms [default: 5ms], or off: the default
     #[arg(long, value_name = "TIME", value_parser = burst, requires = "of")]
     burst: Option<Value>,
-    /// Weight of a user or group in sharing a worker, 1 to 1000, or off: the usual 100
+    /// Weight in sharing a worker, 1 to 1000, or off: the usual 100. Of a user, group or virtual machine among all others; of a client
+    /// among those that have one share with it
     #[arg(long, value_name = "N", value_parser = crate::disk::limit::<{ MAX_WEIGHT as u64 }>, requires = "of")]
     weight: Option<Value>,
+    /// Is a worker, and its CPU, for these queues alone? For those of a disk: fipsee disk set --dedicated
+    #[arg(long, value_name = "BOOL", requires = "of")]
+    dedicated: Option<bool>,
     /// Remove the limits
     #[arg(long, conflicts_with_all = ["iops", "bytes_per_second", "burst"], requires = "of")]
     off: bool,
@@ -58,6 +65,15 @@ fn bytes(text: &str) -> Result<Value, String> {
     }
 }
 
+/// A process, or the path of the socket of one that cannot be seen.
+fn machine(text: &str) -> Result<Value, String> {
+    match text.parse::<u32>() {
+        Ok(pid) => Ok(pid.into()),
+        Err(_) if text.starts_with('/') => Ok(text.into()),
+        Err(_) => Err("write the number of the hypervisor's process, as fipsee limit shows it".to_owned()),
+    }
+}
+
 fn burst(text: &str) -> Result<Value, String> {
     match text {
         "off" => Ok(text.into()),
@@ -66,8 +82,8 @@ fn burst(text: &str) -> Result<Value, String> {
 }
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
-    let Arguments { disk, user, group, client, iops, bytes_per_second, burst, weight, off, json } = arguments;
-    let target = json!({ "disk": disk, "user": user, "group": group, "client": client });
+    let Arguments { disk, user, group, machine, client, iops, bytes_per_second, burst, weight, dedicated, off, json } = arguments;
+    let target = json!({ "disk": disk, "user": user, "group": group, "machine": machine, "client": client });
     let target = given(&target);
     let off_or = |value: &Option<Value>| if *off { Some(json!("off")) } else { value.clone() };
     let changes = json!({
@@ -75,6 +91,7 @@ pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
         "bytes_per_second": off_or(bytes_per_second),
         "burst_ms": off_or(burst),
         "weight": weight,
+        "dedicated": dedicated,
     });
     let changes = given(&changes);
     let limits = if changes.is_empty() {
@@ -116,7 +133,7 @@ fn render(limits: &[Value]) -> String {
     if limits.is_empty() {
         return "nothing limits it\n".to_owned();
     }
-    let mut table = Table::new(1, &["OF", "WEIGHT", "IOPS", "BYTES/S", "BURST", "CLIENTS", "THROTTLED"]);
+    let mut table = Table::new(1, &["OF", "WEIGHT", "IOPS", "BYTES/S", "BURST", "WORKER", "CLIENTS", "THROTTLED"]);
     for limit in limits {
         let number = |key: &str| limit.get(key).and_then(Value::as_u64);
         let or_none = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
@@ -128,6 +145,7 @@ fn render(limits: &[Value]) -> String {
             or_none(number("iops").map(|iops| iops.to_string())),
             or_none(number("bytes_per_second").map(units::bytes)),
             or_none(burst),
+            or_none(limit.get("dedicated").and_then(Value::as_bool).filter(|own| *own).map(|_| "own".to_owned())),
             or_none(limit.get("clients").and_then(Value::as_array).map(|clients| clients.len().to_string())),
             admin::number(limit, "throttled").to_string(),
         ]);
@@ -164,18 +182,18 @@ mod tests {
             json!({ "user": 4_000_000_000_u32, "weight": 50, "iops": null, "bytes_per_second": 1 << 20, "burst_ms": 100, "clients": [] }),
             json!({ "group": "batch", "weight": 100, "iops": null, "bytes_per_second": null, "burst_ms": null, "clients": [] }),
             json!({ "machine": 42, "weight": 100, "clients": [7] }),
-            json!({ "client": 7, "of_disk": "a", "iops": 1, "throttled": 3 }),
+            json!({ "client": 7, "of_disk": "a", "iops": 1, "weight": 100, "dedicated": true, "throttled": 3 }),
         ];
         let text = render(&limits);
         let lines: Vec<String> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(
             lines[1..],
             [
-                "disk a - 2000 - 5 ms 2 0",
-                "user 4000000000 50 - 1 MiB 100 ms 0 0",
-                "group batch 100 - - - 0 0",
-                "virtual machine, process 42 100 - - - 1 0",
-                "client 7 of disk a - 1 - 5 ms - 3",
+                "disk a - 2000 - 5 ms - 2 0",
+                "user 4000000000 50 - 1 MiB 100 ms - 0 0",
+                "group batch 100 - - - - 0 0",
+                "virtual machine, process 42 100 - - - - 1 0",
+                "client 7 of disk a 100 1 - 5 ms own - 3",
             ]
         );
         assert_eq!(render(&[]), "nothing limits it\n");

@@ -49,7 +49,7 @@ fn add_shares(before: &Value, now: &mut Value) {
     }
 }
 
-/// What a mode means. Workers that are for a disk alone are not counted: the mode is for the others.
+/// What a mode means. Dedicated workers are not counted: the mode is for the others.
 fn render_mode(answer: &Value) -> String {
     let (mode, workers) = (admin::text(answer, "mode"), admin::list(answer, "workers"));
     let dedicated = workers.iter().filter(|worker| admin::text(worker, "state") == "dedicated").count();
@@ -64,8 +64,16 @@ fn render_mode(answer: &Value) -> String {
         }
         (count, None) => format!("{} of {others} workers serve", bound(count)),
     };
-    let besides = if dedicated > 0 { format!(", and {dedicated} more, each for one disk") } else { String::new() };
+    let besides = if dedicated > 0 { format!(", and {dedicated} more, each dedicated") } else { String::new() };
     format!("{text}{besides}\n")
+}
+
+/// In a word, or its owner.
+pub(crate) fn state(worker: &Value) -> String {
+    match worker.get("dedicated_to").and_then(Value::as_str).and_then(|owner| owner.split_once(':')) {
+        Some((kind, name)) => format!("for {kind} {name}"),
+        None => admin::text(worker, "state").to_owned(),
+    }
 }
 
 fn render(answer: &Value) -> String {
@@ -73,10 +81,7 @@ fn render(answer: &Value) -> String {
     for worker in admin::list(answer, "workers") {
         let cpu = worker.get("cpu").and_then(Value::as_u64).map_or_else(|| "any".to_owned(), |cpu| cpu.to_string());
         let [index, queues, sleeps] = ["worker", "queues", "sleeps"].map(|key| admin::number(worker, key).to_string());
-        let state = match worker.get("disk").and_then(Value::as_str) {
-            Some(disk) => format!("for {disk}"),
-            None => admin::text(worker, "state").to_owned(),
-        };
+        let state = state(worker);
         let busy = worker.get("busy").and_then(Value::as_f64).unwrap_or_default() * 100.0;
         table.push(vec![index, cpu, state, format!("{busy:.1} %"), queues, sleeps]);
     }
@@ -93,24 +98,26 @@ mod tests {
             json!({ "mode": "1..2", "workers": [
                 { "worker": 0, "cpu": 1, "state": "in use", "queues": 3, "sleeps": 9, "busy_ns": busy, "measured_ns": measured },
                 { "worker": 1, "cpu": null, "state": "unused", "queues": 0, "sleeps": 1, "busy_ns": 7, "measured_ns": measured },
+                { "worker": 2, "state": "dedicated", "dedicated_to": "client:7", "queues": 4, "busy_ns": 7, "measured_ns": measured },
             ] })
         };
         let mut now = answer(1750, 3000);
         add_shares(&answer(1000, 2000), &mut now);
         let text = render(&now);
         let cells = |line: usize| text.lines().nth(line).expect("a line").split_whitespace().collect::<Vec<_>>().join(" ");
-        assert_eq!(cells(0), "1 to 2 workers serve, as the load needs, of 2");
+        assert_eq!(cells(0), "1 to 2 workers serve, as the load needs, of 2, and 1 more, each dedicated");
         assert_eq!(cells(2), "0 1 in use 75.0 % 3 9");
         assert_eq!(cells(3), "1 any unused 0.0 % 0 1");
+        assert_eq!(cells(4), "2 any for client 7 0.0 % 4 0");
     }
 
     #[test]
-    fn workers_of_dedicated_disks_are_not_among_those_that_the_mode_is_for() {
+    fn dedicated_workers_are_not_among_those_that_the_mode_is_for() {
         let of = |mode: &str| {
             let states = ["in use", "in use", "dedicated"].map(|state| json!({ "state": state }));
             render_mode(&json!({ "mode": mode, "workers": states }))
         };
-        let more = ", and 1 more, each for one disk\n";
+        let more = ", and 1 more, each dedicated\n";
         assert_eq!(of("3"), format!("2 of 2 workers serve{more}"));
         assert_eq!(of("1"), format!("1 of 2 workers serve{more}"));
         assert_eq!(of("auto"), format!("1 to 2 workers serve, as the load needs (auto){more}"));

@@ -14,7 +14,7 @@ use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_WRITE};
 use fipsee_serve::limit::Limiter;
 use fipsee_serve::session::Credentials;
-use fipsee_serve::{Pool, QueueName, Share, probe};
+use fipsee_serve::{Share, probe};
 use serde::{Deserialize, Serialize};
 
 pub use self::client::AttachedClient;
@@ -92,8 +92,6 @@ pub struct Export {
     /// Its configuration; the size may have changed, and [`shared`](Self::shared).
     pub(crate) spec: DiskSpec,
     shared: AtomicBool,
-    /// The workers for its queues.
-    pub(crate) pool: Pool,
     pub(crate) disk: Arc<AnyDisk>,
     /// Of all its clients together.
     pub(crate) limiter: Arc<Limiter>,
@@ -192,7 +190,7 @@ impl Export {
         let totals = Totals::default();
         let users = Mutex::new(Users { allow, limits, rates, notify, attached: Vec::new(), retired: false, totals });
         let (spec, shared) = (config.spec.clone(), AtomicBool::new(config.spec.shared));
-        Self { spec, shared, pool: Pool::default(), disk: Arc::new(disk), limiter, users, left: Condvar::new() }
+        Self { spec, shared, disk: Arc::new(disk), limiter, users, left: Condvar::new() }
     }
 
     pub(crate) fn open(disk: &DiskConfig) -> Result<Arc<Self>, String> {
@@ -297,15 +295,6 @@ impl Export {
         );
         let staying = users.attached.iter().filter(|client| !client.leaving).count();
         Err(if staying < limit_clients { Denied::FullForNow(text) } else { Denied::Full(text) })
-    }
-
-    /// Its queues, by the numbers of their clients.
-    pub(crate) fn queues(&self) -> Vec<QueueName> {
-        let queues = |client: &AttachedClient| {
-            let (client, count) = (client.client, client.queues.len());
-            (0..u16::try_from(count).unwrap_or(u16::MAX)).map(move |index| QueueName { client, index })
-        };
-        self.lock().attached.iter().flat_map(queues).collect()
     }
 
     /// May several clients write at a time, whatever they claim?
@@ -417,6 +406,16 @@ impl Export {
 
     pub fn attached(&self) -> Vec<AttachedClient> {
         self.lock().attached.clone()
+    }
+
+    /// As of [`attached`](Self::attached), without a copy.
+    pub(crate) fn for_each_attached(&self, visit: impl FnMut(&AttachedClient)) {
+        self.lock().attached.iter().for_each(visit);
+    }
+
+    /// What the first attached client has that has it.
+    pub(crate) fn find_attached<T>(&self, find: impl FnMut(&AttachedClient) -> Option<T>) -> Option<T> {
+        self.lock().attached.iter().find_map(find)
     }
 
     /// What clients have done, those that are attached included.

@@ -22,6 +22,7 @@ mod notification;
 mod notify;
 mod overlay;
 mod placement;
+mod pools;
 mod program;
 pub mod rates;
 mod reload;

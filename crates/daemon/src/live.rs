@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::export::Export;
+use crate::pools::Pools;
 use crate::shares::Shares;
 use crate::transport::unix::ClientSettings;
 
@@ -45,6 +46,8 @@ pub struct Live {
     pub(crate) device_descriptors: AtomicU64,
     /// Of clients that have one share of the workers together.
     pub(crate) shares: Shares,
+    /// Of clients whose queues have a worker to themselves.
+    pub(crate) pools: Pools,
 }
 
 impl Live {
@@ -52,7 +55,14 @@ impl Live {
         let at_start = exports.len();
         let served = Mutex::new(Arc::new(Served { exports, settings, at_start }));
         let (departures, device_descriptors) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { served, next_client: AtomicU64::new(1), departures, device_descriptors, shares: Shares::default() }
+        Self {
+            served,
+            next_client: AtomicU64::new(1),
+            departures,
+            device_descriptors,
+            shares: Shares::default(),
+            pools: Pools::default(),
+        }
     }
 
     /// The state in force. Hold it for the time of one decision, not longer: it keeps removed disks open.

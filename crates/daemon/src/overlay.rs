@@ -28,7 +28,7 @@ pub(crate) struct Overlay {
     /// How many workers serve, as [`Mode`] is written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     workers: Option<String>,
-    /// Weights and rates of users, groups and clients, by their keys.
+    /// What was set of users, groups, virtual machines and clients, by their keys.
     #[serde(default)]
     shares: BTreeMap<String, ShareSettings>,
 }
@@ -100,12 +100,12 @@ impl Overlay {
         settings.rates = rates.or(settings.rates);
     }
 
-    /// Of the user, group or client of this key.
+    /// Of the user, group, virtual machine or client of this key.
     pub(crate) fn set_share(&mut self, key: String, settings: ShareSettings) {
         self.shares.insert(key, settings);
     }
 
-    /// What was set of users, groups and clients.
+    /// What was set of users, groups, virtual machines and clients.
     pub(crate) const fn shares(&self) -> &BTreeMap<String, ShareSettings> {
         &self.shares
     }
@@ -297,7 +297,7 @@ mod tests {
             overlay.set(name, Settings { limits: Some(limits), dedicated: Some(true), ..Settings::default() });
             overlay.set(name, Settings { rates: Some(rates), ..Settings::default() });
         }
-        overlay.set_share("user:7".to_owned(), ShareSettings { weight: None, rates });
+        overlay.set_share("user:7".to_owned(), ShareSettings { rates, ..ShareSettings::default() });
         let everyone = AllowList { everyone: true, ..AllowList::default() };
         overlay.set("c", Settings { allow: Some(everyone), ..Settings::default() });
         overlay.detach(Path::new("/run/b"), &configured);

@@ -4,6 +4,7 @@ use std::num::{NonZeroU16, NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
 use fipsee_serve::limit::Rates;
+use fipsee_serve::share::DEFAULT_WEIGHT;
 use serde::{Deserialize, Serialize};
 
 use crate::disk_limits::Limit;
@@ -26,13 +27,27 @@ pub struct RateLimits {
     pub burst_ms: Option<NonZeroU32>,
 }
 
-/// Of a user or group.
+/// Of a user, group, virtual machine or client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ShareSettings {
     /// `None`: the usual one.
     pub weight: Option<NonZeroU16>,
     pub rates: RateLimits,
+    /// A worker is for its queues alone.
+    #[serde(skip_serializing_if = "is_false")]
+    pub dedicated: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde wants it")]
+const fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+impl ShareSettings {
+    pub(crate) fn weight_in_force(&self) -> u32 {
+        self.weight.map_or(DEFAULT_WEIGHT, |weight| weight.get().into())
+    }
 }
 
 /// Changes of those.

@@ -1,6 +1,6 @@
 //! Reading the configuration again while clients are served: all changes take effect at once, or none does.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,7 +16,9 @@ use crate::live::Live;
 use crate::log::parse_level;
 use crate::notification::Notify;
 use crate::notify;
-use crate::overlay::is_same;
+use crate::overlay::{Overlay, is_same};
+use crate::rates::ShareSettings;
+use crate::shares::disk_key;
 use crate::transport::vhost_user::Socket;
 use crate::worker::Command;
 
@@ -58,7 +60,9 @@ impl Admin {
         }
         let mut next = arguments.into_config()?;
         let level = parse_level(&next.log_level)?;
-        let overlay = self.overlay.rebased(&next.disks)?;
+        let mut overlay = self.overlay.rebased(&next.disks)?;
+        self.forget_departed(&mut overlay);
+        overlay.retain_groups(&next.shares);
         let (before, disks) = (self.disks(), overlay.over(&next.disks));
         let served = self.live.now();
         let (mut exports, mut opened) = (Vec::new(), Opened::default());
@@ -69,7 +73,7 @@ impl Admin {
         let is_gone = |old: &&Arc<Export>| exports.iter().all(|export| !Arc::ptr_eq(export, old));
         let removed: Vec<_> = served.exports.iter().filter(is_gone).collect();
         let sockets = self.new_sockets(&disks, &exports)?;
-        let dedicated = dedicated(&disks, &exports);
+        let dedicated = dedicated(&disks, &next.shares, &overlay);
         self.scaling.check_dedicated(&dedicated)?;
         retire(&removed)?;
         let unwanted = self.vms.retire(|export, path| is_unwanted(&before, &disks, export, path));
@@ -83,7 +87,7 @@ impl Admin {
         keep_what_cannot_change(&mut next, &self.running, &before, &mut outcome.needs_restart);
         outcome.changed = self.changed_settings(&next);
         for (disk, export) in disks.iter().zip(&exports).filter(|(disk, _)| !outcome.added.contains(&disk.spec.name)) {
-            let dedicated_changes = disk.dedicated != self.scaling.is_dedicated(export);
+            let dedicated_changes = disk.dedicated != self.scaling.is_dedicated(&disk_key(export.name()));
             let sockets_change = sockets_of(&before, export.name()) != sockets_of(&disks, export.name());
             let limits_change = export.set_limits(disk.limits) | export.set_rates(disk.rates);
             let notify_change = set_notify(export, disk.notify);
@@ -101,7 +105,6 @@ impl Admin {
         self.scaling.set_mode(overlay.workers().unwrap_or(next.workers));
         outcome.changed.extend(changed_shares(&self.running.shares, &next.shares));
         (self.running, self.overlay) = (next, overlay);
-        self.overlay.retain_groups(&self.running.shares);
         self.apply_shares();
         Ok(outcome)
     }
@@ -173,10 +176,12 @@ fn set_notify(export: &Export, notify: Notify) -> bool {
     export.notify() != notify && export.set_notify(notify)
 }
 
-/// Those that have a worker each.
-pub(crate) fn dedicated(disks: &[DiskConfig], exports: &[Arc<Export>]) -> Vec<Arc<Export>> {
-    let is_dedicated = |export: &&Arc<Export>| disks.iter().any(|disk| disk.dedicated && disk.spec.name == export.name());
-    exports.iter().filter(is_dedicated).cloned().collect()
+/// The keys of those that have a worker each: disks, and what is configured or set of those that share workers.
+pub(crate) fn dedicated(disks: &[DiskConfig], shares: &[ShareConfig], overlay: &Overlay) -> Vec<String> {
+    let disks = disks.iter().filter(|disk| disk.dedicated).map(|disk| disk_key(&disk.spec.name));
+    let mut settings: BTreeMap<String, ShareSettings> = shares.iter().map(|share| (share.key(), share.settings)).collect();
+    settings.extend(overlay.shares().clone());
+    disks.chain(settings.into_iter().filter(|(_, settings)| settings.dedicated).map(|(key, _)| key)).collect()
 }
 
 /// The users and groups that are in one of the files only, or with other settings.

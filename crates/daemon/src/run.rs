@@ -341,18 +341,18 @@ impl Daemon {
     }
 }
 
-/// Which workers are in use, and for which disks.
+/// Which workers are in use, and their owners.
 fn scaling_of(
     config: &Config,
     overlay: &Overlay,
     workers: &[WorkerHandle],
-    live: &Live,
+    live: &Arc<Live>,
     places: &Arc<placement::Places>,
 ) -> Result<Arc<Scaling>, String> {
     let mode = overlay.workers().unwrap_or(config.workers);
-    let scaling =
-        Scaling::new(workers.to_vec(), mode, Arc::clone(places)).map_err(|error| format!("cannot watch the workers: {error}"))?;
-    let dedicated = reload::dedicated(&overlay.over(&config.disks), &live.now().exports);
+    let scaling = Scaling::new(Arc::clone(live), workers.to_vec(), mode, Arc::clone(places));
+    let scaling = scaling.map_err(|error| format!("cannot watch the workers: {error}"))?;
+    let dedicated = reload::dedicated(&overlay.over(&config.disks), &config.shares, overlay);
     scaling.check_dedicated(&dedicated)?;
     scaling.dedicate(&dedicated);
     Ok(Arc::new(scaling))

@@ -1,5 +1,8 @@
 //! The workers under their governor: samples of how busy they are, taken by the thread that accepts clients, and what it decides of them.
 
+mod dedicated;
+mod times;
+
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +13,9 @@ use fipsee_serve::governor::{Action, Governor, Mode, Move, SLOW_TICK, Sample, TI
 use fipsee_serve::{Assignment, Command, Pool, QueueName, WakeUp};
 use fipsee_topology::{cpu_list, pin};
 
-use crate::export::Export;
+use self::dedicated::{Dedicated, number_of};
+use self::times::{PUBLISHED_EVERY, QueueTimes};
+use crate::live::Live;
 use crate::placement::{self, Places};
 use crate::worker::{WorkerHandle, waited_for_cpu};
 
@@ -27,6 +32,7 @@ pub(crate) struct Scaling {
     workers: Vec<WorkerHandle>,
     /// Rings when a worker wakes up while no sample is due.
     pub(crate) wake_up: Arc<WakeUp>,
+    live: Arc<Live>,
     places: Arc<Places>,
     since_ticks: u64,
     reported: Reported,
@@ -45,26 +51,21 @@ struct State {
     sampled_ticks: u64,
     /// When the next sample is to be taken; `None`: when a worker wakes up.
     next: Option<Instant>,
+    times: QueueTimes,
     /// What is to be moved.
     wanted: VecDeque<Move>,
     /// Since the last sample it was found that none of the queues that are to move because of [`Scaling::uneven`] may.
     stays_uneven: bool,
     dedicated: Vec<Dedicated>,
+    /// An owner has no worker to itself any more, and its queues may be there.
+    has_freed: bool,
     /// The CPUs that may be used, and when they are to be looked at.
     cpus: Vec<usize>,
     next_cpus: Instant,
 }
 
-/// A disk with a worker to itself.
-struct Dedicated {
-    export: Arc<Export>,
-    worker: usize,
-    /// The queues of other disks have left it.
-    is_ready: bool,
-}
-
 impl Scaling {
-    pub(crate) fn new(workers: Vec<WorkerHandle>, mode: Mode, places: Arc<Places>) -> std::io::Result<Self> {
+    pub(crate) fn new(live: Arc<Live>, workers: Vec<WorkerHandle>, mode: Mode, places: Arc<Places>) -> std::io::Result<Self> {
         let now = clock::ticks();
         let scaling = Self {
             wake_up: Arc::new(WakeUp::new()?),
@@ -78,12 +79,15 @@ impl Scaling {
                 asked: vec![0; workers.len()],
                 sampled_ticks: now,
                 next: None,
+                times: QueueTimes::new(workers.len(), now),
                 wanted: VecDeque::new(),
                 stays_uneven: false,
                 dedicated: Vec::new(),
+                has_freed: false,
                 cpus: places.usable().to_vec(),
                 next_cpus: Instant::now(),
             }),
+            live,
             places,
             workers,
         };
@@ -126,6 +130,11 @@ impl Scaling {
         (measured.saturating_sub(self.workers[worker].counters.idle.until(now)), measured)
     }
 
+    /// Until when the times of its queues are counted, on the scale of the second of [`busy_ticks`](Self::busy_ticks).
+    pub(crate) fn queues_measured_ticks(&self, worker: usize) -> u64 {
+        self.state().times.published_ticks(worker).saturating_sub(self.since_ticks)
+    }
+
     pub(crate) fn next_tick(&self) -> Option<Duration> {
         self.state().next.map(|next| next.saturating_duration_since(Instant::now()))
     }
@@ -157,17 +166,20 @@ impl Scaling {
         }
         state.stays_uneven = false;
         self.follow_cpus(&mut state);
-        let (busy, waited) = self.busy_shares(&mut state);
         let loads = std::mem::take(&mut *self.reported.lock().unwrap_or_else(PoisonError::into_inner));
-        // What the second of two questions is answered with was served between them.
-        let is_exact = loads.iter().all(|(_, worker, _)| state.asked[*worker] >= 2);
+        state.times.served(&loads);
+        let (busy, waited) = self.busy_shares(&mut state);
         let is_moving = is_moving || !state.wanted.is_empty();
-        self.dedicate_what_is_free(&mut state);
-        let State { governor, usable, dedicated, .. } = &mut *state;
-        let is_governed = |(queue, worker, _): &(QueueName, usize, u64)| {
-            dedicated.iter().all(|of| of.worker != *worker && !of.export.queues().contains(queue))
+        self.settle_dedicated(&mut state);
+        let State { governor, usable, dedicated, asked, .. } = &mut *state;
+        let has_choice = self.workers.len() > 1;
+        // Of what is not where it belongs yet no move is carried out (`wanted_move`).
+        let is_governed = |(_, worker, _): &(QueueName, usize, u64)| {
+            has_choice && busy[*worker] > HARDLY_BUSY && dedicated.iter().all(|of| of.worker != *worker)
         };
-        let loads: Vec<_> = if dedicated.is_empty() { loads } else { loads.into_iter().filter(is_governed).collect() };
+        let loads: Vec<_> = loads.into_iter().filter(is_governed).collect();
+        // What the second of two questions is answered with was served between them.
+        let is_exact = loads.iter().all(|(_, worker, _)| asked[*worker] >= 2);
         let now = Duration::from_nanos(clock::ticks_to_ns(clock::ticks()));
         let actions = governor.sample(&Sample { now, busy: &busy, waited, loads: &loads, is_exact, usable, is_moving });
         for action in actions {
@@ -180,15 +192,13 @@ impl Scaling {
         }
         self.set_pools(&mut state);
         let busiest = busy.iter().copied().fold(0.0, f64::max);
-        let has_choice = self.workers.len() > 1;
         let tick = if busiest > HARDLY_BUSY { TICK } else { SLOW_TICK };
-        state.next = Some(Instant::now() + if has_choice { tick } else { CPU_TICK });
-        if has_choice {
-            self.ask_for_loads(&busy, &mut state.asked);
-        }
+        state.next = Some(Instant::now() + if has_choice { tick } else { PUBLISHED_EVERY });
+        self.ask_for_loads(&busy, &mut state);
+        state.times.publish(&self.live);
         let has_strays = self.strays().next().is_some();
-        let is_settled =
-            busiest <= HARDLY_BUSY && state.wanted.is_empty() && !has_strays && state.dedicated.iter().all(|of| of.is_ready);
+        let is_waiting = !state.wanted.is_empty() || state.times.has_unpublished();
+        let is_settled = busiest <= HARDLY_BUSY && !is_waiting && !has_strays && state.dedicated.iter().all(|of| of.is_ready);
         if is_settled && state.governor.is_at_rest(state.usable.len()) {
             self.wait_for_work(&mut state);
         }
@@ -207,25 +217,29 @@ impl Scaling {
         let now = clock::ticks();
         let elapsed = now.saturating_sub(state.sampled_ticks).max(1);
         state.sampled_ticks = now;
-        let share = |(worker, before): (&WorkerHandle, &mut u64)| {
+        let State { idle_ticks, times, waited: waits, .. } = state;
+        let share = |(index, (worker, before)): (usize, (&WorkerHandle, &mut u64))| {
             let idle = worker.counters.idle.until(now);
-            let idle_since = idle.saturating_sub(std::mem::replace(before, idle));
-            1.0 - (idle_since as f64 / elapsed as f64).min(1.0)
+            let idle_since = idle.saturating_sub(std::mem::replace(before, idle)).min(elapsed);
+            times.busy(index, elapsed - idle_since, now);
+            1.0 - idle_since as f64 / elapsed as f64
         };
-        let busy = self.workers.iter().zip(&mut state.idle_ticks).map(share).collect();
+        let busy = self.workers.iter().zip(idle_ticks).enumerate().map(share).collect();
         let waited = |(worker, before): (&WorkerHandle, &mut Duration)| {
             let waited = waited_for_cpu(worker);
             waited.saturating_sub(std::mem::replace(before, waited))
         };
-        let waited: Duration = self.workers.iter().zip(&mut state.waited).map(waited).sum();
+        let waited: Duration = self.workers.iter().zip(waits).map(waited).sum();
         (busy, waited.as_secs_f64() / Duration::from_nanos(clock::ticks_to_ns(elapsed)).as_secs_f64())
     }
 
-    /// What each queue was served; the answers are there at the next sample. A worker that hardly works is not woken for that.
-    fn ask_for_loads(&self, busy: &[f64], asked: &mut [u32]) {
-        for (index, ((worker, busy), asked)) in self.workers.iter().zip(busy).zip(asked).enumerate() {
-            *asked = if *busy > HARDLY_BUSY { asked.saturating_add(1) } else { 0 };
-            if *asked > 0 {
+    /// What each queue was served; the answers are there at the next sample. A worker that hardly works is seldom woken for that.
+    fn ask_for_loads(&self, busy: &[f64], state: &mut State) {
+        for (index, (worker, busy)) in self.workers.iter().zip(busy).enumerate() {
+            let works = *busy > HARDLY_BUSY;
+            state.asked[index] = if works { state.asked[index].saturating_add(1) } else { 0 };
+            if works || state.times.wants_to_know(index) {
+                state.times.asked(index, state.sampled_ticks);
                 let to = Arc::clone(&self.reported);
                 let report = move |loads: Vec<(QueueName, u64)>| {
                     let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
@@ -241,7 +255,7 @@ impl Scaling {
         state.next = None;
         self.wake_up.want();
         if self.workers.iter().any(|worker| !worker.counters.idle.is_asleep()) {
-            state.next = Some(Instant::now() + if self.workers.len() > 1 { SLOW_TICK } else { CPU_TICK });
+            state.next = Some(Instant::now() + if self.workers.len() > 1 { SLOW_TICK } else { PUBLISHED_EVERY });
         }
     }
 
@@ -288,100 +302,13 @@ impl Scaling {
         }
     }
 
-    /// Workers without other queues serve the disks that they are for. Called by the thread that attaches clients, so that none is between
-    /// the choice of its workers and its place in the list of the disk's queues.
-    fn dedicate_what_is_free(&self, state: &mut State) {
-        let State { dedicated, wanted, .. } = state;
-        for Dedicated { export, worker, is_ready } in dedicated.iter_mut().filter(|of| !of.is_ready) {
-            let counters = &self.workers[*worker].counters;
-            if assigned_to(&self.workers[*worker]) == 0 {
-                counters.pool.set(number_of(*worker));
-                export.pool.set(number_of(*worker));
-                wanted.extend(export.queues().into_iter().map(|queue| Move { queue, to: *worker }));
-                *is_ready = true;
-                tracing::info!(disk = export.name(), worker, "has a worker to itself");
-            }
-        }
-    }
-
-    /// Can these have a worker each?
-    pub(crate) fn check_dedicated(&self, exports: &[Arc<Export>]) -> Result<(), String> {
-        let started = self.workers.len();
-        if exports.is_empty() || exports.len() < started {
-            return Ok(());
-        }
-        let names: Vec<_> = exports.iter().take(8).map(|export| format!("'{}'", export.name())).collect();
-        let (disks, fewer) = match exports.len() {
-            1 => (format!("disk {} is dedicated", names.join(", ")), "do not dedicate it"),
-            count => (format!("{count} disks are dedicated ({})", names.join(", ")), "dedicate fewer disks"),
-        };
-        let workers = match started {
-            1 => "1 worker was started, which".to_owned(),
-            _ => format!("{started} workers were started, of which one"),
-        };
-        let needed = exports.len() + 1;
-        Err(format!("{disks}, and {workers} is for all other disks; start {needed} (--workers, workers), or {fewer}"))
-    }
-
-    /// These have a worker each from now on, and no others; checked before.
-    pub(crate) fn dedicate(&self, exports: &[Arc<Export>]) {
-        let mut state = self.state();
-        let is_meant = |of: &Dedicated| exports.iter().any(|export| Arc::ptr_eq(export, &of.export));
-        let freed: Vec<_> = state.dedicated.extract_if(.., |of| !is_meant(of)).collect();
-        for Dedicated { export, .. } in freed {
-            export.pool.set(Pool::SHARED);
-        }
-        self.set_pools(&mut state);
-        for export in exports {
-            if state.dedicated.iter().any(|of| Arc::ptr_eq(&of.export, export)) {
-                continue;
-            }
-            // The last is the first that is not needed otherwise.
-            let is_free = |worker: &usize| state.dedicated.iter().all(|of| of.worker != *worker);
-            let Some(worker) = (1..self.workers.len()).rev().find(is_free) else { return };
-            state.dedicated.push(Dedicated { export: Arc::clone(export), worker, is_ready: false });
-            self.set_pools(&mut state);
-        }
-        state.next = Some(Instant::now());
-        self.wake_up.doorbell.ring();
-    }
-
-    /// As [`dedicate`](Self::dedicate), for one disk.
-    pub(crate) fn set_dedicated(&self, export: &Arc<Export>, dedicated: bool) -> Result<(), String> {
-        let mut exports: Vec<_> = self.state().dedicated.iter().map(|of| Arc::clone(&of.export)).collect();
-        exports.retain(|other| !Arc::ptr_eq(other, export));
-        if dedicated {
-            exports.push(Arc::clone(export));
-            self.check_dedicated(&exports)?;
-        }
-        self.dedicate(&exports);
-        Ok(())
-    }
-
-    /// The disk is served no longer.
-    pub(crate) fn remove(&self, export: &Arc<Export>) {
-        if self.is_dedicated(export) {
-            let _ = self.set_dedicated(export, false);
-        }
-    }
-
-    pub(crate) fn is_dedicated(&self, export: &Export) -> bool {
-        self.state().dedicated.iter().any(|of| std::ptr::eq(&raw const *of.export, export))
-    }
-
-    /// The disk that has a worker to itself.
-    pub(crate) fn dedicated_to(&self, worker: usize) -> Option<String> {
-        self.state().dedicated.iter().find(|of| of.worker == worker).map(|of| of.export.name().to_owned())
-    }
-
     /// The next move that the governor wants.
     pub(crate) fn wanted_move(&self) -> Option<(QueueName, usize)> {
         let mut state = self.state();
         loop {
             let Move { queue, to } = state.wanted.pop_front()?;
-            // Meanwhile the disk may have got a worker to itself, or the worker may be for another disk or in no use.
-            let belongs = state.dedicated.iter().find(|of| of.is_ready && of.export.queues().contains(&queue));
-            if self.workers[to].counters.pool.number() == belongs.map_or(Pool::SHARED, |of| number_of(of.worker)) {
+            // Meanwhile its owner may have got a worker to itself, or the worker may be for others or in no use.
+            if self.workers[to].counters.pool.number() == self.pool_of(queue) {
                 return Some((queue, to));
             }
         }
@@ -411,11 +338,6 @@ impl Scaling {
     pub(crate) fn may_balance(&self, queue: QueueName, from: usize, to: usize) -> bool {
         self.workers[from].counters.pool.is_unused() || self.state().governor.may_move(queue, to)
     }
-}
-
-/// The pool of a disk that has this worker to itself.
-const fn number_of(worker: usize) -> u64 {
-    worker as u64 + 1
 }
 
 fn assigned_to(worker: &WorkerHandle) -> u64 {

@@ -3,11 +3,11 @@
 //! A client belongs to a group from its connection to its end. What is configured or set for that group changes at any time.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fipsee_serve::session::Credentials;
-use fipsee_serve::share::DEFAULT_WEIGHT;
 use fipsee_serve::{Group, Groups, Share};
 
 use crate::config::{ShareConfig, user_key};
@@ -48,7 +48,13 @@ impl Policy {
 }
 
 fn apply(settings: ShareSettings, to: &Group) {
-    to.set_weight(settings.weight.map_or(DEFAULT_WEIGHT, |weight| weight.get().into()));
+    to.weight.set(settings.weight_in_force());
+    to.limiter.set(settings.rates.in_force());
+}
+
+/// Of one connection, within its group.
+pub(crate) fn apply_to_client(settings: ShareSettings, to: &Share) {
+    to.weight.set(settings.weight_in_force());
     to.limiter.set(settings.rates.in_force());
 }
 
@@ -75,8 +81,8 @@ impl Shares {
     pub(crate) fn of_machine(&self, disk: &str, credentials: &Credentials, socket: &Path) -> Share {
         let policy = self.policy();
         let own = || match credentials.pid {
-            pid @ 1.. => format!("machine:{pid}"),
-            _ => format!("machine:{}", socket.display()),
+            pid @ 1.. => machine_key(pid),
+            _ => machine_key(socket.display()),
         };
         let key = policy.key_of_machine(disk).or_else(|| policy.key_of(credentials)).unwrap_or_else(own);
         self.get(&policy, &key)
@@ -84,7 +90,7 @@ impl Shares {
 
     /// A client has attached: what was set for it alone, also by the daemon before this one.
     pub(crate) fn attached(&self, client: u64, share: &Share) {
-        share.limiter.set(self.settings(&client_key(client)).rates.in_force());
+        apply_to_client(self.settings(&client_key(client)), share);
     }
 
     /// From now on, also for clients that are there. The workers are to be notified.
@@ -104,7 +110,16 @@ impl Shares {
     }
 }
 
-pub(crate) fn client_key(client: u64) -> String {
+pub(crate) fn disk_key(disk: &str) -> String {
+    format!("disk:{disk}")
+}
+
+/// `process`: of its hypervisor.
+pub(crate) fn machine_key(process: impl Display) -> String {
+    format!("machine:{process}")
+}
+
+pub(crate) fn client_key(client: impl Display) -> String {
     format!("client:{client}")
 }
 
@@ -145,7 +160,7 @@ mod tests {
             (of(9, 0, &[5]), "user:9", 100),
         ] {
             let share = shares.of_client(&credentials);
-            assert_eq!((share.group.key(), share.group.weight()), (key, weight));
+            assert_eq!((share.group.key(), share.group.weight.get()), (key, weight));
         }
         let machine =
             |disk: &str, credentials: Credentials| shares.of_machine(disk, &credentials, Path::new("/v")).group.key().to_owned();
@@ -167,7 +182,7 @@ mod tests {
         };
         set(9, 5);
         let share = shares.of_client(&of(9, 7, &[]));
-        assert_eq!((share.group.key(), share.group.weight()), ("user:9", 5));
+        assert_eq!((share.group.key(), share.group.weight.get()), ("user:9", 5));
         assert_eq!((machine("y", 9), machine("x", 9), machine("y", 8)), ("user:9".into(), "group:a".into(), "group:a".into()));
         // As before, once it is off again.
         set(9, 0);
@@ -194,10 +209,10 @@ mod tests {
         let (user, member) = (shares.of_client(&of(9, 0, &[])), shares.of_client(&of(1, 0, &[])));
         let configured = [ShareConfig { group: None, ..group("", (&[9], &[]), &[], 300) }, group("a", (&[2], &[]), &[], 7)];
         shares.replace(&configured, &BTreeMap::new());
-        assert_eq!((user.group.weight(), member.group.weight()), (300, 100));
+        assert_eq!((user.group.weight.get(), member.group.weight.get()), (300, 100));
         shares.replace(&configured, &BTreeMap::from([("user:9".to_owned(), settings(5)), ("user:1".to_owned(), settings(6))]));
-        assert_eq!((user.group.weight(), member.group.weight()), (5, 6));
+        assert_eq!((user.group.weight.get(), member.group.weight.get()), (5, 6));
         shares.replace(&[], &BTreeMap::new());
-        assert_eq!((user.group.weight(), member.group.weight()), (100, 100));
+        assert_eq!((user.group.weight.get(), member.group.weight.get()), (100, 100));
     }
 }

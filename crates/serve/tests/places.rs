@@ -112,7 +112,7 @@ impl Fixture {
     /// Queues of a group, each with this depth and number of requests.
     fn add(&mut self, weight: u32, queues: u16, depth: u32, waiting: u32) -> Vec<Arc<Counts>> {
         let group = Arc::new(Group::new("one"));
-        group.set_weight(weight);
+        group.weight.set(weight);
         self.clients += 1;
         let add = |index| {
             let counts = Arc::new(Counts { waiting: waiting.into(), ..Counts::default() });

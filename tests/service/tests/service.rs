@@ -15,7 +15,7 @@ use fipsee_ring::tuning::Tuning;
 use fipsee_ring::{Message, clock};
 use fipsee_service::{DEPTH, PROFILE, QUEUES, SERVICE_SUMS};
 use fipsee_testkit::daemon::Launch;
-use fipsee_testkit::{Daemon, Scratch, TIMEOUT};
+use fipsee_testkit::{Daemon, Scratch, TIMEOUT, eventually};
 
 fn start(more: &[&str]) -> Daemon {
     let arguments = [&["--disk", "d=memory:1M", "--workers", "2"], more].concat();
@@ -136,6 +136,42 @@ fn calls_and_streams_outlive_daemons_which_are_confined() {
     drop(gone);
     left.add(1);
     left.await_sum();
+}
+
+/// In one state: the workers have so many queues.
+fn await_queues(daemon: &Daemon, what: &str, is_so: impl Fn(&[u64]) -> bool) {
+    eventually(what, || is_so(&daemon.queue_counts()));
+}
+
+#[test]
+fn queues_of_calls_and_streams_go_from_worker_to_worker_and_nothing_is_lost_or_comes_twice() {
+    let mut daemon = start(&[]);
+    let mut clients = [(); 3].map(|()| Client::attach(&daemon.socket()));
+    let set = |daemon: &Daemon, workers: &str| {
+        let answer = daemon.admin(&serde_json::json!({ "method": "workers.set", "workers": workers }));
+        assert_eq!(answer["mode"], workers);
+    };
+    await_queues(&daemon, "every queue has a worker", |counts| counts.iter().sum::<u64>() == 6);
+    for round in 0..20 {
+        set(&daemon, "1");
+        let deadline = Instant::now() + TIMEOUT;
+        let mut number = 0;
+        // In the middle of the moves, as they come.
+        while daemon.queue_counts() != [6, 0] {
+            assert!(Instant::now() < deadline, "the second worker keeps queues: {:?}", daemon.queue_counts());
+            for client in &mut clients {
+                number += 1;
+                client.add(number);
+                assert!(client.call(number) <= client.sum, "something came twice");
+            }
+        }
+        set(&daemon, "2");
+        await_queues(&daemon, "the other one has its part again", |counts| counts == [3, 3]);
+        if round == 10 {
+            daemon.take_over();
+        }
+        clients.iter_mut().for_each(Client::await_sum);
+    }
 }
 
 #[test]

@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(column(View::Disks, "iops").expect("found"), View::Disks.usual_sort());
         assert_eq!(column(View::Workers, "cpu").expect("found"), 1, "the first of the two");
         assert_eq!(column(View::Workers, "CPU%").expect("found"), View::Workers.usual_sort());
-        assert_eq!(column(View::Queues, "read").expect("found"), 5);
+        assert_eq!(column(View::Queues, "read").expect("found"), 7);
         let text = column(View::Workers, "p99").expect_err("none").to_string();
         assert!(text.contains("workers have no column 'p99'") && text.contains("worker, cpu, state, queues"), "{text}");
     }

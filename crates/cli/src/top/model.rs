@@ -49,7 +49,7 @@ impl View {
         match self {
             Self::Disks => &headings!["DISK", "CLIENTS", "QUEUES"],
             Self::Clients => &headings!["DISK", "KIND", "CLIENT", "PID", "UID", "QUEUES"],
-            Self::Queues => &headings!["DISK", "CLIENT", "PID", "QUEUE"],
+            Self::Queues => &headings!["DISK", "CLIENT", "PID", "QUEUE", "WORKER", "BUSY%"],
             Self::Workers => &["WORKER", "CPU", "STATE", "QUEUES", "BUSY%", "CPU%", "SLEEPS/s"],
         }
     }
@@ -190,14 +190,30 @@ impl Interval<'_> {
     fn queues(&self) -> Vec<Row> {
         let times = self.times_by(identity);
         let before = by(self.before, "queues", identity);
+        let measured = self.queues_measured();
         let row = |queue: &Value| {
             let name = identity(queue);
             let names = ["client", "pid", "queue"].map(|key| Cell::Count(number(queue, key)));
             let old = before.get(&name).copied().unwrap_or(&Value::Null);
             let disk = [Cell::Text(text(queue, "disk").to_owned())];
-            [&disk[..], &names, &self.counts(old, queue, times.get(&name))].concat()
+            let worker = queue.get("worker").and_then(Value::as_u64);
+            let measured = worker.and_then(|worker| measured.get(&worker).copied()).filter(|measured| *measured > 0.0);
+            let share = |measured: f64| Cell::Percent((self.rate(old, queue, "busy_ns") / measured * 100.0).min(100.0));
+            let of_worker = [worker.map_or(Cell::None, Cell::Count), measured.map_or(Cell::None, share)];
+            [&disk[..], &names, &of_worker, &self.counts(old, queue, times.get(&name))].concat()
         };
         list(self.now, "queues").iter().map(row).collect()
+    }
+
+    /// For how long, per second, the times of each worker's queues were counted.
+    fn queues_measured(&self) -> HashMap<u64, f64> {
+        let before = by(self.before, "workers", |worker| number(worker, "worker"));
+        let measured = |worker: &Value| {
+            let index = number(worker, "worker");
+            let old = before.get(&index).copied().unwrap_or(&Value::Null);
+            (index, self.rate(old, worker, "queues_measured_ns"))
+        };
+        list(self.now, "workers").iter().map(measured).collect()
     }
 
     fn workers(&self) -> Vec<Row> {
@@ -207,7 +223,7 @@ impl Interval<'_> {
             let cpu = worker.get("cpu").and_then(Value::as_u64).map_or_else(|| Cell::Text("any".to_owned()), Cell::Count);
             let [busy, measured] = ["busy_ns", "measured_ns"].map(|key| self.rate(old, worker, key));
             let busy = if measured > 0.0 { Cell::Percent(busy / measured * 100.0) } else { Cell::None };
-            let state = Cell::Text(text(worker, "state").to_owned());
+            let state = Cell::Text(crate::workers::state(worker));
             let has_time = [old, worker].iter().all(|worker| worker.get("cpu_time_ns").is_some_and(Value::is_u64));
             let time = if has_time { Cell::Percent(self.rate(old, worker, "cpu_time_ns") / 1e7) } else { Cell::None };
             let sleeps = Cell::Rate(self.rate(old, worker, "sleeps"));
@@ -297,11 +313,14 @@ mod tests {
         };
         let client = with(json!({ "client": 7, "state": "attached", "kind": "ring", "pid": 42, "uid": 1000, "queues": 2 }));
         let gone = with(json!({ "client": 3, "state": "gone", "kind": "ring", "pid": 41, "uid": 1000 }));
-        let queue = with(json!({ "disk": "a", "client": 7, "pid": 42, "queue": 0, "service_ns_histogram": times }));
+        let queue = with(
+            json!({ "disk": "a", "client": 7, "pid": 42, "queue": 0, "worker": 0, "busy_ns": cpu_time_ns / 5, "service_ns_histogram": times }),
+        );
         json!({
             "workers": [{
                 "worker": 0, "cpu": 1, "state": "in use", "queues": 2, "sleeps": 5,
                 "cpu_time_ns": cpu_time_ns, "busy_ns": cpu_time_ns / 2, "measured_ns": 7 + 2 * cpu_time_ns,
+                "queues_measured_ns": 5 + cpu_time_ns,
             }],
             "disks": [{ "disk": "a", "totals": counts, "clients": [client, gone] }, { "disk": "b", "totals": {}, "clients": [] }],
             "queues": [queue],
@@ -329,7 +348,7 @@ mod tests {
             "those that are gone are not shown"
         );
         let queues = rows(View::Queues, &usual(View::Queues));
-        assert_eq!(queues, [[&["a", "7", "42", "0"][..], &counts].concat()]);
+        assert_eq!(queues, [[&["a", "7", "42", "0", "0", "20.0"][..], &counts].concat()]);
         assert_eq!(rows(View::Workers, &usual(View::Workers)), [["0", "1", "in use", "2", "25.0", "50.0", "0"]]);
         for view in View::ALL {
             assert!(rows(view, &usual(view)).iter().all(|row| row.len() == view.headings().len()), "{view:?}");

@@ -20,6 +20,7 @@ use crate::notification::{self, Notify};
 use crate::notify;
 use crate::overlay::Settings;
 use crate::reload::serving;
+use crate::shares::disk_key;
 
 impl Admin {
     pub(super) fn add(&mut self, add: AddDisk, files: &mut Vec<OwnedFd>) -> Result<Value, RpcError> {
@@ -87,7 +88,7 @@ impl Admin {
         let others = served.exports.iter().filter(|other| !Arc::ptr_eq(other, &export)).cloned().collect();
         self.live.replace(others, served.settings);
         self.vms.remove_retired();
-        self.scaling.remove(&export);
+        let _ = self.scaling.set_dedicated(&disk_key(name), false);
         self.overlay.remove(name, &self.running.disks);
         tracing::info!(disk = name, "removed");
         notify::status(&serving(&self.live));
@@ -121,7 +122,7 @@ impl Admin {
             gids: allow_gids.unwrap_or(gids),
         };
         if let Some(dedicated) = dedicated {
-            self.scaling.set_dedicated(&export, dedicated)?;
+            self.scaling.set_dedicated(&disk_key(&name), dedicated)?;
         }
         export.set_allow(&allow);
         if let Some(shared) = shared {

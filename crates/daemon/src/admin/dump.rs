@@ -14,6 +14,7 @@ use crate::disk_text;
 use crate::export::Export;
 use crate::metrics::Endpoint;
 use crate::rates::ShareSettings;
+use crate::shares::disk_key;
 
 impl Admin {
     pub(super) fn dump(&self) -> String {
@@ -84,7 +85,7 @@ impl Admin {
                 let _ = writeln!(text, "{key} = {ids:?}");
             }
         }
-        if self.scaling.is_dedicated(export) {
+        if self.scaling.is_dedicated(&disk_key(name)) {
             text.push_str("dedicated = true\n");
         }
         if allow.everyone {
@@ -122,7 +123,8 @@ fn notify_keys(policy: &Policy) -> String {
 
 fn share_keys(settings: &ShareSettings) -> String {
     let weight = settings.weight.map(|weight| ("weight", weight.to_string()));
-    weight.into_iter().chain(settings.rates.keys()).map(|(key, value)| format!("{key} = {value}\n")).collect()
+    let dedicated = settings.dedicated.then(|| ("dedicated", "true".to_owned()));
+    weight.into_iter().chain(settings.rates.keys()).chain(dedicated).map(|(key, value)| format!("{key} = {value}\n")).collect()
 }
 
 /// As configured, with the size of now where it has one, and with what was set.

@@ -1,54 +1,69 @@
 //! Rates and weights that the admin socket shows and changes.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use fipsee_serve::share::DEFAULT_WEIGHT;
 use serde_json::{Value, json};
 
 use super::Admin;
-use super::methods::SetLimit;
+use super::methods::{MachineName, SetLimit};
 use super::rpc::RpcError;
 use crate::config::{ShareConfig, user_key};
 use crate::disk_limits::Limit;
 use crate::export::{AttachedClient, Export};
-use crate::overlay::Settings;
+use crate::overlay::{Overlay, Settings};
 use crate::rates::{MAX_WEIGHT, RateChanges, RateLimits, ShareSettings};
-use crate::shares::client_key;
+use crate::shares::{apply_to_client, client_key, machine_key};
 
 /// What a limit is of.
 enum Target {
     Disk(Arc<Export>),
-    /// A user or group, by its key.
+    /// A user, group or virtual machine, by its key.
     Share(String),
     Client(u64),
 }
 
+/// What is to be changed beside rates.
+#[derive(Clone, Copy)]
+struct ShareChanges {
+    weight: Option<Limit<NonZeroU16>>,
+    dedicated: Option<bool>,
+}
+
 impl Admin {
     pub(super) fn limit(&mut self, limit: SetLimit) -> Result<Value, RpcError> {
-        let SetLimit { disk, user, group, client, iops, bytes_per_second, burst_ms, weight } = limit;
-        let target = self.target(disk, user, group, client)?;
+        let SetLimit { iops, bytes_per_second, burst_ms, weight, dedicated, .. } = limit;
+        let target = self.target(&limit)?;
+        let of_share = ShareChanges { weight, dedicated };
         let changes = RateChanges { iops, bytes_per_second, burst_ms };
         let is_empty = iops.is_none() && bytes_per_second.is_none() && burst_ms.is_none();
-        if is_empty && weight.is_none() {
-            return Err("nothing is set: name iops, bytes_per_second, burst_ms or weight".to_owned().into());
-        }
-        if let (Target::Disk(_) | Target::Client(_), Some(_)) = (&target, weight) {
-            return Err("only a user or a group has a weight; name one of them".to_owned().into());
+        if is_empty && weight.is_none() && dedicated.is_none() {
+            return Err("nothing is set: name iops, bytes_per_second, burst_ms, weight or dedicated".to_owned().into());
         }
         match &target {
             Target::Disk(export) => {
+                if weight.is_some() {
+                    let text = "a disk has no weight; name a user, a group, a virtual machine or a client";
+                    return Err(text.to_owned().into());
+                }
+                if dedicated.is_some() {
+                    let text =
+                        format!("whether a worker is for a disk alone is set by fipsee disk set {} --dedicated", export.name());
+                    return Err(text.into());
+                }
                 let rates = export.rates().changed(changes)?;
                 export.set_rates(rates);
                 self.overlay.set(export.name(), Settings { rates: Some(rates), ..Settings::default() });
                 tracing::info!(disk = export.name(), ?rates, "limited");
             }
-            Target::Share(key) => self.set_share(key.clone(), weight, changes)?,
+            Target::Share(key) => self.set_share(key.clone(), of_share, changes)?,
             Target::Client(client) => {
-                self.set_share(client_key(*client), None, changes)?;
-                let rates = self.live.shares.settings(&client_key(*client)).rates;
+                self.set_share(client_key(*client), of_share, changes)?;
+                let settings = self.live.shares.settings(&client_key(*client));
                 for (_, attached) in self.attached().iter().filter(|(_, attached)| attached.client == *client) {
-                    attached.share.iter().for_each(|share| share.limiter.set(rates.in_force()));
+                    attached.share.iter().for_each(|share| apply_to_client(settings, share));
                 }
             }
         }
@@ -60,17 +75,11 @@ impl Admin {
         })
     }
 
-    fn target(
-        &self,
-        disk: Option<String>,
-        user: Option<u32>,
-        group: Option<String>,
-        client: Option<u64>,
-    ) -> Result<Target, String> {
+    fn target(&self, limit: &SetLimit) -> Result<Target, String> {
         let groups = || self.running.shares.iter().filter(|share| share.group.is_some());
-        match (disk, user, group, client) {
-            (Some(disk), None, None, None) => Ok(Target::Disk(self.live.now().find(&disk)?.clone())),
-            (None, Some(uid), None, None) => match groups().find(|share| share.uids.contains(&uid)) {
+        match (&limit.disk, limit.user, &limit.group, &limit.machine, limit.client) {
+            (Some(disk), None, None, None, None) => Ok(Target::Disk(self.live.now().find(disk)?.clone())),
+            (None, Some(uid), None, None, None) => match groups().find(|share| share.uids.contains(&uid)) {
                 Some(group) => {
                     let name = group.group.as_deref().unwrap_or_default();
                     Err(format!(
@@ -79,8 +88,8 @@ impl Admin {
                 }
                 None => Ok(Target::Share(user_key(uid))),
             },
-            (None, None, Some(name), None) => {
-                let found = groups().find(|share| share.group.as_deref() == Some(&name)).map(ShareConfig::key);
+            (None, None, Some(name), None, None) => {
+                let found = groups().find(|share| share.group.as_deref() == Some(name)).map(ShareConfig::key);
                 found.map(Target::Share).ok_or_else(|| {
                     let names: Vec<&str> = groups().filter_map(|share| share.group.as_deref()).collect();
                     let there =
@@ -88,21 +97,35 @@ impl Admin {
                     format!("no group '{name}' is configured; {there} ([[group]] in the configuration, and a reload)")
                 })
             }
-            (None, None, None, Some(client)) => {
+            (None, None, None, Some(machine), None) => {
+                let key = match machine {
+                    MachineName::Process(pid) => machine_key(pid),
+                    MachineName::Socket(path) => machine_key(path),
+                };
+                match self.live.shares.present().iter().any(|group| group.key() == key) {
+                    true => Ok(Target::Share(key)),
+                    false => Err(format!(
+                        "no {} is connected and has a share of its own; `fipsee limit` lists those that have (one that belongs to a \
+                         user or group has that one's)",
+                        key.replacen("machine:", "virtual machine of process ", 1)
+                    )),
+                }
+            }
+            (None, None, None, None, Some(client)) => {
                 let is_it = |(_, attached): &(String, AttachedClient)| attached.client == client;
                 match self.attached().iter().any(is_it) {
                     true => Ok(Target::Client(client)),
                     false => Err(format!("no client {client} is attached; `fipsee info DISK` has the numbers of a disk's")),
                 }
             }
-            _ => Err("name one of disk, user, group and client".to_owned()),
+            _ => Err("name one of disk, user, group, machine and client".to_owned()),
         }
     }
 
     fn set_share(
         &mut self,
         key: String,
-        weight: Option<Limit<std::num::NonZeroU16>>,
+        ShareChanges { weight, dedicated }: ShareChanges,
         changes: RateChanges,
     ) -> Result<(), String> {
         let mut settings = self.live.shares.settings(&key);
@@ -113,13 +136,26 @@ impl Admin {
             ));
         }
         settings.rates = settings.rates.changed(changes)?;
+        if let Some(dedicated) = dedicated {
+            self.scaling.set_dedicated(&key, dedicated)?;
+            settings.dedicated = dedicated;
+        }
         tracing::info!(of = key, ?settings, "limited");
         self.overlay.set_share(key, settings);
-        let clients = self.attached().iter().map(|(_, attached)| client_key(attached.client)).collect();
-        self.overlay.retain_shares("client:", &clients);
+        let mut overlay = std::mem::take(&mut self.overlay);
+        self.forget_departed(&mut overlay);
+        self.overlay = overlay;
         // What follows reads it there.
         self.live.shares.replace(&self.running.shares, self.overlay.shares());
         Ok(())
+    }
+
+    /// What was set for clients and virtual machines goes with them.
+    pub(crate) fn forget_departed(&self, overlay: &mut Overlay) {
+        let clients = self.attached().iter().map(|(_, attached)| client_key(attached.client)).collect();
+        overlay.retain_shares(&client_key(""), &clients);
+        let machines = self.live.shares.present().iter().map(|group| group.key().to_owned()).collect();
+        overlay.retain_shares(&machine_key(""), &machines);
     }
 
     /// Clients, each with the name of its disk.
@@ -136,28 +172,27 @@ impl Admin {
     pub(super) fn limits(&self) -> Value {
         let disks = self.live.now().exports.iter().map(|export| describe_disk(export)).collect::<Vec<_>>();
         let configured = self.running.shares.iter().map(ShareConfig::key);
-        let set = self.overlay.shares().keys().filter(|key| !key.starts_with("client:")).cloned();
+        let set = self.overlay.shares().keys().filter(|key| !key.starts_with(&client_key(""))).cloned();
         let present = self.live.shares.present();
         let keys: BTreeSet<String> = configured.chain(set).chain(present.iter().map(|group| group.key().to_owned())).collect();
         let shares = keys.iter().map(|key| self.describe_share(key));
         let clients = self.attached().into_iter().map(|(_, client)| client.client);
-        let is_limited = |client: &u64| !self.live.shares.settings(&client_key(*client)).rates.is_off();
+        let is_limited = |client: &u64| self.live.shares.settings(&client_key(*client)) != ShareSettings::default();
         let clients = clients.filter(is_limited).map(|client| self.describe_limited_client(client));
         json!({ "limits": disks.into_iter().chain(shares).chain(clients).collect::<Vec<_>>() })
     }
 
     /// `key`: as `user:1000`.
     fn describe_share(&self, key: &str) -> Value {
-        let ShareSettings { weight, rates } = self.live.shares.settings(key);
+        let settings = self.live.shares.settings(key);
         let (kind, name) = key.split_once(':').unwrap_or(("group", key));
         let present = self.live.shares.present();
         let throttled = present.iter().find(|group| group.key() == key).map_or(0, |group| group.limiter.throttled());
-        let mut described = describe_rates(rates, throttled);
+        let mut described = describe_share(settings, throttled);
         described[kind] = match (kind, name.parse::<u64>()) {
             ("user" | "machine", Ok(number)) => number.into(),
             _ => name.into(),
         };
-        described["weight"] = weight.map_or(DEFAULT_WEIGHT, |weight| weight.get().into()).into();
         let is_of = |client: &AttachedClient| client.share.as_ref().is_some_and(|share| share.group.key() == key);
         let clients = self.attached().into_iter().filter(|(_, client)| is_of(client));
         described["clients"] = clients.map(|(_, client)| client.client).collect::<Vec<_>>().into();
@@ -168,7 +203,7 @@ impl Admin {
         let found = self.attached().into_iter().find(|(_, attached)| attached.client == client);
         let (disk, share) = found.map(|(disk, attached)| (disk, attached.share)).unzip();
         let throttled = share.flatten().map_or(0, |share| share.limiter.throttled());
-        let mut described = describe_rates(self.live.shares.settings(&client_key(client)).rates, throttled);
+        let mut described = describe_share(self.live.shares.settings(&client_key(client)), throttled);
         described["client"] = client.into();
         described["of_disk"] = disk.into();
         described
@@ -179,6 +214,14 @@ fn describe_disk(export: &Export) -> Value {
     let mut described = describe_rates(export.rates(), export.limiter.throttled());
     described["disk"] = export.name().into();
     described["clients"] = export.attached().iter().map(|client| client.client).collect::<Vec<_>>().into();
+    described
+}
+
+/// As [`describe_rates`].
+fn describe_share(settings: ShareSettings, throttled: u64) -> Value {
+    let mut described = describe_rates(settings.rates, throttled);
+    described["weight"] = settings.weight_in_force().into();
+    described["dedicated"] = settings.dedicated.into();
     described
 }
 

@@ -77,12 +77,14 @@ parameters! {
     }
 
     struct SetLimit {
-        /// One of these four: of all clients of a disk
+        /// One of these five: of all clients of a disk
         disk: Option<String>,
         /// Of all clients of a user together, by its number
         user: Option<u32>,
         /// Of a configured group
         group: Option<String>,
+        /// Of a virtual machine, as a LIMIT names it: the process of its hypervisor
+        machine: Option<MachineName>,
         /// Of one client, by its number in `disk.info`
         client: Option<u64>,
         /// Requests per second
@@ -90,8 +92,11 @@ parameters! {
         bytes_per_second: Option<Limit<NonZeroU64>>,
         /// For how long what is not used is kept
         burst_ms: Option<Limit<NonZeroU32>>,
-        /// Of a user or group, from 1 to 1000; usually 100
+        /// Of a user, group or virtual machine among the others, or of a client among those that have one share with it, from 1 to
+        /// 1000; usually 100
         weight: Option<Limit<NonZeroU16>>,
+        /// Is a worker for its queues alone? Not of a disk: `disk.set`. Refused if no other is left for the rest
+        dedicated: Option<bool>,
     }
 
     struct Resize {
@@ -147,6 +152,15 @@ parameters! {
     }
 }
 
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(untagged, expecting = "a virtual machine is a process, or the path of its socket")]
+pub(super) enum MachineName {
+    Process(u32),
+    /// Where the process cannot be seen
+    Socket(String),
+}
+
 macro_rules! methods {
     ($($(#[doc = $doc:literal])+ $method:literal $call:ident($params:ident) -> $result:ident,)+) => {
         #[derive(Debug)]
@@ -182,7 +196,7 @@ methods! {
     "disk.set" Set(SetDisk) -> Disk,
     /// Rates and weights in force.
     "limit.list" Limits(Nothing) -> Limits,
-    /// Limit the requests and bytes per second of a disk, user, group or client, or change the weight of a user or group.
+    /// Limit the requests and bytes per second of a disk, user, group, virtual machine or client, change its weight, or give it a worker.
     "limit.set" Limit(SetLimit) -> LimitOf,
     /// Change the size of a disk; a smaller one needs `shrink`, and `force` as well while a client is attached.
     "disk.resize" Resize(Resize) -> Disk,

@@ -9,7 +9,7 @@ use crate::disk_limits::DiskLimits;
 use crate::export::{AllowList, AttachedClient, Export, Role};
 use crate::notification::Notify;
 use crate::services::block::declared::faults;
-use crate::shares::{Shares, client_key};
+use crate::shares::{Shares, client_key, disk_key};
 use crate::transport::unix::ClientSettings;
 
 impl Admin {
@@ -37,7 +37,7 @@ impl Admin {
             "read_only": !info.can(CAPABILITY_WRITE),
             "exclusive": export.spec.exclusive,
             "shared": export.shared(),
-            "dedicated": self.scaling.is_dedicated(export),
+            "dedicated": self.scaling.is_dedicated(&disk_key(export.name())),
             "allow": { "everyone": everyone, "uids": uids, "gids": gids },
             "limits": limits(&settings, &own),
             "own_limits": own,
@@ -88,6 +88,7 @@ fn limits(settings: &ClientSettings, own: &DiskLimits) -> Value {
 }
 
 fn describe_client(client: &AttachedClient, shares: &Shares) -> Value {
+    let own = shares.settings(&client_key(client.client));
     let mut description = json!({
         "client": client.client,
         "kind": client.kind.name(),
@@ -95,11 +96,14 @@ fn describe_client(client: &AttachedClient, shares: &Shares) -> Value {
         "uid": client.uid,
         "queues": client.queues.len(),
         "worker_cpus": client.worker_cpus,
+        "busy_ns": client.busy_ns(),
         "sole_writer": client.role == Role::SoleWriter,
         "leaving": client.leaving,
         "notify": Notify(client.notify.get()),
         "share": client.share.as_ref().map(|share| share.group.key()),
-        "rates": shares.settings(&client_key(client.client)).rates,
+        "weight": own.weight_in_force(),
+        "rates": own.rates,
+        "dedicated": own.dedicated,
     });
     for (name, count) in client.counts().named() {
         description[name] = count.into();

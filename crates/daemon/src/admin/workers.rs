@@ -19,22 +19,24 @@ impl Admin {
 
     fn describe_worker(&self, index: usize, worker: &WorkerHandle) -> Value {
         let counters = &worker.counters;
-        let disk = self.scaling.dedicated_to(index);
+        let owner = self.scaling.dedicated_to(index);
         let (busy_ticks, measured_ticks) = self.scaling.busy_ticks(index);
         json!({
             "worker": index,
             "cpu": worker.place().cpu,
             "state": match counters.pool.number() {
-                _ if disk.is_some() => "dedicated",
+                _ if owner.is_some() => "dedicated",
                 Pool::SHARED => "in use",
                 _ => "unused",
             },
-            "disk": disk,
+            "disk": owner.as_deref().and_then(|owner| owner.strip_prefix("disk:")),
+            "dedicated_to": owner,
             "queues": counters.queues.load(Ordering::Relaxed),
             "sleeps": counters.sleeps.load(Ordering::Relaxed),
             "cpu_time_ns": cpu_time(worker).and_then(|time| u64::try_from(time.as_nanos()).ok()),
             "busy_ns": clock::ticks_to_ns(busy_ticks),
             "measured_ns": clock::ticks_to_ns(measured_ticks),
+            "queues_measured_ns": clock::ticks_to_ns(self.scaling.queues_measured_ticks(index)),
         })
     }
 

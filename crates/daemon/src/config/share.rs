@@ -14,8 +14,9 @@ use super::names::NameOf;
 use super::table::{Mistake, Table, integer, list, shown, size, text};
 use crate::rates::{MAX_IOPS, MAX_WEIGHT, RateLimits, ShareSettings, parse_burst};
 
-pub(super) const USER_KEYS: &[&str] = &["name", "weight", "iops", "bytes_per_second", "burst"];
-pub(super) const GROUP_KEYS: &[&str] = &["name", "users", "groups", "machines", "weight", "iops", "bytes_per_second", "burst"];
+pub(super) const USER_KEYS: &[&str] = &["name", "weight", "iops", "bytes_per_second", "burst", "dedicated"];
+pub(super) const GROUP_KEYS: &[&str] =
+    &["name", "users", "groups", "machines", "weight", "iops", "bytes_per_second", "burst", "dedicated"];
 
 /// Of a user, or of several users, Unix groups and virtual machines together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +88,7 @@ fn number(value: &DeValue<'_>, of: NameOf, find: Find<'_>) -> Result<u32, String
 
 fn settings(table: &Table<'_>) -> Result<ShareSettings, Mistake> {
     let weight = table.take("weight", |value| integer(value, 1, MAX_WEIGHT))?.and_then(NonZeroU16::new);
-    Ok(ShareSettings { weight, rates: rates(table)? })
+    Ok(ShareSettings { weight, rates: rates(table)?, dedicated: table.flag("dedicated")? })
 }
 
 /// `iops`, `bytes_per_second` and `burst` of a table.

@@ -68,6 +68,11 @@ impl AttachedClient {
         Counts::of(&self.counted)
     }
 
+    /// How long workers were busy with its queues.
+    pub(crate) fn busy_ns(&self) -> u64 {
+        self.counted.iter().map(|queue| queue.busy_ns.get()).sum()
+    }
+
     /// Service times of its requests.
     pub(crate) fn latency(&self) -> Distribution {
         Distribution::of(self.counted.iter().map(|queue| &queue.latency))

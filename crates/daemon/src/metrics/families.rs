@@ -212,7 +212,7 @@ fn of_users(disks: &[(&Export, Totals)]) -> [Family; 4] {
     counted.into_families()
 }
 
-fn of_clients(exports: &[Arc<Export>]) -> [Family; 5] {
+fn of_clients(exports: &[Arc<Export>]) -> [Family; 6] {
     let bytes =
         Family::new("client_transferred", Some(Unit::Bytes), MetricType::Counter, "Bytes of reads and writes of a client");
     let mut counted = Counted {
@@ -222,6 +222,8 @@ fn of_clients(exports: &[Arc<Export>]) -> [Family; 5] {
         doorbells: Family::counter("client_doorbells", "Times that an attached client slept and was woken for its answers"),
     };
     let mut queues = Family::gauge("client_queues", "Queues of an attached client");
+    let help = "Time that workers were busy with the queues of an attached client; its rate is their share of a worker";
+    let mut busy = Family::new("client_busy", Some(Unit::Seconds), MetricType::Counter, help);
     let attached = exports.iter().flat_map(|export| export.attached().into_iter().map(|client| (export.name(), client)));
     let mut clients: Vec<(&str, AttachedClient)> = attached.collect();
     // Numbers are given in the order of connections.
@@ -230,10 +232,11 @@ fn of_clients(exports: &[Arc<Export>]) -> [Family; 5] {
         let (number, uid) = (client.client.to_string(), client.uid.to_string());
         let labels = [("disk", *disk), ("client", &number), ("uid", &uid), ("kind", client.kind.name())];
         counted.push(&labels, client.counts());
+        busy.add(&labels, Value::Seconds(Duration::from_nanos(client.busy_ns())));
         queues.push(&labels, u64::try_from(client.queues.len()).unwrap_or(u64::MAX));
     }
     let [requests, bytes, errors, doorbells] = counted.into_families();
-    [requests, bytes, errors, doorbells, queues]
+    [requests, bytes, errors, doorbells, queues, busy]
 }
 
 #[cfg(test)]
@@ -253,9 +256,9 @@ mod tests {
             export.keep(Kind::Ring, client, &Credentials::default(), (false, Role::Reader));
         }
         let families = of_clients(&[Arc::clone(&export)]);
-        let [requests, bytes, errors, doorbells, queues] = families.each_ref().map(|family| family.samples.len());
+        let [requests, bytes, errors, doorbells, queues, busy] = families.each_ref().map(|family| family.samples.len());
         assert_eq!([requests, bytes], [6, 2].map(|operations| operations * MAX_CLIENTS));
-        assert_eq!([errors, doorbells, queues], [MAX_CLIENTS; 3]);
+        assert_eq!([errors, doorbells, queues, busy], [MAX_CLIENTS; 4]);
         let numbers = families[4].samples.iter().map(|(labels, _)| labels[1].1.clone());
         assert!(numbers.eq((0..MAX_CLIENTS).map(|number| number.to_string())), "those that attached first");
         let attached = &of_disks(&[(&*export, export.totals())])[6];

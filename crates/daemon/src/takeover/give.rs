@@ -107,7 +107,9 @@ impl Admin {
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let greeting = Greeting { pid: std::process::id(), version, clients };
         send(&HandoverPacket::Greeting(greeting), &[])?;
-        self.overlay.pieces().into_iter().try_for_each(|piece| send(&HandoverPacket::Overlay(piece), &[]))?;
+        let mut overlay = self.overlay.clone();
+        self.forget_departed(&mut overlay);
+        overlay.pieces().into_iter().try_for_each(|piece| send(&HandoverPacket::Overlay(piece), &[]))?;
         let give = |of, listener: &Listener| {
             send(&HandoverPacket::Listener { of, path: listener.path().to_owned() }, &listener.descriptors())
         };

@@ -7,6 +7,7 @@ mod config_file;
 mod config_memory;
 mod config_users;
 mod cpuset;
+mod dedicated;
 mod disk_limits;
 mod disks_at_run_time;
 mod event_loop;

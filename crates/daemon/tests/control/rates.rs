@@ -205,7 +205,7 @@ fn a_rate_may_change_a_thousand_times_while_requests_are_in_flight() {
                 let iops = if change % 2 == 0 { 4000 } else { 8000 };
                 set(&daemon, &json!({ "disk": "a", "iops": iops }));
             }
-            set(&daemon, &json!({ "disk": "a", "iops": 8000 }));
+            set(&daemon, &json!({ "disk": "a", "iops": 2000 }));
             changing.store(false, std::sync::atomic::Ordering::Relaxed);
         });
         client.read(1, 512);
@@ -217,8 +217,64 @@ fn a_rate_may_change_a_thousand_times_while_requests_are_in_flight() {
             }
         }
     });
+    // The last one is in force, after what was taken before is paid.
+    client.read(100, 512);
+    assert_limited(400, 2000, (10, 10), || client.read(400, 512));
     set(&daemon, &json!({ "disk": "a", "iops": "off" }));
     assert_unlimited(&daemon, || client.read(10_000, 512));
+}
+
+#[test]
+fn a_full_ring_that_waits_for_its_limit_blocks_no_other_client_of_the_disk_and_worker() {
+    const DEPTH: u64 = 64;
+    let daemon = Daemon::with_file(&format!("workers = 1\n{NULL}"));
+    let (mut limited, mut other) = (Client::new(&daemon), Client::new(&daemon));
+    let info = daemon.ask(&json!({ "method": "disk.info", "disk": "a" }));
+    let number = info["clients"][0]["client"].clone();
+    set(&daemon, &json!({ "client": number, "iops": 1 }));
+    let mut published = 0;
+    while limited.queue.read(0, limited.buffer.segment(0, 512), published).is_ok() {
+        published += 1;
+    }
+    assert!(published >= DEPTH, "its ring is full");
+    limited.queue.submit();
+    eventually("it waits for its limit", || limit_of(&daemon, "client", number.clone())["throttled"].as_u64() > Some(0));
+    other.read(100_000, 512);
+    let info = daemon.ask(&json!({ "method": "disk.info", "disk": "a" }));
+    let reads = |index: usize| info["clients"][index]["reads"].as_u64().expect("a count");
+    assert!(reads(0) < published && reads(1) == 100_000, "the other one overtook what was published before: {info}");
+    set(&daemon, &json!({ "client": number, "iops": "off" }));
+    let mut done = 0;
+    while done < published {
+        limited.queue.wait(&mut |completion: Completion| done += u64::from(completion.status == Status::Ok)).expect("connected");
+    }
+}
+
+#[test]
+fn a_client_has_the_weight_that_was_set_for_it_and_cannot_raise_it() {
+    let mut daemon = Daemon::with_file(NULL);
+    let (_first, _second) = (Client::new(&daemon), Client::new(&daemon));
+    let weights = |daemon: &Daemon| {
+        let info = daemon.ask(&json!({ "method": "disk.info", "disk": "a" }));
+        let weights = info["clients"].as_array().expect("a list").iter().map(|client| client["weight"].clone());
+        (weights.collect::<Vec<_>>(), info["clients"][1]["client"].clone())
+    };
+    let (before, number) = weights(&daemon);
+    assert_eq!(before, [100, 100]);
+    let set_weight = set(&daemon, &json!({ "client": number, "weight": 300, "iops": 1_000_000 }));
+    assert_eq!((&set_weight["weight"], &set_weight["of_disk"]), (&json!(300), &json!("a")));
+    daemon.take_over();
+    assert_eq!(weights(&daemon).0, [100, 300], "with the client, to another daemon");
+    assert_eq!(limit_of(&daemon, "client", number.clone())["weight"], 300);
+    assert_eq!(set(&daemon, &json!({ "client": number, "weight": "off", "iops": "off" }))["weight"], 100);
+    if !is_root() {
+        return skip("ask as another user", "only root can become another user");
+    }
+    let (_other, socket) = (Client::as_user(&daemon, 4003), daemon.socket());
+    let admin = format!("{}.admin", socket.display());
+    let asked = as_user(4003, &[], move || std::os::unix::net::UnixStream::connect(admin).map(drop));
+    assert_eq!(asked.expect_err("refused").kind(), std::io::ErrorKind::PermissionDenied);
+    assert_eq!(limit_of(&daemon, "user", 4003)["weight"], 100);
 }
 
 #[test]
@@ -332,11 +388,13 @@ fn impossible_and_contradictory_limits_are_refused_with_what_to_write() {
         (json!({ "disk": "a", "iops": 0 }), "a limit is a number above 0, or \"off\""),
         (json!({ "disk": "a", "iops": 2_000_000_000_u64 }), "write at most 1000000000"),
         (json!({ "disk": "a", "burst_ms": 5 }), "a burst belongs to iops"),
-        (json!({ "disk": "a", "weight": 5 }), "only a user or a group has a weight"),
+        (json!({ "disk": "a", "weight": 5 }), "a disk has no weight; name a user"),
+        (json!({ "machine": 5, "weight": 5 }), "no virtual machine of process 5 is connected"),
+        (json!({ "machine": -5, "weight": 5 }), "a virtual machine is a process, or the path of its socket"),
         (json!({ "user": 5, "weight": 1001 }), "a weight of 1001 is too great"),
         (json!({ "disk": "a" }), "nothing is set"),
-        (json!({ "iops": 5 }), "name one of disk, user, group and client"),
-        (json!({ "disk": "a", "user": 5, "iops": 5 }), "name one of disk, user, group and client"),
+        (json!({ "iops": 5 }), "name one of disk, user, group, machine and client"),
+        (json!({ "disk": "a", "user": 5, "iops": 5 }), "name one of disk, user, group, machine and client"),
         (json!({ "disk": "z", "iops": 5 }), "no disk 'z'"),
         (json!({ "group": "g", "iops": 5 }), "no group 'g' is configured; there are none"),
     ] {

@@ -1,7 +1,7 @@
 //! Workers follow the load, and what is asked of them at run time.
 
 use fipsee_testkit::load::Load;
-use fipsee_testkit::{Daemon, Scratch, assert_says, eventually, refused_in, skip, wait_for};
+use fipsee_testkit::{Daemon, assert_says, eventually, skip, wait_for};
 use serde_json::{Value, json};
 
 const DISKS: [&str; 6] = ["--disk", "a=memory:1M", "--disk", "b=memory:1M", "--disk", "c=memory:1M"];
@@ -68,59 +68,40 @@ fn the_number_in_use_is_set_at_run_time_within_what_was_started() {
     loads.into_iter().for_each(|load| assert!(load.finish() > 0));
 }
 
-fn workers_of(daemon: &Daemon) -> Vec<(String, Value, u64)> {
-    let answer = daemon.admin(&json!({ "method": "workers" }));
-    let workers = answer["workers"].as_array().expect("a list").iter();
-    let fields = |worker: &Value| {
-        (worker["state"].as_str().expect("text").to_owned(), worker["disk"].clone(), worker["queues"].as_u64().expect("a number"))
-    };
-    workers.map(fields).collect()
-}
-
-fn expect(daemon: &Daemon, expected: &[(&str, Value, u64)]) {
-    let expected: Vec<_> = expected.iter().map(|(state, disk, queues)| ((*state).to_owned(), disk.clone(), *queues)).collect();
-    eventually(&format!("{expected:?}"), || workers_of(daemon) == expected);
-}
-
 #[test]
-fn a_dedicated_disk_has_a_worker_to_itself() {
-    let mut daemon = start(&["--workers", "2"]);
-    let (a, b) = (["a", "c"].map(|disk| Load::start(&daemon, disk, 4)), Load::start(&daemon, "b", 4));
-    a.iter().chain([&b]).for_each(Load::await_progress);
-    let set = |daemon: &Daemon, disk: &str, dedicated: bool| {
-        daemon.admin(&json!({ "method": "disk.set", "disk": disk, "dedicated": dedicated }))
-    };
-    assert_eq!(set(&daemon, "b", true)["dedicated"], true);
-    expect(&daemon, &[("in use", Value::Null, 2), ("dedicated", json!("b"), 1)]);
-    a.iter().chain([&b]).for_each(Load::await_progress);
-    let refused = set(&daemon, "a", true);
-    let pieces = [
-        "2 disks are dedicated ('b', 'a'), and 2 workers were started, of which one is for all other disks",
-        "start 3 (--workers, workers), or dedicate fewer disks",
-    ];
-    assert_says(refused["error"].as_str().expect("refused"), &pieces);
-    assert!(daemon.admin(&json!({ "method": "config.dump" }))["toml"].as_str().expect("text").contains("dedicated = true"));
-    daemon.take_over();
-    expect(&daemon, &[("in use", Value::Null, 2), ("dedicated", json!("b"), 1)]);
-    // A client that comes later is served there, too.
-    let (disk, queue) = daemon.client(&Daemon::options("b"));
-    expect(&daemon, &[("in use", Value::Null, 2), ("dedicated", json!("b"), 2)]);
-    disk.detach(vec![queue]).expect("in order");
-    assert_eq!(set(&daemon, "b", false)["dedicated"], false);
-    eventually("both are shared", || states(&daemon) == ["in use", "in use"]);
-    a.into_iter().chain([b]).for_each(|load| assert!(load.finish() > 0));
-}
-
-#[test]
-fn more_dedicated_disks_than_workers_are_refused_at_the_start() {
-    let file = "workers = 1\n[[disk]]\nname = \"x\"\nspec = \"null:1M\"\ndedicated = true\n";
-    let dir = Scratch::new();
-    std::fs::write(dir.path("f.toml"), file).expect("written");
-    let text = refused_in(&dir, &[], &["--config", "{dir}/f.toml"]);
-    assert_says(
-        &text,
-        &["disk 'x' is dedicated, and 1 worker was started, which is for all other disks", "start 2 (--workers, workers)"],
-    );
+fn each_queue_has_its_part_of_its_workers_time() {
+    for workers in ["1", "2"] {
+        let mut daemon = start(&["--workers", workers]);
+        let loads = ["a", "b"].map(|disk| Load::start(&daemon, disk, 16));
+        let queues = |daemon: &Daemon| daemon.ask(&json!({ "method": "stat" }))["queues"].as_array().expect("a list").clone();
+        let idle = daemon.client(&Daemon::options("c"));
+        let time = |queue: &Value| queue["busy_ns"].as_u64().expect("a number");
+        for when in ["at first", "after a takeover"] {
+            let is_measured = |queue: &Value| time(queue) > 1_000_000 && queue["worker"].is_u64();
+            eventually(&format!("both are measured {when}"), || {
+                queues(&daemon).iter().filter(|queue| is_measured(queue)).count() == 2
+            });
+            let stat = daemon.ask(&json!({ "method": "stat" }));
+            let of_workers = stat["workers"].as_array().expect("a list").iter();
+            let busy_ns: u64 = of_workers.clone().map(|worker| worker["busy_ns"].as_u64().expect("a number")).sum();
+            let of_queues = queues(&daemon);
+            assert_eq!(of_queues.iter().filter(|queue| queue["disk"] == "c").map(time).sum::<u64>(), 0, "it did nothing");
+            // What comes between the two answers, and what the measurement of short waits corrects later.
+            let all_ns: u64 = stat["queues"].as_array().expect("a list").iter().map(time).sum();
+            assert!(all_ns <= busy_ns + busy_ns / 5 + 50_000_000, "{all_ns} of {busy_ns}");
+            for worker in of_workers {
+                let measured = |key: &str| worker[key].as_u64().expect("a number");
+                assert!(measured("queues_measured_ns") <= measured("measured_ns"), "{worker}");
+            }
+            let info = daemon.ask(&json!({ "method": "disk.info", "disk": "a" }));
+            assert!(time(&info["clients"][0]) > 0, "{info}");
+            if when == "at first" {
+                daemon.take_over();
+            }
+        }
+        drop(idle);
+        loads.into_iter().for_each(|load| assert!(load.finish() > 0));
+    }
 }
 
 #[test]

@@ -93,11 +93,15 @@ struct World {
 
 impl World {
     fn connect(&mut self, group: &Arc<Group>, loads: &[Arc<Load>]) {
+        self.connect_with(&Share::of(Arc::clone(group)), loads);
+    }
+
+    fn connect_with(&mut self, connection: &Share, loads: &[Arc<Load>]) {
         self.clients += 1;
         for (load, index) in loads.iter().zip(0..) {
             let queue = Counted { load: Arc::clone(load), all: Arc::clone(&self.all), taken_at: Arc::clone(&self.taken_at) };
             let name = QueueName { client: self.clients, index };
-            let mut share = Share::of(Arc::clone(group));
+            let mut share = connection.clone();
             share.more.extend(self.limit.clone());
             self.queues.add(Slot::new(Box::new(queue), name, share));
         }
@@ -127,7 +131,7 @@ thread_local! {
 
 fn group(key: impl std::fmt::Display, weight: u32) -> Arc<Group> {
     let group = Group::new(&key.to_string());
-    group.set_weight(weight);
+    group.weight.set(weight);
     Arc::new(group)
 }
 
@@ -235,10 +239,30 @@ fn weights_are_kept_and_may_change() {
     world.connect(&heavy, &[Arc::clone(&short)]);
     world.connect(&light, &[Arc::clone(&long)]);
     assert_shares(&served(&mut world, 20_000_000, &[&short, &long]), &[8, 1]);
-    heavy.set_weight(1);
-    light.set_weight(4);
+    heavy.weight.set(1);
+    light.weight.set(4);
     served(&mut world, 1_000_000, &[]);
     assert_shares(&served(&mut world, 20_000_000, &[&short, &long]), &[1, 4]);
+}
+
+#[test]
+fn weights_of_connections_divide_the_share_of_their_group_and_make_it_no_greater() {
+    let mut world = World::default();
+    let loads: Vec<Arc<Load>> = [LONG, 8, 1, 64].map(Load::endless).into();
+    let (one, two) = (group("one", DEFAULT_WEIGHT), group("two", DEFAULT_WEIGHT));
+    world.connect(&one, &loads[..1]);
+    let [heavy, light] = [(); 2].map(|()| Share::of(Arc::clone(&two)));
+    world.connect_with(&heavy, &loads[1..3]);
+    world.connect_with(&light, &loads[3..]);
+    heavy.weight.set(600);
+    light.weight.set(200);
+    served(&mut world, 1_000_000, &[]);
+    let all: Vec<_> = loads.iter().collect();
+    assert_shares(&served(&mut world, 20_000_000, &all), &[8, 3, 3, 2]);
+    heavy.weight.set(1);
+    light.weight.set(3);
+    served(&mut world, 1_000_000, &[]);
+    assert_shares(&served(&mut world, 40_000_000, &all), &[8, 1, 1, 6]);
 }
 
 #[test]

@@ -56,14 +56,14 @@ impl Places {
     pub(super) fn begin_pass(&mut self, is_crowded: bool) {
         if is_crowded {
             let weight =
-                |held: &Held| held.group.as_ref().filter(|_| held.in_flight > 0).map_or(0, |group| group.weight().into());
+                |held: &Held| held.group.as_ref().filter(|_| held.in_flight > 0).map_or(0, |group| group.weight.get().into());
             self.weights = self.groups.iter().map(weight).sum();
         }
     }
 
     fn share(&self, entry: usize, all: u32) -> u32 {
         let held = &self.groups[entry];
-        let weight: u64 = held.group.as_ref().map_or(1, |group| group.weight().into());
+        let weight: u64 = held.group.as_ref().map_or(1, |group| group.weight.get().into());
         let weights = self.weights + if held.in_flight == 0 { weight } else { 0 };
         u32::try_from(u64::from(all) * weight / weights.max(weight)).unwrap_or(all).max(1)
     }

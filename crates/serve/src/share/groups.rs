@@ -11,32 +11,45 @@ use crate::limit::Limiter;
 /// Weight of a group unless it is set.
 pub const DEFAULT_WEIGHT: u32 = 100;
 
+/// Its owner's share is to the others' as this is to theirs.
+#[derive(Debug)]
+pub struct Weight(AtomicU32);
+
+impl Default for Weight {
+    fn default() -> Self {
+        Self(AtomicU32::new(DEFAULT_WEIGHT))
+    }
+}
+
+impl Weight {
+    #[inline(always)]
+    pub fn get(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// From the next round on.
+    pub fn set(&self, weight: u32) {
+        self.0.store(weight.max(1), Ordering::Relaxed);
+    }
+}
+
 /// Clients that have one share together.
 #[derive(Debug)]
 pub struct Group {
     key: String,
-    /// Its share is to the others' as its weight to theirs.
-    weight: AtomicU32,
+    /// Among the groups.
+    pub weight: Weight,
     /// Of all its clients together.
     pub limiter: Limiter,
 }
 
 impl Group {
     pub fn new(key: &str) -> Self {
-        Self { key: key.to_owned(), weight: AtomicU32::new(DEFAULT_WEIGHT), limiter: Limiter::default() }
+        Self { key: key.to_owned(), weight: Weight::default(), limiter: Limiter::default() }
     }
 
     pub fn key(&self) -> &str {
         &self.key
-    }
-
-    pub fn weight(&self) -> u32 {
-        self.weight.load(Ordering::Relaxed)
-    }
-
-    /// From the next round on.
-    pub fn set_weight(&self, weight: u32) {
-        self.weight.store(weight.max(1), Ordering::Relaxed);
     }
 }
 
@@ -86,6 +99,8 @@ fn has_clients(group: &Arc<Group>) -> bool {
 #[derive(Clone, Debug)]
 pub struct Share {
     pub group: Arc<Group>,
+    /// Of the connection, among those of the group.
+    pub weight: Arc<Weight>,
     /// Of the connection.
     pub limiter: Arc<Limiter>,
     /// Others that it is subject to: that of the disk.
@@ -95,7 +110,7 @@ pub struct Share {
 impl Share {
     /// Of a connection of the group.
     pub fn of(group: Arc<Group>) -> Self {
-        Self { group, limiter: Arc::default(), more: Vec::new() }
+        Self { group, weight: Arc::default(), limiter: Arc::default(), more: Vec::new() }
     }
 
     /// Subject to this limit, too.
@@ -157,12 +172,12 @@ mod tests {
     fn group_is_one_as_long_as_a_client_has_it_and_forgotten_afterwards() {
         let groups = Groups::default();
         let (first, other) = (groups.get("user:1"), groups.get("user:2"));
-        first.set_weight(300);
+        first.weight.set(300);
         assert!(Arc::ptr_eq(&first, &groups.get("user:1")));
         assert!(!Arc::ptr_eq(&first, &other));
         drop((first, other));
         for number in 0..1000 {
-            assert_eq!(groups.get(&format!("user:{number}")).weight(), DEFAULT_WEIGHT, "no client has it any more");
+            assert_eq!(groups.get(&format!("user:{number}")).weight.get(), DEFAULT_WEIGHT, "no client has it any more");
             assert!(groups.0.lock().expect("one thread").len() <= 1);
         }
         assert!(groups.present().is_empty());
@@ -201,7 +216,7 @@ mod tests {
     #[test]
     fn weight_of_zero_would_never_be_served_and_is_one() {
         let group = Group::new("a");
-        group.set_weight(0);
-        assert_eq!(group.weight(), 1);
+        group.weight.set(0);
+        assert_eq!(group.weight.get(), 1);
     }
 }

@@ -4,7 +4,7 @@
 mod groups;
 mod schedule;
 
-pub use self::groups::{DEFAULT_WEIGHT, Group, Groups, Share};
+pub use self::groups::{DEFAULT_WEIGHT, Group, Groups, Share, Weight};
 pub(crate) use self::schedule::{Schedule, Visited};
 
 /// A request costs as much as moving 4 KiB, and 512 bytes cost 1: finding, checking and answering it takes about as long.

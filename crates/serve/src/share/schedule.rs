@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::{DEFAULT_WEIGHT, Group, QUANTUM, Share};
+use super::{DEFAULT_WEIGHT, Group, QUANTUM, Share, Weight};
 
 /// What came of visiting a queue.
 #[derive(Clone, Copy, Debug)]
@@ -166,6 +166,7 @@ impl Node for QueueNode {
 struct ConnectionNode {
     account: Account,
     client: u64,
+    weight: Arc<Weight>,
     queues: Level<QueueNode>,
 }
 
@@ -175,7 +176,7 @@ impl Node for ConnectionNode {
     }
 
     fn quantum(&self) -> i64 {
-        i64::from(QUANTUM)
+        quantum_of(&self.weight)
     }
 
     #[inline(always)]
@@ -192,8 +193,8 @@ struct GroupNode {
     connections: Level<ConnectionNode>,
 }
 
-fn quantum_of(group: &Group) -> i64 {
-    (i64::from(QUANTUM) * i64::from(group.weight()) / i64::from(DEFAULT_WEIGHT)).max(1)
+fn quantum_of(weight: &Weight) -> i64 {
+    (i64::from(QUANTUM) * i64::from(weight.get()) / i64::from(DEFAULT_WEIGHT)).max(1)
 }
 
 impl Node for GroupNode {
@@ -202,7 +203,7 @@ impl Node for GroupNode {
     }
 
     fn quantum(&self) -> i64 {
-        quantum_of(&self.group)
+        quantum_of(&self.group.weight)
     }
 
     fn turn(&mut self, most: i64, visit: &mut impl FnMut(u32) -> Visited) -> (i64, bool) {
@@ -250,7 +251,7 @@ impl Schedule {
             &mut self.groups,
             |node| Arc::ptr_eq(&node.group, &share.group),
             |round| GroupNode {
-                account: Account::new(round, quantum_of(&share.group)),
+                account: Account::new(round, quantum_of(&share.group.weight)),
                 group: Arc::clone(&share.group),
                 connections: Level::default(),
             },
@@ -258,7 +259,12 @@ impl Schedule {
         let connection = find_or_add(
             &mut group.connections,
             |node| node.client == client,
-            |round| ConnectionNode { account: Account::new(round, QUANTUM.into()), client, queues: Level::default() },
+            |round| ConnectionNode {
+                account: Account::new(round, quantum_of(&share.weight)),
+                client,
+                weight: Arc::clone(&share.weight),
+                queues: Level::default(),
+            },
         );
         let account = Account::new(connection.queues.round, QUANTUM.into());
         connection.queues.nodes.push(QueueNode { account, id });

@@ -71,6 +71,7 @@ fn disk_metrics(export: &Export) -> Metric {
         let state = if attached.leaving { "leaving" } else { "attached" };
         let mut named = client(state, attached.client, attached.kind, (attached.pid, attached.uid), attached.counts());
         named.push(("queues", u64::try_from(attached.queues.len()).unwrap_or(u64::MAX).into()));
+        named.push(("busy_ns", attached.busy_ns().into()));
         named.extend(service_times(&attached.latency()));
         Metric::Named(named)
     });
@@ -98,7 +99,9 @@ fn queue_metrics(disk: &str, client: &AttachedClient, queue: u64, counters: &Arc
         ("kind", client.kind.name().into()),
         ("pid", u64::from(client.pid.unsigned_abs()).into()),
         ("queue", queue.into()),
+        ("busy_ns", counters.busy_ns.get().into()),
     ];
+    named.extend(counters.worker().map(|worker| ("worker", worker.into())));
     named.extend(Counts::of(std::slice::from_ref(counters)).named().map(|(name, count)| (name, count.into())));
     named.extend(service_times(&Distribution::of([&counters.latency])));
     named.push(("service_ns_histogram", Metric::List(counters.latency.buckets().map(bucket).collect())));

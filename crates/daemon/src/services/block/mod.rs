@@ -206,8 +206,8 @@ impl Service<DiskEngine> for Block {
             ends.push((queue, numbers, Some(state)));
             states.push(state);
         }
-        let assignments: Vec<Assignment> =
-            ends.iter().map(|_| Assignment::choose_in(&self.workers, export.pool.number())).collect();
+        let pool = self.pool_of(client, &export);
+        let assignments: Vec<Assignment> = ends.iter().map(|_| Assignment::choose_in(&self.workers, pool)).collect();
         let id = client.id;
         export.keep(Kind::Ring, id, client.credentials, (exclusive, role));
         notify.into_iter().for_each(|notify| _ = export.set_notify_of(id, notify));
@@ -270,14 +270,19 @@ impl Service<DiskEngine> for Block {
 }
 
 impl Block {
+    /// The workers for its queues.
+    fn pool_of(&self, client: &Client<'_>, export: &Export) -> u64 {
+        self.live.pools.of(client.id, export.name(), Some(&client.share.group))
+    }
+
     fn lay_out(&self, client: &Client<'_>, wanted: &Wanted, export: &Arc<Export>) -> Result<Granted<DiskEngine>, Refusal> {
         let (limits, workers) = (export.limits().of_client(client.limits), &self.workers);
         let queue_count = wanted.queue_count.min(limits.max_queues).min(MAX_QUEUES);
         let depth = wanted.depth.min(limits.max_depth).min(MAX_DEPTH);
         let seed = u32::try_from(client.id & 0xffff_ffff).unwrap_or(0);
         let mut layout = RegionLayout::plan(&PROFILE, queue_count, depth, wanted.pool_bytes.min(limits.max_pool_bytes), seed);
-        let assignments: Vec<Assignment> =
-            layout.queues.iter().map(|_| Assignment::choose_in(workers, export.pool.number())).collect();
+        let pool = self.pool_of(client, export);
+        let assignments: Vec<Assignment> = layout.queues.iter().map(|_| Assignment::choose_in(workers, pool)).collect();
         let places = || assignments.iter().map(|assignment| assignment.place);
         layout.features = client.features;
         for (geometry, WorkerPlacement { cpu, choices, .. }) in layout.queues.iter_mut().zip(places()) {

@@ -27,7 +27,6 @@ use super::device::{Acknowledgement, Action, Asked, Device, NotServed};
 use super::message::{HEADER_BYTES, Header, Message};
 use super::socket::SharedSocket;
 use crate::descriptors;
-use crate::export::Export;
 use crate::transport::LogQuota;
 use crate::worker::{Command, DiskEngine, WorkerHandle};
 
@@ -44,7 +43,7 @@ pub(crate) struct FrontendConnection {
     pub(super) shared: Arc<SharedSocket>,
     pub(super) client: u64,
     pub(super) credentials: Credentials,
-    share: Share,
+    pub(super) share: Share,
     pub(super) stream: Arc<UnixStream>,
     pub(super) device: Arc<Mutex<Device>>,
     /// Of each queue that a worker serves. Changed by this connection's thread alone.
@@ -306,7 +305,7 @@ impl FrontendConnection {
 
     /// Have another worker serve this queue.
     pub(super) fn move_queue(&mut self, queue: u16, to: usize) {
-        let is_for_it = self.shared.workers[to].counters.pool.number() == self.shared.export.pool.number();
+        let is_for_it = self.shared.workers[to].counters.pool.number() == self.pool();
         if is_for_it && self.worker_of(queue).is_some_and(|worker| worker != to) {
             self.notify(|device, _| device.transfer(queue, to));
         }
@@ -314,13 +313,19 @@ impl FrontendConnection {
 
     /// Queues whose workers are not for them, or not any more, go to others.
     pub(super) fn leave_workers(&mut self) {
-        let misplaced = misplaced(&self.assigned(), &self.shared.workers, &self.shared.export);
+        let pool = self.pool();
+        let misplaced = misplaced(&self.assigned(), &self.shared.workers, pool);
         for queue in misplaced {
-            let to = Assignment::choose_in(&self.shared.workers, self.shared.export.pool.number()).worker;
+            let to = Assignment::choose_in(&self.shared.workers, pool).worker;
             if self.worker_of(queue).is_some_and(|worker| worker != to) {
                 self.notify(|device, _| device.transfer(queue, to));
             }
         }
+    }
+
+    /// The workers for its queues.
+    fn pool(&self) -> u64 {
+        self.shared.pool_of(self.client, &self.share.group)
     }
 
     fn assigned(&self) -> MutexGuard<'_, Vec<Option<Assignment>>> {
@@ -377,7 +382,7 @@ impl FrontendConnection {
         let make = move |id| Ok(GuestDiskQueue::new(make(id, Some(Box::new(forwarder)))?, disk).notifying_by(policy));
         let command =
             Command::add(QueueName { client: self.client, index: queue }, self.share.with(&export.limiter), make, added);
-        let assignment = Assignment::choose_in(workers, export.pool.number());
+        let assignment = Assignment::choose_in(workers, self.pool());
         let worker = assignment.worker;
         self.assign(queue, Some(assignment));
         (worker, command, served)
@@ -409,9 +414,8 @@ fn not_watched(error: &std::io::Error) -> String {
     )
 }
 
-/// The queues whose workers are for other disks, or in no use.
-pub(super) fn misplaced(assigned: &[Option<Assignment>], workers: &[WorkerHandle], export: &Export) -> Vec<u16> {
-    let pool = export.pool.number();
+/// The queues whose workers are for others, or in no use.
+pub(super) fn misplaced(assigned: &[Option<Assignment>], workers: &[WorkerHandle], pool: u64) -> Vec<u16> {
     let is_misplaced = |of: &Option<Assignment>| of.as_ref().is_some_and(|of| workers[of.worker].counters.pool.number() != pool);
     (0..).zip(assigned).filter(|(_, of)| is_misplaced(of)).map(|(queue, _)| queue).collect()
 }

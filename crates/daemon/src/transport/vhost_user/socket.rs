@@ -13,7 +13,7 @@ use std::time::Instant;
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_serve::session::Credentials;
 use fipsee_serve::unix::listener::Listener;
-use fipsee_serve::{AbortOnPanic, Assignment};
+use fipsee_serve::{AbortOnPanic, Assignment, Group};
 use rustix::event::epoll;
 use rustix::net::{SocketFlags, SocketType};
 
@@ -46,6 +46,8 @@ pub(super) struct Peer {
     pub(super) client: u64,
     /// To be shut down.
     stream: Arc<UnixStream>,
+    /// Whose share it has.
+    group: Arc<Group>,
     assignments: Arc<Mutex<Vec<Option<Assignment>>>>,
     /// It was notified that queues are to leave their workers, and has not begun with that.
     is_told: bool,
@@ -54,7 +56,8 @@ pub(super) struct Peer {
 impl Peer {
     fn of(connection: &FrontendConnection) -> Self {
         let (stream, assignments) = (Arc::clone(&connection.stream), Arc::clone(&connection.assignments));
-        Self { pid: connection.credentials.pid, client: connection.client, stream, assignments, is_told: false }
+        let group = Arc::clone(&connection.share.group);
+        Self { pid: connection.credentials.pid, client: connection.client, stream, group, assignments, is_told: false }
     }
 }
 
@@ -89,11 +92,16 @@ impl SharedSocket {
     pub(super) fn leave_workers(&self) {
         if let Some(peer) = self.state().peer.as_mut().filter(|peer| !peer.is_told) {
             let assigned = peer.assignments.lock().unwrap_or_else(PoisonError::into_inner);
-            if !misplaced(&assigned, &self.workers, &self.export).is_empty() {
+            if !misplaced(&assigned, &self.workers, self.pool_of(peer.client, &peer.group)).is_empty() {
                 peer.is_told = true;
                 self.notices.send(Notice::LeaveWorkers);
             }
         }
+    }
+
+    /// The workers for the queues of this client.
+    pub(super) fn pool_of(&self, client: u64, group: &Group) -> u64 {
+        self.live.pools.of(client, self.export.name(), Some(group))
     }
 
     pub(super) fn device(&self, queues: u16) -> Device {

@@ -1,0 +1,150 @@
+//! Workers that are for one disk, user, group, virtual machine or client alone. An owner is known by its key: `disk:a`, `user:1000`.
+
+use std::time::Instant;
+
+use fipsee_serve::governor::Move;
+use fipsee_serve::{Pool, QueueName};
+
+use super::{Scaling, State, assigned_to};
+use crate::export::AttachedClient;
+
+/// What has a worker to itself.
+pub(super) struct Dedicated {
+    pub(super) owner: String,
+    pub(super) worker: usize,
+    /// The queues of others have left it.
+    pub(super) is_ready: bool,
+}
+
+/// The pool of an owner that has this worker to itself.
+pub(super) const fn number_of(worker: usize) -> u64 {
+    worker as u64 + 1
+}
+
+/// For people: of `user:1000`, `user 1000`.
+fn shown(owner: &str) -> String {
+    match owner.split_once(':') {
+        Some((kind @ ("disk" | "group"), name)) => format!("{kind} '{name}'"),
+        Some((kind, name)) => format!("{kind} {name}"),
+        None => owner.to_owned(),
+    }
+}
+
+impl Scaling {
+    /// Can these have a worker each?
+    pub(crate) fn check_dedicated(&self, owners: &[String]) -> Result<(), String> {
+        let started = self.workers.len();
+        if owners.is_empty() || owners.len() < started {
+            return Ok(());
+        }
+        let names: Vec<_> = owners.iter().take(8).map(|owner| shown(owner)).collect();
+        let names = names.join(", ");
+        let (are, fewer) = match owners.len() {
+            1 => (format!("{names} is dedicated"), "do not dedicate it"),
+            count => (format!("{count} are dedicated ({names})"), "dedicate fewer"),
+        };
+        let workers = match started {
+            1 => "1 worker was started, which".to_owned(),
+            _ => format!("{started} workers were started, of which one"),
+        };
+        let needed = owners.len() + 1;
+        Err(format!("{are}, and {workers} is for all others; start {needed} (--workers, workers), or {fewer}"))
+    }
+
+    /// These have a worker each from now on, and no others; checked before.
+    pub(crate) fn dedicate(&self, owners: &[String]) {
+        let mut state = self.state();
+        let before = state.dedicated.len();
+        state.dedicated.retain(|of| owners.contains(&of.owner));
+        state.has_freed |= state.dedicated.len() != before;
+        self.set_pools(&mut state);
+        for owner in owners {
+            if state.dedicated.iter().any(|of| of.owner == *owner) {
+                continue;
+            }
+            // The last is the first that is not needed otherwise.
+            let is_free = |worker: &usize| state.dedicated.iter().all(|of| of.worker != *worker);
+            let Some(worker) = (1..self.workers.len()).rev().find(is_free) else { return };
+            state.dedicated.push(Dedicated { owner: owner.clone(), worker, is_ready: false });
+            self.set_pools(&mut state);
+        }
+        state.next = Some(Instant::now());
+        self.wake_up.doorbell.ring();
+    }
+
+    /// As [`dedicate`](Self::dedicate), for one of them.
+    pub(crate) fn set_dedicated(&self, owner: &str, dedicated: bool) -> Result<(), String> {
+        let there = |of: &Dedicated| of.owner != owner && self.is_present(&of.owner);
+        let mut owners: Vec<_> = self.state().dedicated.iter().filter(|of| there(of)).map(|of| of.owner.clone()).collect();
+        if dedicated {
+            owners.push(owner.to_owned());
+            self.check_dedicated(&owners)?;
+        }
+        self.dedicate(&owners);
+        Ok(())
+    }
+
+    pub(crate) fn is_dedicated(&self, owner: &str) -> bool {
+        self.state().dedicated.iter().any(|of| of.owner == owner)
+    }
+
+    /// The owner that has the worker to itself.
+    pub(crate) fn dedicated_to(&self, worker: usize) -> Option<String> {
+        self.state().dedicated.iter().find(|of| of.worker == worker).map(|of| of.owner.clone())
+    }
+
+    /// Is it still there? A client or virtual machine has its worker until it is gone, all others until that is changed.
+    fn is_present(&self, owner: &str) -> bool {
+        match owner.split_once(':') {
+            Some(("client", number)) => number.parse().is_ok_and(|number| self.find(number, |_, _| ()).is_some()),
+            Some(("machine", _)) => self.live.shares.present().iter().any(|group| group.key() == owner),
+            _ => true,
+        }
+    }
+
+    /// Something of an attached client, and of its pool.
+    fn find<T>(&self, number: u64, what: impl Fn(&AttachedClient, u64) -> T) -> Option<T> {
+        let of = |client: &AttachedClient, disk: &str| {
+            let share = client.share.as_ref().map(|share| &*share.group);
+            (client.client == number).then(|| what(client, self.live.pools.of(number, disk, share)))
+        };
+        self.live.now().exports.iter().find_map(|export| export.find_attached(|client| of(client, export.name())))
+    }
+
+    /// The pool that a queue belongs to.
+    pub(super) fn pool_of(&self, queue: QueueName) -> u64 {
+        self.find(queue.client, |_, pool| pool).unwrap_or(Pool::SHARED)
+    }
+
+    /// Workers without other queues serve those that they are for, and owners that are gone have none any more. Called by the thread that
+    /// attaches clients, so that none is between the choice of its workers and its place in the list of its disk's clients.
+    pub(super) fn settle_dedicated(&self, state: &mut State) {
+        let before = state.dedicated.len();
+        state.dedicated.retain(|of| self.is_present(&of.owner));
+        let mut has_changed = std::mem::take(&mut state.has_freed) || state.dedicated.len() != before;
+        for Dedicated { owner, worker, is_ready } in state.dedicated.iter_mut().filter(|of| !of.is_ready) {
+            if assigned_to(&self.workers[*worker]) == 0 {
+                self.workers[*worker].counters.pool.set(number_of(*worker));
+                (*is_ready, has_changed) = (true, true);
+                tracing::info!(owner, worker, "has a worker to itself");
+            }
+        }
+        if !has_changed {
+            return;
+        }
+        let ready = state.dedicated.iter().filter(|of| of.is_ready);
+        self.live.pools.set(ready.map(|of| (of.owner.clone(), number_of(of.worker))).collect());
+        self.set_pools(state);
+        let State { dedicated, wanted, .. } = state;
+        for export in &self.live.now().exports {
+            export.for_each_attached(|client| {
+                let pool = self.live.pools.of(client.client, export.name(), client.share.as_ref().map(|share| &*share.group));
+                // Those that are of no such pool any more leave as other queues do.
+                if let Some(of) = dedicated.iter().find(|of| number_of(of.worker) == pool) {
+                    let queues = 0..u16::try_from(client.queues.len()).unwrap_or(u16::MAX);
+                    wanted.extend(queues.map(|index| Move { queue: QueueName { client: client.client, index }, to: of.worker }));
+                }
+            });
+        }
+    }
+}
