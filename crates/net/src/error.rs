@@ -1,0 +1,30 @@
+//! What can go wrong with ports.
+
+use fipsee_ring::error::ServiceError;
+
+use crate::wire::Status;
+
+/// Why attaching, sending or receiving failed.
+pub type Error = fipsee_ring::error::Error<NetError>;
+
+/// What can go wrong with ports alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetError {
+    #[error("a frame of {length_bytes} bytes; this port takes {least} to {most}: send less at a time")]
+    Length { length_bytes: usize, least: usize, most: usize },
+    /// The daemon did not take a frame.
+    #[error("{}", .0.text())]
+    NotSent(Status),
+    /// A receive buffer came back without a frame.
+    #[error("a receive buffer was not taken: {}", .0.text())]
+    NotPosted(Status),
+}
+
+impl ServiceError for NetError {
+    const PEER: &'static str = "daemon";
+    const START: &'static str = "fipseed";
+    const OR_NAME_IT: &'static str = ", or name its socket with --connect or FIPSEE_SOCKET";
+    const LOST: &'static str = "the daemon closed the connection; see its log; attach again";
+    const FULL: &'static str = "all transmit buffers are in use; take what was sent back (Port::reap), then send";
+}
