@@ -228,6 +228,7 @@ fn keep_what_cannot_change(next: &mut Config, running: &Config, before: &[DiskCo
             kept.push(name.to_owned());
         }
     }
+    keep("network", &mut next.networks, &running.networks, kept);
     keep("listen", &mut next.listen, &running.listen, kept);
     keep("cpus", &mut next.cpus, &running.cpus, kept);
     keep("placement", &mut next.placement, &running.placement, kept);

@@ -128,6 +128,12 @@ impl Place<'_> {
         PortInfo::new(rules.mac, self.network.mtu, vlan, pairs)
     }
 
+    /// What a client was told of it and relies on: another process must have the same.
+    fn described(&self) -> String {
+        let Port { setup, .. } = self.port();
+        format!("{}/{} {} {}", self.network.name, setup.name, setup.rules.mac, self.network.mtu)
+    }
+
     /// Nobody else has it, and this client has it from now on.
     fn claim(&self, client: u64, name: &str) -> Result<(), Denial> {
         let place = &mut self.network.attached().clients[usize::from(self.port)];
@@ -224,8 +230,13 @@ impl<E: Engine> Service<E> for Networks<E> {
 
     fn adopt(&self, client: &Client<'_>, parts: Vec<Part<OwnedFd>>) -> Result<Adopted<E>, String> {
         let AdoptedChannel { own, channel, queues } = Channel::adopt(&PROFILE, parts)?;
-        let place = self.find(client, &own).map_err(|_| format!("its port '{own}' is not there"))?;
-        place.claim(client.id, &own).map_err(|_| format!("its port '{own}' is in use"))?;
+        let mut words = own.split(' ');
+        let name = words.next().unwrap_or_default();
+        let place = self.find(client, name).map_err(|_| format!("its port '{name}' is not there"))?;
+        if own != place.described() {
+            return Err(format!("its port '{name}' has another MAC address or MTU here: {own}"));
+        }
+        place.claim(client.id, name).map_err(|_| format!("its port '{name}' is in use"))?;
         let (mut ends, mut states): (Vec<QueueEnd>, Vec<QueueState>) = (Vec::new(), Vec::new());
         for (end, ready) in queues {
             let ready = read_buffers(&ready).ok_or("the buffers of a queue are not understood")?;
@@ -250,7 +261,8 @@ impl<E: Engine> Attachment<E> for PortAttachment {
     }
 
     fn save(&self, client: u64, quiesced: &Quiesced) -> Result<Vec<Part<BorrowedFd<'_>>>, String> {
-        self.channel.save(&self.name, |index| {
+        let own = Place { network: &self.network, port: self.port }.described();
+        self.channel.save(&own, |index| {
             let state = quiesced.state::<QueueState>(QueueName { client, index });
             let (positions, ready) = state.ok_or_else(|| format!("its queue {index} is not served"))?;
             Ok((*positions, write_buffers(ready)))
