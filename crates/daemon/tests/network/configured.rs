@@ -97,7 +97,7 @@ fn mistakes_are_named_with_their_place() {
 fn reload_leaves_networks_as_they_are_and_says_so_and_they_are_dumped() {
     let daemon = lan(1500, ["vlan = 10", "trunk = [10, 20]\nvlan = 5\nisolated = true", "any_source = true\nmirror = true\nallow_gids = [7]"]);
     let dumped = daemon.ask(&json!({ "method": "config.dump" }));
-    let dumped = dumped["config"].as_str().expect("a text").to_owned();
+    let dumped = dumped["toml"].as_str().expect("a text").to_owned();
     for key in ["mac = \"02:00:00:00:00:01\"\nvlan = 10\n", "trunk = [10, 20]\nvlan = 5\nisolated = true", "allow_gids = [7]"] {
         assert!(dumped.contains(key), "{key}: {dumped}");
     }

@@ -14,7 +14,7 @@ use fipsee_serve::{Assignment, Command, Engine, Metric, NotAdded, QueueName, Qui
 use super::network::{Network, NetworkSetup, Port};
 use super::queue::{QueueState, ReceiveQueue, TransmitQueue};
 use super::receiver::Receiver;
-use crate::switch::{PortNumber, Vlans};
+use crate::switch::{PortNumber, Rules, Vlans};
 use crate::wire::{ListedPort, MAX_PAIRS, PROFILE, PortInfo, PostedBuffer, QUEUES_PER_PAIR, SERVICE_NET, Status};
 
 /// The networks of a program.
@@ -324,6 +324,26 @@ fn network_metrics(network: &Network) -> Metric {
     ])
 }
 
+/// For people: the VLAN of a port, or `trunk 10,20` and the VLAN of frames without a tag.
+fn vlans(rules: &Rules) -> String {
+    let native = |native: &Option<u16>| native.map(|vlan| format!(", {vlan} untagged")).unwrap_or_default();
+    match &rules.vlans {
+        Vlans::Access(0) => "-".to_owned(),
+        Vlans::Access(vlan) => vlan.to_string(),
+        Vlans::Trunk { tagged, native: untagged } => {
+            let tagged: Vec<String> = tagged.iter().map(u16::to_string).collect();
+            format!("trunk {}{}", tagged.join(","), native(untagged))
+        }
+    }
+}
+
+/// What sets it apart from other ports, by the keys of the configuration.
+fn may(rules: &Rules) -> String {
+    let keys = [("any_source", rules.any_source), ("isolated", rules.isolated), ("mirror", rules.mirror)];
+    let set: Vec<&str> = keys.into_iter().filter(|(_, set)| *set).map(|(key, _)| key).collect();
+    if set.is_empty() { "-".to_owned() } else { set.join(", ") }
+}
+
 fn port_metrics(port: &Port, client: Option<u64>) -> Metric {
     const NAMES: [(Status, &str); 8] = [
         (Status::Invalid, "invalid"),
@@ -341,6 +361,8 @@ fn port_metrics(port: &Port, client: Option<u64>) -> Metric {
     let mut all = vec![
         ("port", port.setup.name.as_str().into()),
         ("mac", port.setup.rules.mac.to_string().as_str().into()),
+        ("vlans", Metric::Text(vlans(&port.setup.rules))),
+        ("may", Metric::Text(may(&port.setup.rules))),
         ("sent", read(&counters.sent)),
         ("sent_bytes", read(&counters.sent_bytes)),
         ("received", read(&counters.received)),
