@@ -172,7 +172,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ("fipsee-net-stat", &[("Frames of each port, sent, received, dropped and refused", "fipsee net stat")]),
     (
         "fipsee-net-ping",
-        &[("Frames of 1,500 bytes to another port, where fipsee net echo runs", "fipsee net ping lan/a --to lan/b --length 1500")],
+        &[(
+            "Frames of 1,500 bytes to another port, where fipsee net echo runs",
+            "fipsee net ping lan/a --to lan/b --length 1500",
+        )],
     ),
     ("fipsee-net-echo", &[("Answer at a port until interrupted", "fipsee net echo lan/b")]),
     ("fipsee-config", &[("Write down what the daemon serves now", "fipsee config dump")]),

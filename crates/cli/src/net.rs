@@ -55,9 +55,7 @@ pub(crate) fn run(socket: &Path, command: &Command) -> Result<(), Error> {
 fn ls(socket: &Path, as_json: bool) -> Result<(), Error> {
     let ports = list(socket)?;
     if as_json {
-        let port = |port: &fipsee_net::ListedPortInfo| {
-            json!({ "port": port.name, "mac": port.mac.to_string(), "mtu": port.mtu, "in_use": port.in_use })
-        };
+        let port = |port: &fipsee_net::ListedPortInfo| json!({ "port": port.name, "mac": port.mac.to_string(), "mtu": port.mtu, "in_use": port.in_use });
         return output::print_json(&json!({ "ports": ports.iter().map(port).collect::<Vec<_>>() }));
     }
     let mut table = Table::new(2, &["PORT", "MAC", "MTU", "IN USE"]);
@@ -88,7 +86,9 @@ fn render_info(network: &Value) -> String {
     let [mtu, learned, moved, not_learned] =
         ["mtu", "macs_learned", "macs_moved", "macs_not_learned"].map(|key| admin::number(network, key));
     let mut text = format!("network  {}\nmtu      {mtu}\n", admin::text(network, "network"));
-    text.push_str(&format!("learned  {learned} addresses beside those of ports; {moved} have moved, {not_learned} had no place\n\n"));
+    text.push_str(&format!(
+        "learned  {learned} addresses beside those of ports; {moved} have moved, {not_learned} had no place\n\n"
+    ));
     let mut table = Table::new(4, &["PORT", "MAC", "VLANS", "MAY", "CLIENT"]);
     for port in admin::list(network, "ports") {
         let client = port.get("client").and_then(Value::as_u64).map_or_else(|| "-".to_owned(), |client| client.to_string());
@@ -129,7 +129,8 @@ mod tests {
             "port": "a", "mac": "02:00:00:00:00:01", "vlans": "10", "may": "isolated", "client": 3,
             "sent": 5, "sent_bytes": 300, "received": 2, "received_bytes": 2048, "dropped": 1, "refused": { "invalid": 2, "limited": 3 },
         });
-        let network = json!({ "network": "lan", "mtu": 1500, "macs_learned": 4, "macs_moved": 1, "macs_not_learned": 0, "ports": [port] });
+        let network =
+            json!({ "network": "lan", "mtu": 1500, "macs_learned": 4, "macs_moved": 1, "macs_not_learned": 0, "ports": [port] });
         let cells = |text: &str| text.lines().last().expect("a line").split_whitespace().collect::<Vec<_>>().join(" ");
         let info = render_info(&network);
         assert_eq!(cells(&info), "a 02:00:00:00:00:01 10 isolated 3");

@@ -13,9 +13,11 @@ pub type Error = fipsee_ring::error::Error<NetError>;
 pub enum NetError {
     #[error("a frame of {length_bytes} bytes; this port takes {least} to {most}: send less at a time")]
     Length { length_bytes: usize, least: usize, most: usize },
-    /// The daemon did not take a frame.
-    #[error("{}", .0.text())]
-    NotSent(Status),
+    /// The daemon granted less memory than a frame in each direction needs.
+    #[error(
+        "the pool has {pool_bytes} bytes for a pair of queues, and a frame each way needs {least_bytes}; raise max_pool_bytes of the daemon"
+    )]
+    PoolTooSmall { pool_bytes: u64, least_bytes: u64 },
     /// A receive buffer came back without a frame.
     #[error("a receive buffer was not taken: {}", .0.text())]
     NotPosted(Status),

@@ -1,147 +1,35 @@
 //! A program's end of a port: one pair of queues, its buffers, and how it waits.
 
+mod buffers;
+mod options;
+
 use std::collections::VecDeque;
 use std::path::Path;
-use std::ptr::NonNull;
 use std::sync::Arc;
-use std::time::Duration;
 
-use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU, QueueGeometry};
-use fipsee_ring::control::{Control, Listed, Wanted};
+use fipsee_ring::Message;
+use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU};
+use fipsee_ring::control::{Control, Wanted};
 use fipsee_ring::fault::expect;
 use fipsee_ring::handshake::{self, AttachedChannel, ask, unexpected};
 use fipsee_ring::port::Port as Waiter;
 use fipsee_ring::region::Region;
 use fipsee_ring::seqpacket::Seqpacket;
-use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode};
-use fipsee_ring::{Message, PeerFault};
+use fipsee_ring::wait::Backoff;
 
+pub use self::buffers::Buffer;
+use self::buffers::{Buffers, divide, give_back, stride_bytes, too_long};
+pub use self::options::{AttachOptions, ListedPortInfo, list};
 use crate::error::{Error, NetError};
 use crate::frame::{HEADER_BYTES, Mac};
 use crate::wire::{
-    Filled, KIND_RECEIVED, KIND_RECEIVED_SMALL, KIND_RETURNED, ListedPort, MAX_FIRST_BYTES, MAX_FRAME_BUFFERS, MAX_POSTED,
-    MAX_RETURNED, MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, PROFILE, PortInfo, Post, PostedBuffer,
-    QUEUES_PER_PAIR, Returned, SERVICE_NET, Send, Small, Status, first_byte, max_frame_bytes,
+    Filled, KIND_RECEIVED, KIND_RECEIVED_SMALL, MAX_FIRST_BYTES, MAX_FRAME_BUFFERS, MAX_MTU, MAX_POSTED, MAX_SMALL_BYTES,
+    OPERATION_SEND, OPERATION_SEND_SMALL, Offload, PROFILE, PortInfo, Post, PostedBuffer, QUEUES_PER_PAIR, SERVICE_NET, Send,
+    Small, Status, first_byte, max_frame_bytes,
 };
 
-/// Buffers begin at cache lines.
-const BUFFER_ALIGN_BYTES: u32 = 64;
 /// The pool has this id.
 const POOL: u16 = 0;
-
-/// Options of an attachment.
-#[derive(Clone, Debug)]
-pub struct AttachOptions {
-    /// Network and port, for example `lan/a`.
-    pub name: String,
-    /// Pairs of queues wanted: one for each thread. The daemon may grant fewer.
-    pub pairs: u16,
-    /// Frames on their way in each direction of a pair. The daemon may grant fewer.
-    pub depth: u32,
-    /// Length of a receive buffer. None: as long as the longest frame of any network, 9018 bytes and more; a shorter one saves memory, and
-    /// a longer frame fills several.
-    pub buffer_bytes: Option<u32>,
-    /// Receive buffers that are posted, if not `depth`.
-    pub posted: Option<u32>,
-    /// How [`Port::wait`] waits, and how long it looks before it sleeps, in adaptive mode.
-    pub wait: WaitMode,
-    pub look: Duration,
-}
-
-impl AttachOptions {
-    /// One pair of depth 256, adaptive waiting.
-    pub fn new(name: &str) -> Self {
-        let (name, wait, look) = (name.to_owned(), WaitMode::default(), DEFAULT_LOOK);
-        Self { name, pairs: 1, depth: 256, buffer_bytes: None, posted: None, wait, look }
-    }
-}
-
-/// A port that may be attached to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListedPortInfo {
-    pub name: String,
-    pub mac: Mac,
-    pub mtu: u16,
-    pub in_use: bool,
-}
-
-/// The ports of the daemon at `socket_path` that this user may use, in the order of their names.
-///
-/// # Errors
-/// As [`Port::attach`]; [`Error::Unsupported`] when the daemon is too old.
-pub fn list(socket_path: &Path) -> Result<Vec<ListedPortInfo>, Error> {
-    let describe = |Listed { name, service_info }: Listed| {
-        let ListedPort { mac, mtu, flags, .. } = ListedPort::from_bytes(&service_info);
-        ListedPortInfo { name, mac: Mac(mac), mtu, in_use: flags & crate::wire::LISTED_IN_USE != 0 }
-    };
-    Ok(handshake::list(socket_path, SERVICE_NET)?.into_iter().map(describe).collect())
-}
-
-/// Buffers of one direction: equal pieces of the pool, known by their numbers, which are their tags.
-#[derive(Debug)]
-struct Buffers {
-    /// Of the first, in the region and in the pool.
-    region_offset_bytes: u64,
-    pool_offset_bytes: u32,
-    stride_bytes: u32,
-    /// Those of which the daemon has the use.
-    given: Vec<bool>,
-}
-
-impl Buffers {
-    fn region_offset_bytes(&self, tag: u16) -> u64 {
-        self.region_offset_bytes + u64::from(tag) * u64::from(self.stride_bytes)
-    }
-
-    fn pool_offset_bytes(&self, tag: u16) -> u32 {
-        self.pool_offset_bytes + u32::from(tag) * self.stride_bytes
-    }
-
-    /// The daemon gives it back.
-    fn take_back(&mut self, tag: u16) -> Result<(), PeerFault> {
-        let given = self.given.get_mut(usize::from(tag)).filter(|given| **given);
-        let given = given.ok_or(PeerFault::Value { what: "the tag of a buffer that it has not", value: tag.into() })?;
-        *given = false;
-        Ok(())
-    }
-}
-
-/// A transmit buffer that the caller fills in place. Given back by [`Port::send_buffer`], or by dropping it into [`Port::put_back`].
-#[derive(Debug)]
-pub struct Buffer {
-    tag: u16,
-    base: NonNull<u8>,
-    length_bytes: u32,
-    region: Arc<Region>,
-    offset_bytes: u64,
-}
-
-impl Buffer {
-    /// The memory: valid for loads and stores of [`length_bytes`](Self::length_bytes) as long as this exists. The daemon may read it.
-    pub const fn as_ptr(&self) -> *mut u8 {
-        self.base.as_ptr()
-    }
-
-    pub const fn length_bytes(&self) -> u32 {
-        self.length_bytes
-    }
-
-    /// Put bytes into it.
-    ///
-    /// # Errors
-    /// They do not fit.
-    pub fn write(&mut self, offset_bytes: u32, bytes: &[u8]) -> Result<(), Error> {
-        let end = offset_bytes as usize + bytes.len();
-        if end > self.length_bytes as usize {
-            return Err(too_long(end, self.length_bytes));
-        }
-        Ok(self.region.write(self.offset_bytes + u64::from(offset_bytes), bytes)?)
-    }
-}
-
-fn too_long(length_bytes: usize, most: u32) -> Error {
-    Error::Service(NetError::Length { length_bytes, least: HEADER_BYTES as usize, most: most as usize })
-}
 
 /// One pair of queues of a port, for one thread at a time. Dropping the last of an attachment ends it.
 #[derive(Debug)]
@@ -183,7 +71,7 @@ impl Port {
         options.wait.available()?;
         let (pairs, depth) = (options.pairs.max(1), options.depth.max(1));
         let bytes = |stride_bytes: u32| u64::from(depth) * u64::from(stride_bytes);
-        let longest = stride_bytes(max_frame_bytes(crate::wire::MAX_MTU));
+        let longest = stride_bytes(max_frame_bytes(MAX_MTU));
         let received = options.buffer_bytes.map_or(longest, stride_bytes);
         let wanted = Wanted {
             service: SERVICE_NET,
@@ -352,6 +240,11 @@ impl Port {
     /// # Errors
     /// The daemon broke the protocol.
     pub fn reap(&mut self) -> Result<u64, Error> {
+        let reaped = self.try_reap();
+        self.ended_by(reaped)
+    }
+
+    fn try_reap(&mut self) -> Result<u64, Error> {
         let (mut message, before) = (Message::ZERO, self.sent_back);
         while self.transmit.queue.completions.receive(&mut message) {
             let (refused, count) = give_back(&message, &mut self.sending, |tag| {
@@ -418,6 +311,11 @@ impl Port {
     /// # Errors
     /// The daemon broke the protocol, or is gone, which is looked for once in many empty looks; [`NetError::NotPosted`].
     pub fn receive(&mut self, frame: &mut Vec<u8>) -> Result<bool, Error> {
+        let received = self.try_receive(frame);
+        self.ended_by(received)
+    }
+
+    fn try_receive(&mut self, frame: &mut Vec<u8>) -> Result<bool, Error> {
         frame.clear();
         let mut message = Message::ZERO;
         if !self.receive.queue.completions.receive(&mut message) {
@@ -444,9 +342,21 @@ impl Port {
         Ok(true)
     }
 
+    /// A daemon that breaks the protocol is talked to no more.
+    fn ended_by<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
+        if matches!(outcome, Err(Error::Fault(_))) {
+            let _ = rustix::net::shutdown(&*self.control, rustix::net::Shutdown::Both);
+        }
+        outcome
+    }
+
     fn take_small(&mut self, small: &Small, frame: &mut Vec<u8>) -> Result<(), Error> {
         let length = small.length_bytes;
-        expect("the length of a small frame", length, usize::from(length) <= MAX_SMALL_BYTES && u32::from(length) >= HEADER_BYTES)?;
+        expect(
+            "the length of a small frame",
+            length,
+            usize::from(length) <= MAX_SMALL_BYTES && u32::from(length) >= HEADER_BYTES,
+        )?;
         self.take_back(small.tag)?;
         frame.extend_from_slice(&small.bytes[..usize::from(length)]);
         Ok(())
@@ -504,55 +414,4 @@ impl Port {
             (answer, _) => Err(unexpected(&answer)),
         }
     }
-}
-
-const fn stride_bytes(length_bytes: u32) -> u32 {
-    length_bytes.next_multiple_of(BUFFER_ALIGN_BYTES)
-}
-
-/// The buffers of a pair: transmit buffers as long as the longest frame, and receive buffers, as many as the depth and the memory allow.
-fn divide(
-    info: &PortInfo,
-    (transmit, receive): (&QueueGeometry, &QueueGeometry),
-    (pool_offset_bytes, first_bytes, share_bytes): (u64, u64, u64),
-    options: &AttachOptions,
-) -> Result<(Buffers, Buffers), Error> {
-    let sent = stride_bytes(info.max_frame_bytes);
-    let received = stride_bytes(options.buffer_bytes.map_or(info.max_frame_bytes, |bytes| bytes.clamp(64, info.max_frame_bytes)));
-    let most = (share_bytes / u64::from(sent + received)).min(u64::from(u16::MAX));
-    expect("a pool without room for a frame", share_bytes, most > 0)?;
-    let count = |depth: u32| usize::try_from(most.min(depth.into())).unwrap_or(0);
-    let (sends, receives) = (count(transmit.depth), count(receive.depth.min(options.posted.unwrap_or(u32::MAX))));
-    let buffers = |first_bytes: u64, stride_bytes, count| Buffers {
-        region_offset_bytes: pool_offset_bytes + first_bytes,
-        pool_offset_bytes: u32::try_from(first_bytes).unwrap_or(u32::MAX),
-        stride_bytes,
-        given: vec![false; count],
-    };
-    let receive_first_bytes = first_bytes + sends as u64 * u64::from(sent);
-    Ok((buffers(first_bytes, sent, sends), buffers(receive_first_bytes, received, receives)))
-}
-
-/// Check a message of what is given back: the newest status that is not ok and how many had one, and how many there are.
-fn give_back(
-    message: &Message,
-    buffers: &mut Buffers,
-    mut each: impl FnMut(u16),
-) -> Result<((Option<Status>, u64), u64), PeerFault> {
-    let Returned { kind, count, reserved, entries, .. } = Returned::of(message);
-    expect("the kind of an answer", kind, kind == KIND_RETURNED)?;
-    expect("the entries of an answer", count, (1..=MAX_RETURNED).contains(&usize::from(count)))?;
-    expect("a reserved field", reserved, reserved == 0)?;
-    let (mut refused, mut refusals) = (None, 0);
-    for entry in &entries[..usize::from(count)] {
-        let status = Status::from_wire(entry.status);
-        let status = status.ok_or(PeerFault::Value { what: "a status", value: entry.status.into() })?;
-        buffers.take_back(entry.tag)?;
-        each(entry.tag);
-        if status != Status::Ok {
-            refused = Some(status);
-            refusals += 1;
-        }
-    }
-    Ok(((refused, refusals), count.into()))
 }

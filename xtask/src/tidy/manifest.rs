@@ -17,8 +17,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Likewise.
     ("crates/net", &["crates/ring", "crates/serve", "tests/testkit"]),
     ("crates/virtio", &["crates/ring", "crates/serve", "crates/block", "tests/testkit"]),
-    ("crates/daemon", &["crates/ring", "crates/topology", "crates/serve", "crates/block", "crates/net", "crates/virtio", "tests/testkit"]),
-    ("crates/cli", &["crates/ring", "crates/topology", "crates/block", "crates/net", "crates/daemon", "bench/measure", "tests/testkit"]),
+    (
+        "crates/daemon",
+        &["crates/ring", "crates/topology", "crates/serve", "crates/block", "crates/net", "crates/virtio", "tests/testkit"],
+    ),
+    (
+        "crates/cli",
+        &["crates/ring", "crates/topology", "crates/block", "crates/net", "crates/daemon", "bench/measure", "tests/testkit"],
+    ),
     ("crates/capi", &["crates/ring", "crates/topology", "crates/block", "crates/call"]),
     ("crates/python", &["crates/ring", "crates/topology", "crates/block"]),
     // `fipsee ping` and the benchmarks measure in the same way.

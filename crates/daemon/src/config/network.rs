@@ -73,7 +73,8 @@ pub(super) fn read(entries: &DeTable<'_>, at: Range<usize>, find: Find<'_>) -> R
             return Err(about(table.mistake(Some("name"), text)));
         }
         if let Some(other) = ports.iter().find(|other| other.rules.mac == port.rules.mac) {
-            let text = format!("ports '{}' and '{}' have the MAC address {}; give each its own", other.name, port.name, port.rules.mac);
+            let text =
+                format!("ports '{}' and '{}' have the MAC address {}; give each its own", other.name, port.name, port.rules.mac);
             return Err(about(table.mistake(Some("mac"), text)));
         }
         ports.push(port);

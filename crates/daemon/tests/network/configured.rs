@@ -30,18 +30,25 @@ fn ports_are_listed_with_what_clients_must_know() {
 
 /// As another user.
 pub(crate) fn client_of_another_user() {
-    rustix::thread::set_thread_res_gid(rustix::fs::Gid::from_raw(4321), rustix::fs::Gid::from_raw(4321), rustix::fs::Gid::from_raw(4321))
-        .and_then(|()| {
-            let uid = rustix::fs::Uid::from_raw(4321);
-            rustix::thread::set_thread_res_uid(uid, uid, uid)
-        })
-        .expect("root may become another user");
+    rustix::thread::set_thread_res_gid(
+        rustix::fs::Gid::from_raw(4321),
+        rustix::fs::Gid::from_raw(4321),
+        rustix::fs::Gid::from_raw(4321),
+    )
+    .and_then(|()| {
+        let uid = rustix::fs::Uid::from_raw(4321);
+        rustix::thread::set_thread_res_uid(uid, uid, uid)
+    })
+    .expect("root may become another user");
     let socket = child::socket();
     let names: Vec<String> = list(&socket).expect("a list").into_iter().map(|port| port.name).collect();
     assert_eq!(names, ["lan/b"]);
     for port in ["a", "nothing"] {
         let refused = Port::attach(&socket, &options(port));
-        assert!(matches!(&refused, Err(Error::Refused { code: RefusalCode::UnknownName, text }) if text.contains("user 4321")), "{refused:?}");
+        assert!(
+            matches!(&refused, Err(Error::Refused { code: RefusalCode::UnknownName, text }) if text.contains("user 4321")),
+            "{refused:?}"
+        );
     }
     attach(&socket, "b").detach().expect("detached");
 }
@@ -78,7 +85,9 @@ fn mistakes_are_named_with_their_place() {
         (format!("[[network]]\nname = \"lan\"\n{port}spoof = true\n"), 5, "unknown key 'spoof'"),
         (format!("[[network]]\nname = \"lan\"\n{port}{port}"), 6, "port 'a' is defined twice"),
         (
-            format!("[[network]]\nname = \"lan\"\n{port}mac = \"02:00:00:00:00:01\"\n[[network.port]]\nname = \"b\"\nmac = \"02:00:00:00:00:01\"\n"),
+            format!(
+                "[[network]]\nname = \"lan\"\n{port}mac = \"02:00:00:00:00:01\"\n[[network.port]]\nname = \"b\"\nmac = \"02:00:00:00:00:01\"\n"
+            ),
             8,
             "have the MAC address 02:00:00:00:00:01",
         ),
@@ -86,7 +95,10 @@ fn mistakes_are_named_with_their_place() {
     ] {
         let dir = Scratch::new();
         dir.configure(&file);
-        let check = std::process::Command::new(fipsee_testkit::daemon::program()).args(["--check-config", "--config"]).arg(dir.path("f.toml")).output();
+        let check = std::process::Command::new(fipsee_testkit::daemon::program())
+            .args(["--check-config", "--config"])
+            .arg(dir.path("f.toml"))
+            .output();
         let check = check.expect("the daemon runs");
         let said = String::from_utf8_lossy(&check.stderr).into_owned();
         assert!(!check.status.success() && said.contains(&format!("line {line},")) && said.contains(text), "{file}: {said}");
@@ -95,7 +107,10 @@ fn mistakes_are_named_with_their_place() {
 
 #[test]
 fn reload_leaves_networks_as_they_are_and_says_so_and_they_are_dumped() {
-    let daemon = lan(1500, ["vlan = 10", "trunk = [10, 20]\nvlan = 5\nisolated = true", "any_source = true\nmirror = true\nallow_gids = [7]"]);
+    let daemon = lan(
+        1500,
+        ["vlan = 10", "trunk = [10, 20]\nvlan = 5\nisolated = true", "any_source = true\nmirror = true\nallow_gids = [7]"],
+    );
     let dumped = daemon.ask(&json!({ "method": "config.dump" }));
     let dumped = dumped["toml"].as_str().expect("a text").to_owned();
     for key in ["mac = \"02:00:00:00:00:01\"\nvlan = 10\n", "trunk = [10, 20]\nvlan = 5\nisolated = true", "allow_gids = [7]"] {

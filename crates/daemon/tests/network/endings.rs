@@ -19,7 +19,11 @@ fn port_has_one_client_at_a_time_and_the_next_after_it() {
         a.send(&sent).expect("sent");
         assert_eq!(next(&mut b), sent);
         // In order, or by hanging up: then the next one waits until the daemon has noticed.
-        if round % 2 == 0 { a.detach().expect("detached") } else { drop(a) }
+        if round % 2 == 0 {
+            a.detach().expect("detached")
+        } else {
+            drop(a)
+        }
         b.send(&frame(mac(2), mac(1), 500, round)).expect("nobody is there, which is no error");
         all_sent(&mut b);
     }
@@ -60,9 +64,11 @@ fn killed_port_is_free_again_and_the_others_go_on() {
         next(&mut b);
         let sent = frame(mac(3), mac(2), 64, round);
         c.send(&sent).expect("sent");
-        eventually("a frame of another port comes through", || next(&mut b) == sent || {
-            c.send(&sent).expect("sent");
-            false
+        eventually("a frame of another port comes through", || {
+            next(&mut b) == sent || {
+                c.send(&sent).expect("sent");
+                false
+            }
         });
         child.kill().expect("killed");
         child.wait().expect("gone");

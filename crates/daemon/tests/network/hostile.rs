@@ -254,7 +254,8 @@ fn garbage_in_rings_harms_nobody_else() {
     let answered = channel.queues[0].completions.receive(&mut Message::ZERO);
     assert!(answered && first_byte(&Message::ZERO) == 0, "the first of its messages were answered");
     drop(channel);
-    let mut a = fipsee_testkit::wait_for("the port is free", || fipsee_net::Port::attach(&daemon.socket(), &super::options("a")).ok());
+    let mut a =
+        fipsee_testkit::wait_for("the port is free", || fipsee_net::Port::attach(&daemon.socket(), &super::options("a")).ok());
     a.send(&frame(mac(1), mac(2), 99, 1)).expect("sent");
     assert_eq!(next(&mut b), frame(mac(1), mac(2), 99, 1));
 }

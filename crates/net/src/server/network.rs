@@ -12,7 +12,9 @@ use fipsee_serve::session::Credentials;
 use super::receiver::Receiver;
 use crate::frame::{HEADER_BYTES, Head, Header, VLAN_TAG_BYTES};
 use crate::switch::{Delivery, Learning, PortNumber, Rules, Switch};
-use crate::wire::{MAX_FIRST_BYTES, MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Send, Small, Status, first_byte};
+use crate::wire::{
+    MAX_FIRST_BYTES, MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Send, Small, Status, first_byte,
+};
 
 /// May a client with these credentials attach?
 pub type Allow = Box<dyn Fn(&Credentials) -> bool + std::marker::Send + Sync>;

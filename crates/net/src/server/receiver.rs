@@ -10,8 +10,8 @@ use fipsee_serve::session::Positions;
 
 use super::copy::copy_frame;
 use crate::wire::{
-    Filled, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS, MAX_POSTED, MAX_RETURNED, MAX_SMALL_BYTES, OPERATION_POST, Post, PostedBuffer,
-    Returned, Small, Status,
+    Filled, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS, MAX_POSTED, MAX_RETURNED, MAX_SMALL_BYTES, OPERATION_POST, Post,
+    PostedBuffer, Returned, Small, Status,
 };
 
 /// Most messages with buffers of which none can be used that one frame takes: it is then dropped.

@@ -74,7 +74,8 @@ impl<E: Engine> Networks<E> {
         let mut attached = network.attached();
         let others = attached.clients.iter().flatten().count() > 1;
         let chosen = attached.worker.filter(|worker| others && *worker < self.workers.len());
-        let first = chosen.map_or_else(|| Assignment::choose(&self.workers), |worker| Assignment::to(worker, &self.workers[worker]));
+        let first =
+            chosen.map_or_else(|| Assignment::choose(&self.workers), |worker| Assignment::to(worker, &self.workers[worker]));
         let worker = first.worker;
         attached.worker = Some(worker);
         std::iter::once(first).chain((1..queues).map(|_| Assignment::to(worker, &self.workers[worker]))).collect()
@@ -155,12 +156,7 @@ impl Place<'_> {
 
 impl PortAttachment {
     /// The commands with which workers serve the ends.
-    fn serve<E: Engine>(
-        &self,
-        client: &Client<'_>,
-        assignments: &[Assignment],
-        ends: Vec<QueueEnd>,
-    ) -> Vec<(usize, Command<E>)> {
+    fn serve<E: Engine>(&self, client: &Client<'_>, assignments: &[Assignment], ends: Vec<QueueEnd>) -> Vec<(usize, Command<E>)> {
         let of_queue = ends.into_iter().zip(&self.channel.layout.queues).zip(assignments).zip(0_u16..);
         let command = of_queue.map(|(((queue, geometry), assignment), index)| {
             (assignment.worker, self.serve_one(client, queue, geometry.depth, index))
@@ -287,9 +283,9 @@ impl<E: Engine> Attachment<E> for PortAttachment {
 
 /// Numbers, four for each.
 fn write_buffers(buffers: &[PostedBuffer]) -> String {
-    let shown = buffers.iter().map(|PostedBuffer { tag, memory, offset_bytes, length_bytes }| {
-        format!("{tag} {memory} {offset_bytes} {length_bytes}")
-    });
+    let shown = buffers
+        .iter()
+        .map(|PostedBuffer { tag, memory, offset_bytes, length_bytes }| format!("{tag} {memory} {offset_bytes} {length_bytes}"));
     shown.collect::<Vec<_>>().join("\n")
 }
 

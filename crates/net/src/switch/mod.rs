@@ -193,14 +193,7 @@ impl Switch {
     }
 
     /// To groups all get it; to an address that nobody is known to have, those that may have others than their own.
-    fn flood(
-        &mut self,
-        from: PortNumber,
-        vlan: u16,
-        header: &Header,
-        now_ns: u64,
-        to: &mut Vec<Delivery>,
-    ) -> Result<(), Status> {
+    fn flood(&mut self, from: PortNumber, vlan: u16, header: &Header, now_ns: u64, to: &mut Vec<Delivery>) -> Result<(), Status> {
         if !self.ports[usize::from(from)].flood.take(now_ns) {
             return Err(Status::Limited);
         }
