@@ -5,7 +5,10 @@ use fipsee_net::wire::Status;
 use fipsee_net::{AttachOptions, Error, Port};
 use fipsee_ring::wait::WaitMode;
 
-use super::{all_sent, assert_nothing, attach, frame, lan, mac, next, options, stat};
+use fipsee_testkit::eventually;
+use serde_json::json;
+
+use super::{all_sent, assert_nothing, attach, frame, lan, lan_at, mac, next, options, stat};
 
 /// To the end of the first bytes, of a small frame, of a buffer, of the MTU, and around them.
 const LENGTHS: [usize; 22] =
@@ -187,4 +190,38 @@ fn tags_are_put_and_removed_and_strangers_are_learned() {
     b.send(&tagged(&frame(mac(2), Mac::BROADCAST, 100, 5), 30)).expect("sent");
     all_sent(&mut b);
     assert_eq!(b.refused(), (1, Some(Status::WrongVlan)));
+}
+
+/// The runtime balances its workers by moving queues, and does not know which belong together.
+#[test]
+fn ports_whose_queues_are_at_several_workers_exchange_frames_as_at_one() {
+    let daemon = lan_at(3, 1500, ["", "", ""]);
+    let sleepy = |port| AttachOptions { wait: WaitMode::Sleep, ..options(port) };
+    let port = |name| Port::attach(&daemon.socket(), &sleepy(name)).expect("attached");
+    let (mut a, mut b, mut c) = (port("a"), port("b"), port("c"));
+    eventually("several workers have queues", || {
+        let stat = daemon.admin(&json!({ "method": "stat" }));
+        let queues = stat["workers"].as_array().into_iter().flatten().map(|worker| worker["queues"].as_u64());
+        queues.filter(|queues| queues.is_some_and(|queues| queues > 0)).count() > 1
+    });
+    std::thread::scope(|scope| {
+        // Each of three sends to the next and receives of the one before; nobody waits for its own frame.
+        for (number, port) in (1..=3_u8).zip([&mut a, &mut b, &mut c]) {
+            scope.spawn(move || {
+                let (to, from) = (number % 3 + 1, (number + 1) % 3 + 1);
+                for seed in 0..3000 {
+                    let length = 60 + usize::try_from(seed % 700).expect("small");
+                    port.send(&frame(mac(number), mac(to), length, seed)).expect("sent");
+                    assert_eq!(next(port), frame(mac(from), mac(number), length, seed), "frame {seed}");
+                }
+            });
+        }
+    });
+    for name in ["a", "b", "c"] {
+        let port = stat(&daemon, name);
+        assert_eq!(
+            (port["sent"].as_u64(), port["received"].as_u64(), port["dropped"].as_u64()),
+            (Some(3000), Some(3000), Some(0))
+        );
+    }
 }

@@ -21,17 +21,26 @@ fipsee_testkit::children! {
 
 /// A network `lan` with the ports `a`, `b` and `c`, whose keys are these, and no disk.
 fn lan(mtu: u16, keys: [&str; 3]) -> Daemon {
+    lan_at(1, mtu, keys)
+}
+
+/// Likewise, with so many workers.
+fn lan_at(workers: usize, mtu: u16, keys: [&str; 3]) -> Daemon {
     let mut file = format!("[[network]]\nname = \"lan\"\nmtu = {mtu}\n");
     for (number, (name, keys)) in (1..).zip(["a", "b", "c"].into_iter().zip(keys)) {
         file.push_str(&format!("[[network.port]]\nname = \"{name}\"\nmac = \"02:00:00:00:00:0{number}\"\n{keys}\n"));
     }
-    with_file(&file)
+    start(&file, workers)
 }
 
 fn with_file(file: &str) -> Daemon {
+    start(file, 1)
+}
+
+fn start(file: &str, workers: usize) -> Daemon {
     let dir = Scratch::new();
     dir.configure(file);
-    Daemon::start_in(dir, &[], &["--config", "{dir}/f.toml", "--workers", "1"])
+    Daemon::start_in(dir, &[], &["--config", "{dir}/f.toml", "--workers", &workers.to_string()])
 }
 
 fn options(port: &str) -> AttachOptions {

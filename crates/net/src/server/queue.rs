@@ -57,8 +57,12 @@ impl<E: Engine> Queue<E> for TransmitQueue {
         if !requests.has_message() {
             return Taken::NOTHING;
         }
-        // What another worker has at this moment is looked at in the next pass.
-        let Some(mut data) = network.try_data() else { return Taken::NOTHING };
+        let Some(mut data) = network.try_data() else {
+            // Another thread has it at this moment: the next pass looks again. A queue that stayed armed would not be looked at before
+            // the worker sleeps.
+            requests.disarm();
+            return Taken::NOTHING;
+        };
         let (now_ns, most) = (now_ns(), BUDGET.min(*depth).min(turn.requests));
         let (mut taken, mut message) = (Taken::NOTHING, Message::ZERO);
         while taken.requests < most && taken.units < turn.units && requests.receive(&mut message) {
@@ -126,5 +130,42 @@ impl<E: Engine> Queue<E> for ReceiveQueue {
     fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
         let state: QueueState = self.network.data().receiver(self.port, self.pair)?.state();
         Some(Box::new(state))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fipsee_ring::channel::RegionLayout;
+    use fipsee_ring::handshake::Grant;
+    use fipsee_ring::ring::Writer;
+
+    use super::*;
+    use crate::frame::Mac;
+    use crate::server::{NetworkSetup, PortSetup};
+    use crate::switch::{Learning, Rules};
+    use crate::wire::{OPERATION_SEND_SMALL, PROFILE, Small};
+
+    #[test]
+    fn queue_of_a_network_that_another_thread_has_waits_for_nothing_and_is_looked_at_again() {
+        let port = PortSetup { name: "a".to_owned(), rules: Rules::new(Mac([2; 6])), allow: Box::new(|_| true) };
+        let (name, learning) = ("lan".to_owned(), Learning::default());
+        let network = Arc::new(Network::new(NetworkSetup { name, mtu: 1500, learning, ports: vec![port] }));
+        let mut grant = Grant::new(RegionLayout::plan(&PROFILE, 1, 8, 4096, 1), |_| {}).expect("memory");
+        let memory = RegionTable::of_pool(&grant.region, grant.layout.pool_offset_bytes, 4096).expect("within the region");
+        let (end, geometry) = (grant.queues.remove(0), grant.layout.queues[0]);
+        let ring = geometry.request_ring(&grant.region, &geometry.tuning()).expect("it fits");
+        let mut client = Writer::new(ring, end.requests.cursor(), &geometry.tuning());
+        let mut queue = TransmitQueue::new(end, memory, Arc::clone(&network), 0, 8);
+        assert!(!Queue::<()>::arm_and_work_remains(&mut queue), "nothing is there, and the worker may sleep");
+        client.publish(&Small::new(OPERATION_SEND_SMALL, 0, &[2; 14]).to_message());
+        assert!(client.reader_needs_doorbell());
+        let held = network.data();
+        for _ in 0..3 {
+            assert_eq!(queue.visit(&mut (), Turn::whole(true)), Taken::NOTHING);
+            assert!(Queue::<()>::arm_and_work_remains(&mut queue), "the worker must not sleep");
+        }
+        drop(held);
+        assert_eq!(queue.visit(&mut (), Turn::whole(true)).requests, 1);
+        assert!(!Queue::<()>::arm_and_work_remains(&mut queue), "all is done");
     }
 }
