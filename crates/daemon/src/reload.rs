@@ -201,6 +201,9 @@ fn is_unwanted(before: &[DiskConfig], next: &[DiskConfig], export: &Export, path
 pub(crate) fn serving(live: &Live) -> String {
     let served = live.now();
     let names: Vec<_> = served.exports.iter().take(8).map(|export| export.name()).collect();
+    if names.is_empty() {
+        return "serving no disk".to_owned();
+    }
     let more = served.exports.len() - names.len();
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("serving {}{more}", names.join(", "))

@@ -80,6 +80,7 @@ pub(crate) fn ping(socket: &Path, arguments: &PingArguments) -> Result<(), Error
                 break;
             }
         }
+        port.reap()?;
         if let (0, (1.., Some(status))) = (times_ns.len(), port.refused()) {
             return Err(format!("the daemon did not take the frame: {}", status.text()).into());
         }

@@ -76,7 +76,7 @@ fn mistakes_are_named_with_their_place() {
         ("[[network]]\nname = \"a/b\"\n".to_owned(), 2, "this name is not possible"),
         ("[[network]]\nname = \"lan\"\n".to_owned(), 1, "it has 0 ports"),
         (format!("[[network]]\nname = \"lan\"\nmtu = 67\n{port}"), 3, "write an integer from 68 to 9000"),
-        (format!("[[network]]\nname = \"lan\"\nmut = 67\n{port}"), 3, "did you mean 'mtu'?"),
+        (format!("[[network]]\nname = \"lan\"\nmtuu = 67\n{port}"), 3, "did you mean 'mtu'?"),
         ("[[network]]\nname = \"lan\"\n[network.port]\nname = \"a\"\n".to_owned(), 3, "write [[network.port]], in two"),
         (format!("[[network]]\nname = \"lan\"\n{port}vlan = 4095\n"), 5, "write an integer from 1 to 4094"),
         (format!("[[network]]\nname = \"lan\"\n{port}trunk = 10\n"), 5, "write brackets around it: [10, 20]"),

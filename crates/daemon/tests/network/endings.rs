@@ -57,7 +57,7 @@ pub(crate) fn port_that_floods_until_it_is_killed() {
 fn killed_port_is_free_again_and_the_others_go_on() {
     let daemon = lan(1500, ["", "", ""]);
     let (mut b, mut c) = (attach(&daemon.socket(), "b"), attach(&daemon.socket(), "c"));
-    let mut fd_count = None;
+    let fd_count = daemon.fd_count();
     for round in 0..10 {
         let mut child = child::command_at("port_that_floods_until_it_is_killed", &daemon.socket()).spawn().expect("a process");
         await_word(&mut child, "floods");
@@ -84,8 +84,8 @@ fn killed_port_is_free_again_and_the_others_go_on() {
         eventually("the new client's frame", || next(&mut b) == sent);
         a.detach().expect("detached");
         eventually("it is gone", || stat(&daemon, "a").get("client").is_none());
-        let now = daemon.fd_count();
-        assert_eq!(now, *fd_count.get_or_insert(now), "descriptors of a dead client are still open");
+        // The connection of the last request of ours may be there for a moment.
+        eventually("descriptors of a dead client are closed", || daemon.fd_count() == fd_count);
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use fipsee_net::wire::{
     Filled, KIND_RECEIVED, KIND_RECEIVED_SMALL, KIND_RETURNED, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, PROFILE, Post,
-    PostedBuffer, Returned, SERVICE_NET, Send, Small, Status, first_byte,
+    PostedBuffer, Returned, SERVICE_NET, Send, Small, Status,
 };
 use fipsee_ring::channel::ClientQueue;
 use fipsee_ring::control::{ACCESS_READ, Control, RefusalCode, Wanted};
@@ -218,13 +218,11 @@ fn wrong_buffers_are_given_back_and_the_next_ones_are_used() {
 }
 
 /// A port that publishes whatever comes to mind, in both rings and far beyond its depth, while two others exchange frames.
-///
-/// It is slow to make harm visible by what is lost, so it looks at every frame of the others.
 #[test]
 fn garbage_in_rings_harms_nobody_else() {
     let daemon = lan(1500, ["", "", ""]);
     let (mut b, mut c) = (super::attach(&daemon.socket(), "b"), super::attach(&daemon.socket(), "c"));
-    let mut channel = by_hand(&daemon.socket(), "lan/a");
+    let channel = by_hand(&daemon.socket(), "lan/a");
     let mut random = Random(7);
     let geometry = channel.layout.queues.clone();
     let mut writers: Vec<_> = geometry
@@ -250,9 +248,6 @@ fn garbage_in_rings_harms_nobody_else() {
         b.send(&sent).expect("sent");
         assert_eq!(next(&mut c), sent);
     }
-    // It is still a client, as far as it can be one.
-    let answered = channel.queues[0].completions.receive(&mut Message::ZERO);
-    assert!(answered && first_byte(&Message::ZERO) == 0, "the first of its messages were answered");
     drop(channel);
     let mut a =
         fipsee_testkit::wait_for("the port is free", || fipsee_net::Port::attach(&daemon.socket(), &super::options("a")).ok());

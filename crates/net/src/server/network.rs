@@ -268,8 +268,8 @@ fn flow(first: &[u8]) -> usize {
     // FNV-1a.
     let mix = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
     let hash = macs.iter().chain(ips).fold(0x811c_9dc5, mix);
-    // The upper bits depend on all.
-    (hash >> 16) as usize
+    // The last bytes have not reached all bits yet.
+    ((hash ^ (hash >> 15)).wrapping_mul(0x2c1b_3c6d) >> 16) as usize
 }
 
 const _: () = assert!(MAX_FIRST_BYTES <= MAX_SMALL_BYTES, "a head holds the first bytes of either message");
