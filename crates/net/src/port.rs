@@ -89,11 +89,12 @@ impl Port {
         let info = PortInfo::from_bytes(&service_info)?;
         let count = queues.len();
         expect("the queues of a port", count as u64, count == usize::from(info.pairs * QUEUES_PER_PAIR))?;
-        let (control, share_bytes) = (Arc::new(control), layout.pool_bytes / u64::from(info.pairs));
+        // Whole cache lines.
+        let (control, share_bytes) = (Arc::new(control), layout.pool_bytes / u64::from(info.pairs) / 64 * 64);
         let (mut ports, mut queues) = (Vec::new(), queues.into_iter().zip(&layout.queues));
         for pair in 0..u64::from(info.pairs) {
             let (Some(transmit), Some(receive)) = (queues.next(), queues.next()) else { break };
-            let first_bytes = pair * share_bytes / 64 * 64;
+            let first_bytes = pair * share_bytes;
             let buffers = divide(&info, (transmit.1, receive.1), (layout.pool_offset_bytes, first_bytes, share_bytes), options)?;
             let (sending, receiving) = buffers;
             let waiter = |queue| Waiter::new(queue, Backoff::new(options.wait, options.look));
@@ -197,8 +198,9 @@ impl Port {
         bytes[..first.len()].copy_from_slice(first);
         let rest_bytes = u32::try_from(rest_bytes).unwrap_or(u32::MAX);
         let (memory, offload) = (POOL, Offload::default());
-        let offset_bytes = if rest_bytes == 0 { 0 } else { self.sending.pool_offset_bytes(tag) + MAX_FIRST_BYTES as u32 };
         let first_bytes = u8::try_from(first.len()).unwrap_or(u8::MAX);
+        // Behind the first ones; without a rest it means nothing.
+        let offset_bytes = if rest_bytes == 0 { 0 } else { self.sending.pool_offset_bytes(tag) + u32::from(first_bytes) };
         let operation = OPERATION_SEND;
         Send { operation, first_bytes, tag, offset_bytes, rest_bytes, memory, offload, first: bytes, stamp: 0 }.to_message()
     }

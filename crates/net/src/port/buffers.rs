@@ -44,7 +44,8 @@ impl Buffers {
     }
 }
 
-/// A transmit buffer that the caller fills in place. Given back by [`Port::send_buffer`], or by dropping it into [`Port::put_back`].
+/// A transmit buffer that the caller fills in place. It goes to [`Port::send_buffer`](super::Port::send_buffer) or back to
+/// [`Port::put_back`](super::Port::put_back); one that is dropped is not used again by this attachment.
 #[derive(Debug)]
 pub struct Buffer {
     pub(super) tag: u16,
