@@ -61,7 +61,7 @@ pub const LISTED_IN_USE: u32 = 1;
 /// What became of a frame that was sent, or of a buffer that holds no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// The switch took the frame. Whether anybody received it is not said.
+    /// The switch took the frame. Whether a client received it is not said.
     Ok,
     /// A field is wrong.
     Invalid,

@@ -62,7 +62,7 @@ fn frames_to_a_port_go_there_alone_and_broadcasts_to_all() {
     assert_eq!(sent(&mut switch, 1, plain(own(1), Mac::BROADCAST)), Ok(vec![0, 2]));
     assert_eq!(sent(&mut switch, 1, plain(own(1), Mac([1, 0, 0x5e, 0, 0, 1]))), Ok(vec![0, 2]));
     assert_eq!(sent(&mut switch, 0, plain(own(0), own(0))), Ok(vec![]), "to itself");
-    assert_eq!(sent(&mut switch, 0, plain(own(0), other(1))), Ok(vec![]), "nobody can have this address");
+    assert_eq!(sent(&mut switch, 0, plain(own(0), other(1))), Ok(vec![]), "no port can have this address");
     switch.set_up(2, false);
     assert_eq!(sent(&mut switch, 0, plain(own(0), own(2))), Ok(vec![]));
     assert_eq!(sent(&mut switch, 0, plain(own(0), Mac::BROADCAST)), Ok(vec![1]));
@@ -214,7 +214,7 @@ fn bytes(header: &Header) -> Vec<u8> {
     [&header.destination.0[..], &header.source.0, &tag, &[8, 0, 1, 2, 3]].concat()
 }
 
-/// What holds of a frame that was taken: to whom it goes, and how it looks there.
+/// What holds of a frame that was taken: where it goes, and how it looks there.
 fn check_deliveries(rules: &[Rules], from: usize, header: &Header, to: &[Delivery]) {
     let vlan = vlan_at(&rules[from], header.tag).expect("it was taken");
     for (index, (number, tagging)) in to.iter().enumerate() {

@@ -25,8 +25,8 @@ fn daemon() -> Daemon {
 #[test]
 fn frames_go_to_a_port_that_answers_and_are_counted() {
     let daemon = daemon();
-    let nobody = daemon.fipsee(&["net", "ping", "lan/a", "--to", "lan/b", "--count", "3", "--timeout", "0.01"]);
-    assert_error(&nobody, &["no answer to 3 frames from 02:00:00:00:00:0b; does `fipsee net echo` run there?"]);
+    let unanswered = daemon.fipsee(&["net", "ping", "lan/a", "--to", "lan/b", "--count", "3", "--timeout", "0.01"]);
+    assert_error(&unanswered, &["no answer to 3 frames from 02:00:00:00:00:0b; does `fipsee net echo` run there?"]);
     let mut command = daemon.command(&["net", "echo", "lan/b", "--count", "150"]);
     let mut echo = Guard(command.stdout(Stdio::piped()).spawn().expect("fipsee runs"));
     let mut line = String::new();

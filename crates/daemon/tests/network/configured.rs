@@ -64,7 +64,7 @@ fn port_is_for_the_users_that_it_names() {
     std::fs::set_permissions(daemon.dir.path("."), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("our folder");
     let mut child = child::command_at("client_of_another_user", &daemon.socket());
     assert!(child.status().expect("a process").success(), "see above; {}", daemon.log());
-    assert!(daemon.log().contains("does not allow user 4321"), "the administrator is told: {}", daemon.log());
+    assert!(daemon.log().contains("does not allow user 4321"), "the log has the reason: {}", daemon.log());
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn port_has_one_client_at_a_time_and_the_next_after_it() {
         } else {
             drop(a)
         }
-        b.send(&frame(mac(2), mac(1), 500, round)).expect("nobody is there, which is no error");
+        b.send(&frame(mac(2), mac(1), 500, round)).expect("no client is there, which is no error");
         all_sent(&mut b);
     }
     assert_eq!(b.refused(), (0, None));

@@ -205,7 +205,7 @@ fn ports_whose_queues_are_at_several_workers_exchange_frames_as_at_one() {
         queues.filter(|queues| queues.is_some_and(|queues| queues > 0)).count() > 1
     });
     std::thread::scope(|scope| {
-        // Each of three sends to the next and receives of the one before; nobody waits for its own frame.
+        // Each of three sends to the next and receives of the one before; none waits for its own frame.
         for (number, port) in (1..=3_u8).zip([&mut a, &mut b, &mut c]) {
             scope.spawn(move || {
                 let (to, from) = (number % 3 + 1, (number + 1) % 3 + 1);

@@ -1,4 +1,4 @@
-//! Clients that break the rules, with messages by hand: each is answered, pays itself, and harms nobody.
+//! Clients that break the rules, with messages by hand: each is answered, pays itself, and harms no other.
 
 use std::convert::Infallible;
 use std::os::fd::AsFd;

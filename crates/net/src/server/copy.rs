@@ -64,7 +64,9 @@ mod tests {
         let span = |(offset, length): &(usize, usize)| {
             assert!(offset + length <= memory.len());
             // SAFETY: checked just now.
-            unsafe { Span::new(base.add(*offset), *length) }
+            let first = unsafe { base.add(*offset) };
+            // SAFETY: likewise.
+            unsafe { Span::new(first, *length) }
         };
         pieces.iter().map(span).collect()
     }

@@ -17,7 +17,7 @@ use crate::wire::{
 /// Most messages with buffers of which none can be used that one frame takes: it is then dropped.
 const MAX_USELESS: u32 = 4;
 
-/// The daemon's end of a receive queue. No worker visits it: whoever has a frame for it takes buffers from its ring.
+/// The daemon's end of a receive queue. No worker visits it: the one that has a frame for it takes buffers from its ring.
 pub(super) struct Receiver {
     end: ServerQueue,
     memory: RegionTable,

@@ -129,13 +129,13 @@ impl Place<'_> {
         PortInfo::new(rules.mac, self.network.mtu, vlan, pairs)
     }
 
-    /// What a client was told of it and relies on: another process must have the same.
+    /// What a client was sent of it and relies on: another process must have the same.
     fn described(&self) -> String {
         let Port { setup, .. } = self.port();
         format!("{}/{} {} {}", self.network.name, setup.name, setup.rules.mac, self.network.mtu)
     }
 
-    /// Nobody else has it, and this client has it from now on.
+    /// No other client has it, and this client has it from now on.
     fn claim(&self, client: u64, name: &str) -> Result<(), Denial> {
         let place = &mut self.network.attached().clients[usize::from(self.port)];
         match place {

@@ -30,13 +30,13 @@ pub enum Vlans {
 pub struct Rules {
     pub mac: Mac,
     pub vlans: Vlans,
-    /// It may send with addresses that are no other port's, and gets frames to addresses that nobody is known to have.
+    /// It may send with addresses that are no other port's, and gets frames to addresses that are not known.
     pub any_source: bool,
     /// No frames from and to other isolated ports.
     pub isolated: bool,
     /// It gets a copy of every frame of the network.
     pub mirror: bool,
-    /// Most frames per second to groups and to addresses that nobody is known to have.
+    /// Most frames per second to groups and to addresses that are not known.
     pub flood_limit: u32,
 }
 
@@ -192,7 +192,7 @@ impl Switch {
         }
     }
 
-    /// To groups all get it; to an address that nobody is known to have, those that may have others than their own.
+    /// To groups all get it; to an address that is not known, those that may have others than their own.
     fn flood(&mut self, from: PortNumber, vlan: u16, header: &Header, now_ns: u64, to: &mut Vec<Delivery>) -> Result<(), Status> {
         if !self.ports[usize::from(from)].flood.take(now_ns) {
             return Err(Status::Limited);

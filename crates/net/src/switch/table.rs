@@ -21,7 +21,7 @@ struct Entry {
 pub(super) struct Table {
     learning: Learning,
     ageing_ns: u64,
-    /// The standard library's hash has a secret: nobody can choose addresses that collide.
+    /// The standard library's hash has a secret: no client can choose addresses that collide.
     entries: HashMap<Key, Entry>,
     of_port: Vec<usize>,
     swept_ns: Option<u64>,
