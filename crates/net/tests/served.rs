@@ -129,7 +129,8 @@ impl Port {
             let (tag, memory) = (self.next_tag, u16::from(random.percent(5)));
             self.next_tag = self.next_tag.wrapping_add(1);
             let offset_bytes = u32::try_from(64 + random.below(u64::from(POOL_BYTES))).expect("small");
-            let length_bytes = u32::try_from(random.below(if random.percent(50) { 100 } else { 2000 })).expect("small");
+            let longest = if random.percent(50) { 100 } else { 2000 };
+            let length_bytes = u32::try_from(random.below(longest)).expect("small");
             buffers.push(PostedBuffer { tag, memory, offset_bytes, length_bytes });
         }
         self.posted.extend(buffers.iter().map(|buffer| (buffer.tag, *buffer)));
