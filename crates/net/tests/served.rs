@@ -174,6 +174,23 @@ impl Port {
     }
 }
 
+/// Small frames, one for each buffer, until every buffer that was posted is answered.
+fn assert_none_is_lost(ports: &mut [Port], worker: &mut Worker<()>) {
+    for number in 0..ports.len() {
+        let from = (number + 1) % ports.len();
+        let address = |number: usize| [2, 0, 0, 0, 0, u8::try_from(number).expect("small")];
+        let frame = [&address(number)[..], &address(from), &[8, 0, 1, 2, 3]].concat();
+        for tag in 0..2 * u16::try_from(DEPTH).expect("small") {
+            ports[from].transmit.calls.publish(&Small::new(2, tag, &frame).to_message());
+            settle(worker);
+            let mut message = Message::ZERO;
+            while ports[from].transmit.answers.receive(&mut message) {}
+            ports.iter_mut().for_each(|port| _ = port.take());
+        }
+        assert!(ports[number].posted.is_empty(), "buffers were never answered: {:?}", ports[number].posted);
+    }
+}
+
 #[test]
 fn whatever_is_published_is_answered_once_and_stored_in_posted_buffers_alone() {
     let mut all_frames = 0;
@@ -216,6 +233,7 @@ fn whatever_is_published_is_answered_once_and_stored_in_posted_buffers_alone() {
                 assert_eq!(stray, None, "stored outside of posted buffers, seed {seed}, step {step}");
             }
         }
+        assert_none_is_lost(&mut ports, &mut worker);
     }
     assert!(all_frames > 2000, "only {all_frames} frames: the test must deliver");
 }

@@ -126,12 +126,15 @@ impl Receiver {
 
     /// A frame needs more buffers than one frame may fill: the client must post larger ones.
     fn give_back_all(&mut self) {
-        let mut tags: Vec<(u16, Status)> = Vec::new();
-        while let Some((buffer, _)) = self.take() {
-            tags.push((buffer.tag, Status::TooSmall));
-        }
-        for tags in tags.chunks(MAX_RETURNED) {
-            self.publish(&Returned::new(tags).to_message());
+        while !self.ready.is_empty() {
+            let (mut given_back, mut count) = ([(0, Status::TooSmall); MAX_RETURNED], 0);
+            while count < MAX_RETURNED
+                && let Some((buffer, _)) = self.take()
+            {
+                given_back[count].0 = buffer.tag;
+                count += 1;
+            }
+            self.publish(&Returned::new(&given_back[..count]).to_message());
         }
     }
 
