@@ -1,5 +1,6 @@
 //! The state that a reload may replace while the daemon serves: the disks, and the limits of new clients.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -45,6 +46,8 @@ pub struct Live {
     pub(crate) device_descriptors: AtomicU64,
     /// Of clients that have one share of the workers together.
     pub(crate) shares: Shares,
+    /// Clients whose queues stay where they are.
+    stay: Mutex<BTreeSet<u64>>,
 }
 
 impl Live {
@@ -52,7 +55,24 @@ impl Live {
         let at_start = exports.len();
         let served = Mutex::new(Arc::new(Served { exports, settings, at_start }));
         let (departures, device_descriptors) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { served, next_client: AtomicU64::new(1), departures, device_descriptors, shares: Shares::default() }
+        Self {
+            served,
+            next_client: AtomicU64::new(1),
+            departures,
+            device_descriptors,
+            shares: Shares::default(),
+            stay: Mutex::default(),
+        }
+    }
+
+    /// The queues of this client stay where they are, or may move again.
+    pub(crate) fn set_stays(&self, client: u64, stays: bool) {
+        let mut stay = self.stay.lock().unwrap_or_else(PoisonError::into_inner);
+        _ = if stays { stay.insert(client) } else { stay.remove(&client) };
+    }
+
+    pub(crate) fn stays(&self, client: u64) -> bool {
+        self.stay.lock().unwrap_or_else(PoisonError::into_inner).contains(&client)
     }
 
     /// The state in force. Hold it for the time of one decision, not longer: it keeps removed disks open.

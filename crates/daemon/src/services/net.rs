@@ -15,8 +15,13 @@ pub(super) const ENTRY: Entry = Entry {
     needs: |_| Needs::default(),
     make: |config, live, workers| {
         let live = Arc::clone(live);
-        let departed = Arc::new(move || _ = live.departures.fetch_add(1, Ordering::Relaxed));
-        Box::new(Networks::new(config.networks.iter().map(setup).collect(), workers.to_vec(), departed))
+        let attached = Arc::new(move |client, is_attached| {
+            live.set_stays(client, is_attached);
+            if !is_attached {
+                live.departures.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        Box::new(Networks::new(config.networks.iter().map(setup).collect(), workers.to_vec(), attached))
     },
 };
 

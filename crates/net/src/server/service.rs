@@ -21,8 +21,8 @@ use crate::wire::{ListedPort, MAX_PAIRS, PROFILE, PortInfo, PostedBuffer, QUEUES
 pub struct Networks<E: Engine> {
     networks: Vec<Arc<Network>>,
     workers: Vec<WorkerHandle<E>>,
-    /// Called when nothing of a client is left.
-    departed: Arc<dyn Fn() + Send + Sync>,
+    /// Called with a client that attaches, and when nothing of it is left.
+    attached: Arc<dyn Fn(u64, bool) + Send + Sync>,
 }
 
 struct PortAttachment {
@@ -31,7 +31,7 @@ struct PortAttachment {
     network: Arc<Network>,
     port: PortNumber,
     channel: Channel,
-    departed: Arc<dyn Fn() + Send + Sync>,
+    attached: Arc<dyn Fn(u64, bool) + Send + Sync>,
 }
 
 /// The daemon's end of a queue, and its state, unless it is new.
@@ -44,9 +44,14 @@ struct Place<'a> {
 }
 
 impl<E: Engine> Networks<E> {
-    /// These networks, served by these workers: all ports of a network by one. `departed` is called when nothing of a client is left.
-    pub fn new(networks: Vec<NetworkSetup>, workers: Vec<WorkerHandle<E>>, departed: Arc<dyn Fn() + Send + Sync>) -> Self {
-        Self { networks: networks.into_iter().map(|setup| Arc::new(Network::new(setup))).collect(), workers, departed }
+    /// These networks, served by these workers: all ports of a network by one. `attached` is called with a
+    /// client that attaches, and again, with `false`, when nothing of it is left: its queues are to stay at their worker meanwhile.
+    pub fn new(
+        networks: Vec<NetworkSetup>,
+        workers: Vec<WorkerHandle<E>>,
+        attached: Arc<dyn Fn(u64, bool) + Send + Sync>,
+    ) -> Self {
+        Self { networks: networks.into_iter().map(|setup| Arc::new(Network::new(setup))).collect(), workers, attached }
     }
 
     fn named(&self, name: &str) -> Option<Place<'_>> {
@@ -110,8 +115,8 @@ impl<E: Engine> Networks<E> {
 
     fn hold(&self, place: &Place<'_>, channel: Channel) -> PortAttachment {
         let name = format!("{}/{}", place.network.name, place.port().setup.name);
-        let (network, departed) = (Arc::clone(place.network), Arc::clone(&self.departed));
-        PortAttachment { name, network, port: place.port, channel, departed }
+        let (network, attached) = (Arc::clone(place.network), Arc::clone(&self.attached));
+        PortAttachment { name, network, port: place.port, channel, attached }
     }
 }
 
@@ -221,7 +226,11 @@ impl<E: Engine> Service<E> for Networks<E> {
         }
         let place = self.find(client, &wanted.name)?;
         place.claim(client.id, &wanted.name)?;
-        self.lay_out(client, wanted, &place).inspect_err(|_| place.give_back())
+        (self.attached)(client.id, true);
+        self.lay_out(client, wanted, &place).inspect_err(|_| {
+            place.give_back();
+            (self.attached)(client.id, false);
+        })
     }
 
     fn adopt(&self, client: &Client<'_>, parts: Vec<Part<OwnedFd>>) -> Result<Adopted<E>, String> {
@@ -233,6 +242,7 @@ impl<E: Engine> Service<E> for Networks<E> {
             return Err(format!("its port '{name}' has another MAC address or MTU here: {own}"));
         }
         place.claim(client.id, name).map_err(|_| format!("its port '{name}' is in use"))?;
+        (self.attached)(client.id, true);
         let (mut ends, mut states): (Vec<QueueEnd>, Vec<QueueState>) = (Vec::new(), Vec::new());
         for (end, ready) in queues {
             let ready = read_buffers(&ready).ok_or("the buffers of a queue are not understood")?;
@@ -275,9 +285,9 @@ impl<E: Engine> Attachment<E> for PortAttachment {
         }
     }
 
-    fn release(&self, _client: u64) {
+    fn release(&self, client: u64) {
         self.network.attached().clients[usize::from(self.port)] = None;
-        (self.departed)();
+        (self.attached)(client, false);
     }
 }
 
