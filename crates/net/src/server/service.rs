@@ -183,12 +183,13 @@ impl PortAttachment {
         if index.is_multiple_of(QUEUES_PER_PAIR) {
             return Command::add(name, share, move |_| Ok(TransmitQueue::new(end, memory?, network, port, depth)), added);
         }
-        let make = move |_| {
-            let mut receiver = Receiver::new(end, memory?);
+        // Now, not when the worker comes to it: once ATTACHED is sent, frames may come.
+        let queue = memory.and_then(|memory| {
+            let mut receiver = Receiver::new(end, memory);
             receiver.restore(&ready).map_err(|_| "a buffer that was posted is not in its memory".to_owned())?;
             Ok(ReceiveQueue::begin(receiver, network, port, usize::from(index / QUEUES_PER_PAIR)))
-        };
-        Command::add(name, share, make, added)
+        });
+        Command::add(name, share, move |_| queue, added)
     }
 }
 
