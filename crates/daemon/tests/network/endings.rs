@@ -2,7 +2,7 @@
 
 use fipsee_net::{Error, Port};
 use fipsee_ring::control::RefusalCode;
-use fipsee_testkit::{await_word, child, eventually};
+use fipsee_testkit::{await_word, child, eventually, wait_for};
 
 use super::{all_sent, assert_nothing, attach, frame, lan, mac, next, options, stat};
 
@@ -12,13 +12,14 @@ fn port_has_one_client_at_a_time_and_the_next_after_it() {
     let daemon = lan(1500, ["", "", ""]);
     let mut b = attach(&daemon.socket(), "b");
     for round in 0..20 {
-        let mut a = attach(&daemon.socket(), "a");
+        // The daemon may not have noticed yet that the last one hung up.
+        let mut a = wait_for("the port is free", || Port::attach(&daemon.socket(), &options("a")).ok());
         let second = Port::attach(&daemon.socket(), &options("a"));
         assert!(matches!(&second, Err(Error::Refused { code: RefusalCode::Busy, .. })), "{second:?}");
         let sent = frame(mac(1), mac(2), 500, round);
         a.send(&sent).expect("sent");
         assert_eq!(next(&mut b), sent);
-        // In order, or by hanging up: then the next one waits until the daemon has noticed.
+        // In order, or by hanging up.
         if round % 2 == 0 {
             a.detach().expect("detached")
         } else {
