@@ -84,6 +84,15 @@ impl From<&str> for Error {
     }
 }
 
+impl From<fipsee_net::Error> for Error {
+    fn from(error: fipsee_net::Error) -> Self {
+        match error {
+            fipsee_net::Error::Connect { path, source } => client::Error::Connect { path, source }.into(),
+            error => error.to_string().into(),
+        }
+    }
+}
+
 impl From<client::Error> for Error {
     fn from(error: client::Error) -> Self {
         no_daemon::cannot_connect(&error)

@@ -166,6 +166,18 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("Give user 1000 half of the usual share", "fipsee limit --user 1000 --weight 50"),
         ],
     ),
+    ("fipsee-net", &[("List the ports, and see what each has done", "fipsee net ls\nfipsee net stat")]),
+    ("fipsee-net-ls", &[("List the ports that you may attach to", "fipsee net ls")]),
+    ("fipsee-net-info", &[("See who has which port of a network", "fipsee net info lan")]),
+    ("fipsee-net-stat", &[("Frames of each port, sent, received, dropped and refused", "fipsee net stat")]),
+    (
+        "fipsee-net-ping",
+        &[(
+            "Frames of 1,500 bytes to another port, where fipsee net echo runs",
+            "fipsee net ping lan/a --to lan/b --length 1500",
+        )],
+    ),
+    ("fipsee-net-echo", &[("Answer at a port until interrupted", "fipsee net echo lan/b")]),
     ("fipsee-config", &[("Write down what the daemon serves now", "fipsee config dump")]),
     (
         "fipsee-config-dump",

@@ -20,6 +20,7 @@ mod limit;
 mod ls;
 mod mount;
 mod names;
+mod net;
 mod no_daemon;
 mod notify;
 mod output;
@@ -78,6 +79,9 @@ enum Command {
     Disk(disk::Command),
     /// Show or change how much a disk, user, group or client may do per second, and weights
     Limit(limit::Arguments),
+    /// List, describe and try networks and their ports
+    #[command(subcommand)]
+    Net(net::Command),
     /// Show the configuration of the running daemon
     #[command(subcommand)]
     Config(config::Command),
@@ -171,6 +175,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Wait(arguments) => wait::run(cli.connect.as_deref(), &arguments),
         Command::Disk(command) => disk::run(&socket, &command),
         Command::Limit(arguments) => limit::run(&socket, &arguments),
+        Command::Net(command) => net::run(&socket, &command),
         Command::Config(command) => config::run(&socket, &command),
         Command::Notify(arguments) => notify::run(&socket, &arguments),
         Command::Resize(arguments) => resize::run(&socket, &arguments),

@@ -36,7 +36,7 @@ pub struct AllowList {
 }
 
 impl AllowList {
-    fn allows(&self, uid: u32, gid: u32, more_gids: &[u32]) -> bool {
+    pub(crate) fn allows(&self, uid: u32, gid: u32, more_gids: &[u32]) -> bool {
         let own = rustix::process::geteuid().as_raw();
         let is_of_a_group = || self.gids.contains(&gid) || self.gids.iter().any(|gid| more_gids.contains(gid));
         self.everyone || uid == 0 || uid == own || self.uids.contains(&uid) || is_of_a_group()

@@ -1,5 +1,6 @@
 //! The state that a reload may replace while the daemon serves: the disks, and the limits of new clients.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -48,6 +49,8 @@ pub struct Live {
     pub(crate) shares: Shares,
     /// Of clients whose queues have a worker to themselves.
     pub(crate) pools: Pools,
+    /// Clients whose queues stay where they are.
+    stay: Mutex<BTreeSet<u64>>,
 }
 
 impl Live {
@@ -62,7 +65,18 @@ impl Live {
             device_descriptors,
             shares: Shares::default(),
             pools: Pools::default(),
+            stay: Mutex::default(),
         }
+    }
+
+    /// The queues of this client stay where they are, or may move again.
+    pub(crate) fn set_stays(&self, client: u64, stays: bool) {
+        let mut stay = self.stay.lock().unwrap_or_else(PoisonError::into_inner);
+        _ = if stays { stay.insert(client) } else { stay.remove(&client) };
+    }
+
+    pub(crate) fn stays(&self, client: u64) -> bool {
+        self.stay.lock().unwrap_or_else(PoisonError::into_inner).contains(&client)
     }
 
     /// The state in force. Hold it for the time of one decision, not longer: it keeps removed disks open.

@@ -206,6 +206,9 @@ fn is_unwanted(before: &[DiskConfig], next: &[DiskConfig], export: &Export, path
 pub(crate) fn serving(live: &Live) -> String {
     let served = live.now();
     let names: Vec<_> = served.exports.iter().take(8).map(|export| export.name()).collect();
+    if names.is_empty() {
+        return "serving no disk".to_owned();
+    }
     let more = served.exports.len() - names.len();
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("serving {}{more}", names.join(", "))
@@ -233,6 +236,7 @@ fn keep_what_cannot_change(next: &mut Config, running: &Config, before: &[DiskCo
             kept.push(name.to_owned());
         }
     }
+    keep("network", &mut next.networks, &running.networks, kept);
     keep("listen", &mut next.listen, &running.listen, kept);
     keep("cpus", &mut next.cpus, &running.cpus, kept);
     keep("placement", &mut next.placement, &running.placement, kept);

@@ -231,7 +231,7 @@ impl Daemon {
         let sockets = origin.machines.into_iter().map(serve_at).collect::<Result<_, _>>()?;
         let path = admin_path(listener.path());
         let admin = Arc::new(origin.admin.map_or_else(|| bind(&path, SocketType::STREAM, 0o600), Ok)?);
-        let registry = Registry::new(&live, &workers, services);
+        let registry = Registry::new(&config, &live, &workers, services);
         let (registered, served) = (registry.clone(), Arc::clone(&live));
         let clients = UnixSocket::new(
             Arc::clone(&listener),

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "fipsee_ring.h"
+#include "fipsee_net.h"
 #include "fipsee_vm.h"
 #include "interop.h"
 
@@ -135,6 +136,36 @@ static const struct fipsee_vm_reply vm_invalid = {
 };
 static const struct fipsee_vm_reply vm_rung = { .result = FIPSEE_VM_RUNG, .version = FIPSEE_VM_VERSION };
 
+#define MAC_A 2, 0, 0, 0, 0, 1
+#define MAC_B 2, 0, 0, 0, 0, 2
+
+static const struct fipsee_attach attach_port = {
+	HEADER(attach, ATTACH), FIPSEE_SERVICE_NET, 2, 256, 0, 1 << 20, { 'l', 'a', 'n', '/', 'a' },
+};
+static const struct fipsee_net_port_info port_info = {
+	.mac = { MAC_A }, .mtu = 1500, .max_frame_bytes = 1518, .vlan = 10, .pairs = 1,
+};
+static const struct fipsee_net_send frame_send = {
+	.operation = FIPSEE_NET_SEND, .first_bytes = 36, .tag = 7, .offset_bytes = 0x824, .rest_bytes = 1478,
+	.first = {
+		MAC_B, MAC_A, 8, 0, 0x45, 0, 5, 0xdc, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0xd4, 0x31,
+	},
+};
+static const struct fipsee_net_small frame_small = {
+	.operation = FIPSEE_NET_SEND_SMALL, .length_bytes = 15, .tag = 8,
+	.bytes = { 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, MAC_A, 0x88, 0xb5, 42 },
+};
+static const struct fipsee_net_post frame_post = {
+	.operation = FIPSEE_NET_POST, .count = 2, .buffers = { { 0, 0, 4096, 1536 }, { 1, 0, 5632, 1536 } },
+};
+static const struct fipsee_net_filled frame_filled = {
+	.kind = FIPSEE_NET_RECEIVED, .count = 2, .length_bytes = 1514, .tags = { 0, 1 },
+};
+static const struct fipsee_net_returned frame_returned = {
+	.kind = FIPSEE_NET_RETURNED, .count = 2,
+	.entries = { { 7, FIPSEE_NET_STATUS_OK }, { 8, FIPSEE_NET_STATUS_WRONG_SOURCE } },
+};
+
 static const char *put(const char *name, const void *bytes, size_t count, uint8_t *into, size_t *length_bytes)
 {
 	memcpy(into, bytes, count);
@@ -256,6 +287,9 @@ const char *interop_golden(size_t index, uint8_t *into, size_t *length_bytes)
 		STRUCTURE("vm-detach", vm_detach), STRUCTURE("vm-reply-query", vm_offer),
 		STRUCTURE("vm-reply-attach", vm_attached), STRUCTURE("vm-reply-invalid", vm_invalid),
 		STRUCTURE("vm-reply-rung", vm_rung),
+		STRUCTURE("attach-port", attach_port), STRUCTURE("port-info", port_info),
+		PAYLOAD("frame-send", frame_send), PAYLOAD("frame-small", frame_small), PAYLOAD("frame-post", frame_post),
+		PAYLOAD("frame-filled", frame_filled), PAYLOAD("frame-returned", frame_returned),
 	};
 	const size_t plain_count = sizeof(plain) / sizeof(plain[0]);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* Everything that fipsee.h fixes, by name. src/layout.rs derives the same names from the Rust code. */
+#include "fipsee_net.h"
 #include "fipsee_vm.h"
 #include "interop.h"
 
@@ -116,6 +117,36 @@ static const struct interop_entry table[] = {
 	FIELD(vm_reply, max_queues), FIELD(vm_reply, attachment),
 	FIELD(vm_reply, features), FIELD(vm_reply, max_depth), FIELD(vm_reply, queue),
 	FIELD(vm_reply, choices),
+
+	CONSTANT(SERVICE_NET), CONSTANT(NET_QUEUES_PER_PAIR), CONSTANT(NET_MAX_PAIRS), CONSTANT(NET_EVENT_CREDITS),
+	CONSTANT(NET_MIN_MTU), CONSTANT(NET_MAX_MTU), CONSTANT(NET_SEND), CONSTANT(NET_SEND_SMALL), CONSTANT(NET_POST),
+	CONSTANT(NET_RETURNED), CONSTANT(NET_RECEIVED), CONSTANT(NET_RECEIVED_SMALL), CONSTANT(NET_MAX_FIRST_BYTES),
+	CONSTANT(NET_MAX_SMALL_BYTES), CONSTANT(NET_MAX_POSTED), CONSTANT(NET_MAX_FRAME_BUFFERS), CONSTANT(NET_MAX_RETURNED),
+	CONSTANT(NET_LISTED_IN_USE), CONSTANT(NET_STATUS_OK), CONSTANT(NET_STATUS_INVALID), CONSTANT(NET_STATUS_UNSUPPORTED),
+	CONSTANT(NET_STATUS_BAD_MEMORY), CONSTANT(NET_STATUS_TOO_SHORT), CONSTANT(NET_STATUS_TOO_LONG),
+	CONSTANT(NET_STATUS_WRONG_SOURCE), CONSTANT(NET_STATUS_WRONG_VLAN), CONSTANT(NET_STATUS_LIMITED),
+	CONSTANT(NET_STATUS_TOO_SMALL),
+	SIZE(net_offload), FIELD(net_offload, flags), FIELD(net_offload, segmentation), FIELD(net_offload, header_bytes),
+	FIELD(net_offload, segment_bytes), FIELD(net_offload, checksum_start), FIELD(net_offload, checksum_offset),
+	SIZE(net_send), FIELD(net_send, operation), FIELD(net_send, first_bytes), FIELD(net_send, tag),
+	FIELD(net_send, offset_bytes), FIELD(net_send, rest_bytes), FIELD(net_send, memory), FIELD(net_send, offload),
+	FIELD(net_send, first), FIELD(net_send, stamp),
+	SIZE(net_small), FIELD(net_small, operation), FIELD(net_small, length_bytes), FIELD(net_small, tag),
+	FIELD(net_small, bytes), FIELD(net_small, stamp),
+	SIZE(net_posted_buffer), FIELD(net_posted_buffer, tag), FIELD(net_posted_buffer, memory),
+	FIELD(net_posted_buffer, offset_bytes), FIELD(net_posted_buffer, length_bytes),
+	SIZE(net_post), FIELD(net_post, operation), FIELD(net_post, count), FIELD(net_post, reserved),
+	FIELD(net_post, buffers), FIELD(net_post, reserved_end), FIELD(net_post, stamp),
+	SIZE(net_filled), FIELD(net_filled, kind), FIELD(net_filled, count), FIELD(net_filled, reserved),
+	FIELD(net_filled, length_bytes), FIELD(net_filled, offload), FIELD(net_filled, reserved_too), FIELD(net_filled, tags),
+	FIELD(net_filled, stamp),
+	SIZE(net_returned_entry), FIELD(net_returned_entry, tag), FIELD(net_returned_entry, status),
+	SIZE(net_returned), FIELD(net_returned, kind), FIELD(net_returned, count), FIELD(net_returned, reserved),
+	FIELD(net_returned, entries), FIELD(net_returned, stamp),
+	SIZE(net_port_info), FIELD(net_port_info, mac), FIELD(net_port_info, mtu), FIELD(net_port_info, max_frame_bytes),
+	FIELD(net_port_info, offloads), FIELD(net_port_info, vlan), FIELD(net_port_info, pairs), FIELD(net_port_info, reserved),
+	SIZE(net_listed_port), FIELD(net_listed_port, mac), FIELD(net_listed_port, mtu), FIELD(net_listed_port, flags),
+	FIELD(net_listed_port, reserved),
 };
 
 const struct interop_entry *interop_layout(size_t index)

@@ -231,6 +231,7 @@ pub fn examples() -> Examples {
     examples.push(("lap".to_owned(), lap()));
     examples.push(("cold-words".to_owned(), cold_words()));
     examples.extend(crate::vm::examples());
+    examples.extend(crate::net::examples());
     examples.sort();
     examples
 }

@@ -101,7 +101,7 @@ fn constants(table: &mut Table) {
 }
 
 /// `WriteZeroes` as `WRITE_ZEROES`.
-fn shout(name: &str) -> String {
+pub(crate) fn shout(name: &str) -> String {
     let mut out = String::new();
     for letter in name.chars() {
         if letter.is_uppercase() && !out.is_empty() {
@@ -256,6 +256,7 @@ pub fn table() -> Table {
     structure::<wire::ListedInfo>(&mut table, "listed_info");
     fields::<ServiceInfo>(&mut table, "call_info", control::SERVICE_INFO_BYTES);
     crate::vm::layout(&mut table);
+    crate::net::layout(&mut table);
     table.sort();
     table
 }

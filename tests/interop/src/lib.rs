@@ -9,6 +9,7 @@ pub mod ffi;
 pub mod golden;
 pub mod layout;
 pub mod messages;
+mod net;
 pub mod peer;
 pub mod random;
 pub mod requests;

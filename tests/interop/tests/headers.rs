@@ -6,6 +6,7 @@ use std::{env, fs};
 
 const SOURCE: &str = "#include \"fipsee_pace.h\"\n\
     #include \"fipsee_vm.h\"\n\
+    #include \"fipsee_net.h\"\n\
     extern int use_of_the_ring(struct fipsee_reader *reader, union fipsee_message *into);\n\
     int use_of_the_ring(struct fipsee_reader *reader, union fipsee_message *into)\n\
     { return fipsee_reader_receive(reader, into) + (fipsee_reader_arm_and_work_remains(reader) ? 1 : 0); }\n\

@@ -9,7 +9,7 @@ use fipsee_service::Sums;
 
 const SUMS: Entry = Entry {
     needs: |_| Needs { calls: vec![libc::SYS_getpriority], ..Needs::default() },
-    make: |_, workers| Box::new(Sums(workers.to_vec(), Arc::default())),
+    make: |_, _, workers| Box::new(Sums(workers.to_vec(), Arc::default())),
 };
 
 fn main() -> ExitCode {

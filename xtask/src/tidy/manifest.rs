@@ -14,9 +14,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/block", &["crates/ring", "crates/serve", "tests/testkit"]),
     // Likewise.
     ("crates/call", &["crates/ring", "crates/topology", "crates/serve", "tests/testkit"]),
+    // Likewise.
+    ("crates/net", &["crates/ring", "crates/serve", "tests/testkit"]),
     ("crates/virtio", &["crates/ring", "crates/serve", "crates/block", "tests/testkit"]),
-    ("crates/daemon", &["crates/ring", "crates/topology", "crates/serve", "crates/block", "crates/virtio", "tests/testkit"]),
-    ("crates/cli", &["crates/ring", "crates/topology", "crates/block", "crates/daemon", "bench/measure", "tests/testkit"]),
+    (
+        "crates/daemon",
+        &["crates/ring", "crates/topology", "crates/serve", "crates/block", "crates/net", "crates/virtio", "tests/testkit"],
+    ),
+    (
+        "crates/cli",
+        &["crates/ring", "crates/topology", "crates/block", "crates/net", "crates/daemon", "bench/measure", "tests/testkit"],
+    ),
     ("crates/capi", &["crates/ring", "crates/topology", "crates/block", "crates/call"]),
     ("crates/python", &["crates/ring", "crates/topology", "crates/block"]),
     // `fipsee ping` and the benchmarks measure in the same way.
@@ -58,7 +66,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tests/acceptance", &["crates/ring", "crates/call", "tests/testkit"]),
     ("xtask", &[]),
 ];
-const UNLISTED: &[&str] = &["crates/ring", "crates/block", "crates/call", "crates/virtio", "crates/daemon"];
+const UNLISTED: &[&str] = &["crates/ring", "crates/block", "crates/call", "crates/net", "crates/virtio", "crates/daemon"];
 
 /// Clients, and what they must not be built with: the server's runtime, its disks, io_uring. C programs may serve typed calls,
 /// which are on the runtime.

@@ -10,6 +10,7 @@ mod cp_interrupted;
 mod ext4_image;
 mod listing;
 mod look;
+mod net;
 mod program;
 mod report;
 mod run_time;

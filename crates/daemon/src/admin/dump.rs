@@ -9,7 +9,7 @@ use fipsee_ring::notify::{Policy, Wanted};
 use fipsee_serve::governor::Mode;
 
 use super::Admin;
-use crate::config::{Config, ShareConfig};
+use crate::config::{Config, ShareConfig, dump_networks};
 use crate::disk_text;
 use crate::export::Export;
 use crate::metrics::Endpoint;
@@ -35,7 +35,8 @@ impl Admin {
         for export in &served.exports {
             text.push_str(&self.disk_table(export));
         }
-        if served.exports.is_empty() {
+        text.push_str(&dump_networks(&self.running.networks, quoted));
+        if served.exports.is_empty() && self.running.networks.is_empty() {
             text.push_str("\n# No disk is served: fipseed wants one.\n");
         }
         text

@@ -170,7 +170,7 @@ fn keyed(table: &Table<'_>, kind: &'static str) -> Result<KindSpec, Mistake> {
     Ok(disk)
 }
 
-fn allow_list(table: &Table<'_>, find: Find<'_>) -> Result<AllowList, Mistake> {
+pub(super) fn allow_list(table: &Table<'_>, find: Find<'_>) -> Result<AllowList, Mistake> {
     let numbers = |key, key_of_names| {
         let number = |value: &DeValue<'_>| {
             let is_name = value.as_str().is_some_and(|text| text.starts_with(char::is_alphabetic));

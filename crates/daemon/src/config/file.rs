@@ -8,6 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::disk::{self, Find, path};
+use super::network::{self, NetworkConfig};
 use super::share::{self, ShareConfig};
 use super::table::{Mistake, Table, choice, integer, list, size, text};
 use super::{DiskConfig, LogFormat, MAX_WORKERS, Settings, above_all_clients, check_workers, defined_twice};
@@ -37,6 +38,7 @@ pub(super) const SETTINGS: &[&str] = &[
     "disk",
     "user",
     "group",
+    "network",
 ];
 /// An hour.
 const MAX_LOOK_US: u64 = 3_600_000_000;
@@ -50,6 +52,7 @@ pub(super) struct File {
     pub(super) settings: Settings,
     pub(super) disks: Vec<DiskConfig>,
     pub(super) shares: Vec<ShareConfig>,
+    pub(super) networks: Vec<NetworkConfig>,
 }
 
 /// What a file of this text describes.
@@ -88,7 +91,7 @@ fn read_table(entries: &DeTable<'_>, find: Find<'_>) -> Result<File, Mistake> {
     table.check((disk::KEYS, "in a table of a disk, below [[disk]]"))?;
     let settings = settings(&table)?;
     let mut disks = Vec::new();
-    for (entries, at) in tables(entries, "disk")? {
+    for (entries, at) in tables(entries, "disk", "disk")? {
         let disk = disk::read(entries, at.clone(), find)?;
         if disks.iter().any(|other: &DiskConfig| other.spec.name == disk.spec.name) {
             let table = Table::new(entries, at, disk::KEYS);
@@ -96,28 +99,44 @@ fn read_table(entries: &DeTable<'_>, find: Find<'_>) -> Result<File, Mistake> {
         }
         disks.push(disk);
     }
-    type Found<'a> = (&'a DeTable<'a>, Range<usize>);
     type Read = Result<(ShareConfig, Range<usize>), Mistake>;
     let user = |(entries, at): Found<'_>| -> Read { Ok((share::read_user(entries, at.clone(), find)?, at)) };
     let group = |(entries, at): Found<'_>| -> Read { Ok((share::read_group(entries, at.clone(), find)?, at)) };
-    let (users, groups) = (tables(entries, "user")?, tables(entries, "group")?);
+    let (users, groups) = (tables(entries, "user", "user")?, tables(entries, "group", "group")?);
     let shares: Vec<_> = users.into_iter().map(user).chain(groups.into_iter().map(group)).collect::<Result<_, _>>()?;
     share::check_members(&shares)?;
-    Ok(File { settings, disks, shares: shares.into_iter().map(|(share, _)| share).collect() })
+    let networks = networks(entries, find)?;
+    Ok(File { settings, disks, shares: shares.into_iter().map(|(share, _)| share).collect(), networks })
 }
 
-/// The tables of this name, and where they are.
-fn tables<'a>(entries: &'a DeTable<'_>, name: &str) -> Result<Vec<(&'a DeTable<'a>, Range<usize>)>, Mistake> {
+fn networks(entries: &DeTable<'_>, find: Find<'_>) -> Result<Vec<NetworkConfig>, Mistake> {
+    let mut networks: Vec<NetworkConfig> = Vec::new();
+    for (entries, at) in tables(entries, "network", "network")? {
+        let network = network::read(entries, at.clone(), find)?;
+        if networks.iter().any(|other| other.name == network.name) {
+            let text = format!("network '{}' is defined twice; give each its own name", network.name);
+            return Err(Table::new(entries, at, network::KEYS).mistake(Some("name"), text));
+        }
+        networks.push(network);
+    }
+    Ok(networks)
+}
+
+/// A table, and where it is.
+type Found<'a> = (&'a DeTable<'a>, Range<usize>);
+
+/// The tables of this name, which is written `path` in brackets.
+pub(super) fn tables<'a>(entries: &'a DeTable<'_>, name: &str, path: &str) -> Result<Vec<Found<'a>>, Mistake> {
     let Some(found) = entries.get(name) else { return Ok(Vec::new()) };
     let DeValue::Array(tables) = found.get_ref() else {
         return Err(Mistake::new(
             found.span(),
-            format!("there may be several {name}s; write [[{name}]], in two pairs of brackets"),
+            format!("there may be several {name}s; write [[{path}]], in two pairs of brackets"),
         ));
     };
     let table = |found: &'a Spanned<DeValue<'_>>| match found.get_ref() {
         DeValue::Table(entries) => Ok((entries, found.span())),
-        _ => Err(Mistake::new(found.span(), format!("a {name} is a table; write [[{name}]] and its keys below"))),
+        _ => Err(Mistake::new(found.span(), format!("a {name} is a table; write [[{path}]] and its keys below"))),
     };
     tables.iter().map(table).collect()
 }

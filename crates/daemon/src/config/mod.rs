@@ -3,6 +3,7 @@
 mod disk;
 mod file;
 pub(crate) mod names;
+mod network;
 mod share;
 mod table;
 
@@ -22,6 +23,8 @@ use fipsee_serve::session::ClientLimits;
 use self::file::{File, MAX_CLIENTS};
 use self::names::{NameOf, Names};
 pub use self::names::{group_name, group_number, user_name, user_number};
+pub(crate) use self::network::dump as dump_networks;
+pub use self::network::{NetworkConfig, PortConfig};
 pub(crate) use self::share::{ShareConfig, user_key};
 use crate::confine::Confine;
 use crate::disk_limits::DiskLimits;
@@ -195,6 +198,8 @@ pub struct Config {
     pub(crate) listen: Option<PathBuf>,
     /// The disks.
     pub disks: Vec<DiskConfig>,
+    /// The networks.
+    pub networks: Vec<NetworkConfig>,
     /// Of `[[user]]` and `[[group]]`.
     pub(crate) shares: Vec<ShareConfig>,
     pub(crate) workers: Mode,
@@ -244,14 +249,14 @@ impl Arguments {
     pub fn into_config(self) -> Result<Config, String> {
         let own = self.settings.clone();
         log::set_format(own.log_format.unwrap_or_default());
-        let File { settings: file, mut disks, shares } =
+        let File { settings: file, mut disks, shares, networks } =
             self.config.as_deref().map(|path| self.read_file(path)).transpose()?.unwrap_or_default();
         log::set_format(own.log_format.or(file.log_format).unwrap_or_default());
         let allow = self.allow_list()?;
         for disk in &self.disks {
             disks.push(DiskConfig::new(DiskSpec::parse(disk)?, allow.clone()));
         }
-        if disks.is_empty() {
+        if disks.is_empty() && networks.is_empty() {
             return Err("no disk to serve; name one with --disk, for example --disk a=memory:256M".to_owned());
         }
         if let Some(name) = given_twice(disks.iter().map(|disk| &disk.spec.name)) {
@@ -295,6 +300,7 @@ impl Arguments {
         Ok(Config {
             listen: own.listen.or(file.listen),
             disks,
+            networks,
             shares,
             workers,
             cpus,

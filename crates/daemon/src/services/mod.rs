@@ -1,6 +1,7 @@
 //! The registry of services for clients, compiled in.
 
 pub(crate) mod block;
+mod net;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -21,13 +22,13 @@ type Boxed = Box<dyn Service<DiskEngine>>;
 pub struct Entry {
     /// Its needs under a configuration: the daemon gives up everything else before it has workers.
     pub needs: fn(&Config) -> Needs,
-    pub make: fn(&Arc<Live>, &[WorkerHandle]) -> Boxed,
+    pub make: fn(&Config, &Arc<Live>, &[WorkerHandle]) -> Boxed,
 }
 
 /// Services that a program adds to those of `fipseed`.
 pub type Services = &'static [Entry];
 
-const SERVICES: [Entry; 1] = [block::ENTRY];
+const SERVICES: [Entry; 2] = [block::ENTRY, net::ENTRY];
 
 pub fn needs(config: &Config, added: Services) -> Needs {
     let mut all = Needs::default();
@@ -45,8 +46,8 @@ pub fn needs(config: &Config, added: Services) -> Needs {
 pub(crate) struct Registry(Arc<[Boxed]>);
 
 impl Registry {
-    pub(crate) fn new(live: &Arc<Live>, workers: &[WorkerHandle], added: Services) -> Self {
-        Self(SERVICES.iter().chain(added).map(|entry| (entry.make)(live, workers)).collect())
+    pub(crate) fn new(config: &Config, live: &Arc<Live>, workers: &[WorkerHandle], added: Services) -> Self {
+        Self(SERVICES.iter().chain(added).map(|entry| (entry.make)(config, live, workers)).collect())
     }
 
     pub(crate) fn features(&self) -> u64 {

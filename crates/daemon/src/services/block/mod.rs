@@ -31,8 +31,10 @@ use crate::placement;
 use crate::takeover::wire::{QueueStateRecord, count, recount};
 use crate::worker::{Command, DiskEngine, WorkerHandle};
 
-pub(super) const ENTRY: Entry =
-    Entry { needs: declared::needs, make: |live, workers| Box::new(Block { live: Arc::clone(live), workers: workers.to_vec() }) };
+pub(super) const ENTRY: Entry = Entry {
+    needs: declared::needs,
+    make: |_, live, workers| Box::new(Block { live: Arc::clone(live), workers: workers.to_vec() }),
+};
 
 struct Block {
     live: Arc<Live>,

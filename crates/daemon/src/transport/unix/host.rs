@@ -100,6 +100,9 @@ impl Host<DiskEngine> for DaemonHost {
 
     fn wanted_move(&mut self) -> Option<(QueueName, Assignment)> {
         while let Some((queue, to)) = self.scaling.wanted_move() {
+            if self.live.stays(queue.client) {
+                continue;
+            }
             // Those of machines are moved by the threads of their connections.
             if !self.machines.move_queue(queue, to) {
                 return Some((queue, Assignment::to(to, &self.workers[to])));
@@ -117,7 +120,7 @@ impl Host<DiskEngine> for DaemonHost {
     }
 
     fn may_balance(&self, queue: QueueName, from: usize, to: usize) -> bool {
-        self.scaling.may_balance(queue, from, to)
+        !self.live.stays(queue.client) && self.scaling.may_balance(queue, from, to)
     }
 
     fn departures(&self) -> u64 {

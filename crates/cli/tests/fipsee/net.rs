@@ -1,0 +1,77 @@
+//! `fipsee net`: what it shows of ports, and frames between two of them.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use fipsee_testkit::daemon::Launch;
+use fipsee_testkit::{Daemon, Guard, Scratch};
+use serde_json::json;
+
+use crate::program::{FIPSEE, Fipsee, assert_error, assert_success, ending, json};
+
+const FILE: &str = "workers = 1\nlog_level = \"error\"\n[[network]]\nname = \"lan\"\nmtu = 9000\n\
+    [[network.port]]\nname = \"a\"\nmac = \"02:00:00:00:00:0a\"\nvlan = 10\n\
+    [[network.port]]\nname = \"b\"\nmac = \"02:00:00:00:00:0b\"\nvlan = 10\nisolated = true\n\
+    [[network.port]]\nname = \"c\"\ntrunk = [10, 20]\n";
+
+fn daemon() -> Daemon {
+    let dir = Scratch::new();
+    dir.configure(FILE);
+    let program = [FIPSEE, "serve"].map(str::to_owned).to_vec();
+    let arguments = vec!["--config".to_owned(), "{dir}/f.toml".to_owned()];
+    Daemon::launch(dir, Launch { program, arguments, own_group: false, ends_with_us: false }).expect("the daemon listens")
+}
+
+#[test]
+fn frames_go_to_a_port_that_answers_and_are_counted() {
+    let daemon = daemon();
+    let unanswered = daemon.fipsee(&["net", "ping", "lan/a", "--to", "lan/b", "--count", "3", "--timeout", "0.01"]);
+    assert_error(&unanswered, &["no answer to 3 frames from 02:00:00:00:00:0b; does `fipsee net echo` run there?"]);
+    let mut command = daemon.command(&["net", "echo", "lan/b", "--count", "150"]);
+    let mut echo = Guard(command.stdout(Stdio::piped()).spawn().expect("fipsee runs"));
+    let mut line = String::new();
+    BufReader::new(echo.0.stdout.as_mut().expect("its output")).read_line(&mut line).expect("a line");
+    assert_eq!(line, "lan/b answers at 02:00:00:00:00:0b\n");
+    let in_use = json(&daemon.fipsee(&["net", "ls", "--json"]));
+    assert_eq!(in_use["ports"][1], json!({ "port": "lan/b", "mac": "02:00:00:00:00:0b", "mtu": 9000, "in_use": true }));
+    for (to, length, count) in [("lan/b", "64", "100"), ("02:00:00:00:00:0b", "9014", "50")] {
+        let pinged =
+            daemon.fipsee(&["net", "ping", "lan/a", "--to", to, "--count", count, "--length", length, "--timeout", "60"]);
+        assert_success(&pinged);
+        let said = String::from_utf8_lossy(&pinged.stdout).into_owned();
+        assert!(
+            said.starts_with(&format!("{count} frames of {length} bytes to 02:00:00:00:00:0b, {count} came back; ")),
+            "{said}"
+        );
+    }
+    assert!(ending(&mut echo).success());
+    let stat = daemon.fipsee(&["net", "stat"]);
+    let rows: Vec<Vec<String>> =
+        String::from_utf8_lossy(&stat.stdout).lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect();
+    assert_eq!(
+        (rows[1][0].as_str(), rows[1][1].as_str(), rows[1].last().map(String::as_str)),
+        ("lan/a", "153", Some("0")),
+        "{rows:?}"
+    );
+    let info = daemon.fipsee(&["net", "info", "lan"]);
+    assert_success(&info);
+    let info = String::from_utf8_lossy(&info.stdout).into_owned();
+    for part in ["mtu      9000", "trunk 10,20", "isolated", "02:00:00:00:00:0a"] {
+        assert!(info.contains(part), "{part}: {info}");
+    }
+}
+
+#[test]
+fn mistakes_name_what_to_do() {
+    let daemon = daemon();
+    for (arguments, text) in [
+        (&["net", "info", "wan"][..], "no network 'wan' here; there are: lan"),
+        (&["net", "ping", "lan/x", "--to", "lan/b"], "`fipsee net ls` lists those"),
+        (&["net", "ping", "lan/a", "--to", "lan/x"], "no port 'lan/x' that you may use; `fipsee net ls` lists those"),
+        (&["net", "ping", "lan/a", "--to", "x"], "'x' is no MAC address; write six bytes"),
+        (&["net", "ping", "lan/a", "--to", "lan/b", "--length", "21"], "--length 21: write 22 to 9018"),
+        (&["net", "ping", "lan/c", "--to", "lan/b"], "the daemon did not take the frame: the port is not in this VLAN"),
+    ] {
+        assert_error(&daemon.fipsee(arguments), &[text]);
+    }
+}

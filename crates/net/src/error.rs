@@ -1,0 +1,32 @@
+//! What can go wrong with ports.
+
+use fipsee_ring::error::ServiceError;
+
+use crate::wire::Status;
+
+/// Why attaching, sending or receiving failed.
+pub type Error = fipsee_ring::error::Error<NetError>;
+
+/// What can go wrong with ports alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetError {
+    #[error("a frame of {length_bytes} bytes; this port takes {least} to {most}: send less at a time")]
+    Length { length_bytes: usize, least: usize, most: usize },
+    /// The daemon granted less memory than a frame in each direction needs.
+    #[error(
+        "the pool has {pool_bytes} bytes for a pair of queues, and a frame each way needs {least_bytes}; raise max_pool_bytes of the daemon"
+    )]
+    PoolTooSmall { pool_bytes: u64, least_bytes: u64 },
+    /// A receive buffer came back without a frame.
+    #[error("a receive buffer was not taken: {}", .0.text())]
+    NotPosted(Status),
+}
+
+impl ServiceError for NetError {
+    const PEER: &'static str = "daemon";
+    const START: &'static str = "fipseed";
+    const OR_NAME_IT: &'static str = ", or name its socket with --connect or FIPSEE_SOCKET";
+    const LOST: &'static str = "the daemon closed the connection; see its log; attach again";
+    const FULL: &'static str = "all transmit buffers are in use; take what was sent back (Port::reap), then send";
+}

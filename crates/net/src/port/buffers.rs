@@ -1,0 +1,137 @@
+//! The buffers of a pair of queues: equal pieces of the pool.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use fipsee_ring::channel::QueueGeometry;
+use fipsee_ring::fault::expect;
+use fipsee_ring::region::Region;
+use fipsee_ring::{Message, PeerFault};
+
+use super::AttachOptions;
+use crate::error::{Error, NetError};
+use crate::frame::HEADER_BYTES;
+use crate::wire::{KIND_RETURNED, MAX_RETURNED, PortInfo, Returned, Status};
+
+/// Buffers begin at cache lines.
+const BUFFER_ALIGN_BYTES: u32 = 64;
+/// Buffers of one direction: equal pieces of the pool, known by their numbers, which are their tags.
+#[derive(Debug)]
+pub(super) struct Buffers {
+    /// Of the first, in the region and in the pool.
+    pub(super) region_offset_bytes: u64,
+    pool_offset_bytes: u32,
+    pub(super) stride_bytes: u32,
+    /// Those of which the daemon has the use.
+    pub(super) given: Vec<bool>,
+}
+
+impl Buffers {
+    pub(super) fn region_offset_bytes(&self, tag: u16) -> u64 {
+        self.region_offset_bytes + u64::from(tag) * u64::from(self.stride_bytes)
+    }
+
+    pub(super) fn pool_offset_bytes(&self, tag: u16) -> u32 {
+        self.pool_offset_bytes + u32::from(tag) * self.stride_bytes
+    }
+
+    /// The daemon gives it back.
+    pub(super) fn take_back(&mut self, tag: u16) -> Result<(), PeerFault> {
+        let given = self.given.get_mut(usize::from(tag)).filter(|given| **given);
+        let given = given.ok_or(PeerFault::Value { what: "the tag of a buffer that it has not", value: tag.into() })?;
+        *given = false;
+        Ok(())
+    }
+}
+
+/// A transmit buffer that the caller fills in place. It goes to [`Port::send_buffer`](super::Port::send_buffer) or back to
+/// [`Port::put_back`](super::Port::put_back); one that is dropped is not used again by this attachment.
+#[derive(Debug)]
+pub struct Buffer {
+    pub(super) tag: u16,
+    pub(super) base: NonNull<u8>,
+    pub(super) length_bytes: u32,
+    pub(super) region: Arc<Region>,
+    pub(super) offset_bytes: u64,
+}
+
+impl Buffer {
+    /// The memory: valid for loads and stores of [`length_bytes`](Self::length_bytes) as long as this exists. The daemon may read it.
+    pub const fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    pub const fn length_bytes(&self) -> u32 {
+        self.length_bytes
+    }
+
+    /// Put bytes into it.
+    ///
+    /// # Errors
+    /// They do not fit.
+    pub fn write(&mut self, offset_bytes: u32, bytes: &[u8]) -> Result<(), Error> {
+        let end = offset_bytes as usize + bytes.len();
+        if end > self.length_bytes as usize {
+            return Err(too_long(end, self.length_bytes));
+        }
+        Ok(self.region.write(self.offset_bytes + u64::from(offset_bytes), bytes)?)
+    }
+}
+
+pub(super) fn too_long(length_bytes: usize, most: u32) -> Error {
+    Error::Service(NetError::Length { length_bytes, least: HEADER_BYTES as usize, most: most as usize })
+}
+
+pub(super) const fn stride_bytes(length_bytes: u32) -> u32 {
+    length_bytes.next_multiple_of(BUFFER_ALIGN_BYTES)
+}
+
+/// The buffers of a pair: transmit buffers as long as the longest frame, and receive buffers, as many as the depth and the memory allow.
+pub(super) fn divide(
+    info: &PortInfo,
+    (transmit, receive): (&QueueGeometry, &QueueGeometry),
+    (pool_offset_bytes, first_bytes, share_bytes): (u64, u64, u64),
+    options: &AttachOptions,
+) -> Result<(Buffers, Buffers), Error> {
+    let sent = stride_bytes(info.max_frame_bytes);
+    let received = stride_bytes(options.buffer_bytes.map_or(info.max_frame_bytes, |bytes| bytes.clamp(64, info.max_frame_bytes)));
+    let most = (share_bytes / u64::from(sent + received)).min(u64::from(u16::MAX));
+    if most == 0 {
+        let (pool_bytes, least_bytes) = (share_bytes, u64::from(sent + received));
+        return Err(Error::Service(NetError::PoolTooSmall { pool_bytes, least_bytes }));
+    }
+    let count = |depth: u32| usize::try_from(most.min(depth.into())).unwrap_or(0);
+    let (sends, receives) = (count(transmit.depth), count(receive.depth.min(options.posted.unwrap_or(u32::MAX))));
+    let buffers = |first_bytes: u64, stride_bytes, count| Buffers {
+        region_offset_bytes: pool_offset_bytes + first_bytes,
+        pool_offset_bytes: u32::try_from(first_bytes).unwrap_or(u32::MAX),
+        stride_bytes,
+        given: vec![false; count],
+    };
+    let receive_first_bytes = first_bytes + sends as u64 * u64::from(sent);
+    Ok((buffers(first_bytes, sent, sends), buffers(receive_first_bytes, received, receives)))
+}
+
+/// Check a message of what is given back: the newest status that is not ok and how many had one, and how many there are.
+pub(super) fn give_back(
+    message: &Message,
+    buffers: &mut Buffers,
+    mut each: impl FnMut(u16),
+) -> Result<((Option<Status>, u64), u64), PeerFault> {
+    let Returned { kind, count, reserved, entries, .. } = Returned::of(message);
+    expect("the kind of an answer", kind, kind == KIND_RETURNED)?;
+    expect("the entries of an answer", count, (1..=MAX_RETURNED).contains(&usize::from(count)))?;
+    expect("a reserved field", reserved, reserved == 0)?;
+    let (mut refused, mut refusals) = (None, 0);
+    for entry in &entries[..usize::from(count)] {
+        let status = Status::from_wire(entry.status);
+        let status = status.ok_or(PeerFault::Value { what: "a status", value: entry.status.into() })?;
+        buffers.take_back(entry.tag)?;
+        each(entry.tag);
+        if status != Status::Ok {
+            refused = Some(status);
+            refusals += 1;
+        }
+    }
+    Ok(((refused, refusals), count.into()))
+}

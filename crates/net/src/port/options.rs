@@ -1,0 +1,60 @@
+//! How to attach, and to what.
+
+use std::path::Path;
+use std::time::Duration;
+
+use fipsee_ring::control::Listed;
+use fipsee_ring::handshake;
+use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
+
+use crate::error::Error;
+use crate::frame::Mac;
+use crate::wire::{LISTED_IN_USE, ListedPort, SERVICE_NET};
+
+/// Options of an attachment.
+#[derive(Clone, Debug)]
+pub struct AttachOptions {
+    /// Network and port, for example `lan/a`.
+    pub name: String,
+    /// Pairs of queues wanted: one for each thread. The daemon may grant fewer.
+    pub pairs: u16,
+    /// Frames on their way in each direction of a pair. The daemon may grant fewer.
+    pub depth: u32,
+    /// Length of a receive buffer. None: as long as the longest frame of any network, 9018 bytes and more; a shorter one saves memory, and
+    /// a longer frame fills several.
+    pub buffer_bytes: Option<u32>,
+    /// Receive buffers that are posted, if not `depth`.
+    pub posted: Option<u32>,
+    /// How [`Port::wait`] waits, and how long it looks before it sleeps, in adaptive mode.
+    pub wait: WaitMode,
+    pub look: Duration,
+}
+
+impl AttachOptions {
+    /// One pair of depth 256, adaptive waiting.
+    pub fn new(name: &str) -> Self {
+        let (name, wait, look) = (name.to_owned(), WaitMode::default(), DEFAULT_LOOK);
+        Self { name, pairs: 1, depth: 256, buffer_bytes: None, posted: None, wait, look }
+    }
+}
+
+/// A port that may be attached to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedPortInfo {
+    pub name: String,
+    pub mac: Mac,
+    pub mtu: u16,
+    pub in_use: bool,
+}
+
+/// The ports of the daemon at `socket_path` that this user may use, in the order of their names.
+///
+/// # Errors
+/// As [`Port::attach`]; [`Error::Unsupported`] when the daemon is too old.
+pub fn list(socket_path: &Path) -> Result<Vec<ListedPortInfo>, Error> {
+    let describe = |Listed { name, service_info }: Listed| {
+        let ListedPort { mac, mtu, flags, .. } = ListedPort::from_bytes(&service_info);
+        ListedPortInfo { name, mac: Mac(mac), mtu, in_use: flags & LISTED_IN_USE != 0 }
+    };
+    Ok(handshake::list(socket_path, SERVICE_NET)?.into_iter().map(describe).collect())
+}

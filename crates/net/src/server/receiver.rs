@@ -1,0 +1,177 @@
+//! The receiving side of a port: buffers that the client has posted, and frames that are put into them.
+
+use std::collections::VecDeque;
+
+use fipsee_ring::Message;
+use fipsee_ring::channel::ServerQueue;
+use fipsee_ring::control::ACCESS_WRITE;
+use fipsee_ring::memory::{Memory, MemoryFault, RegionTable, Span, copy_from};
+use fipsee_serve::session::Positions;
+
+use super::copy::copy_frame;
+use crate::wire::{
+    Filled, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS, MAX_POSTED, MAX_RETURNED, MAX_SMALL_BYTES, OPERATION_POST, Post,
+    PostedBuffer, Returned, Small, Status,
+};
+
+/// Most messages with buffers of which none can be used that one frame takes: it is then dropped.
+const MAX_USELESS: u32 = 4;
+
+/// The daemon's end of a receive queue. No worker visits it: the one that has a frame for it takes buffers from its ring.
+pub(super) struct Receiver {
+    end: ServerQueue,
+    memory: RegionTable,
+    /// Checked buffers that hold no frame yet, with their memory.
+    ready: VecDeque<(PostedBuffer, Span)>,
+    ready_bytes: u64,
+    /// Places to work in.
+    spans: Vec<Span>,
+    tags: Vec<u16>,
+    /// Something was published since the client was last rung for.
+    pub(super) touched: bool,
+}
+
+impl Receiver {
+    pub(super) fn new(end: ServerQueue, memory: RegionTable) -> Self {
+        let most = MAX_FRAME_BUFFERS + MAX_POSTED;
+        let (ready, spans, tags) = (VecDeque::with_capacity(most), Vec::with_capacity(most), Vec::with_capacity(most));
+        Self { end, memory, ready, ready_bytes: 0, spans, tags, touched: false }
+    }
+
+    /// Continue with buffers that were taken in another process.
+    ///
+    /// # Errors
+    /// One of them cannot be used.
+    pub(super) fn restore(&mut self, buffers: &[PostedBuffer]) -> Result<(), MemoryFault> {
+        buffers.iter().try_for_each(|buffer| self.add(buffer))
+    }
+
+    /// Where it is, and the buffers that it has taken.
+    pub(super) fn state(&self) -> (Positions, Vec<PostedBuffer>) {
+        let ready = self.ready.iter().map(|(buffer, _)| *buffer).collect();
+        ((self.end.requests.cursor(), self.end.completions.cursor()), ready)
+    }
+
+    /// Put a frame of `length_bytes` into posted buffers, and tell the client. `false`: there are not enough.
+    ///
+    /// # Safety
+    /// `rest` is mapped for loads.
+    pub(super) unsafe fn deliver(&mut self, head: &[u8], rest: &[Span], length_bytes: u32) -> bool {
+        if length_bytes as usize <= MAX_SMALL_BYTES {
+            // SAFETY: by the caller.
+            return unsafe { self.deliver_small(head, rest, length_bytes as usize) };
+        }
+        if !self.gather(length_bytes.into()) {
+            return false;
+        }
+        self.spans.clear();
+        self.tags.clear();
+        let mut room_bytes = 0;
+        while room_bytes < u64::from(length_bytes) {
+            let Some((buffer, span)) = self.take() else { return false };
+            room_bytes += u64::from(buffer.length_bytes);
+            self.spans.push(span);
+            self.tags.push(buffer.tag);
+        }
+        // SAFETY: the caller vouches for `rest`; the buffers are in the memory that this queue keeps mapped.
+        unsafe { copy_frame(head, rest, &self.spans) };
+        self.publish(&Filled::new(length_bytes, &self.tags).to_message());
+        true
+    }
+
+    /// # Safety
+    /// As [`deliver`](Self::deliver).
+    unsafe fn deliver_small(&mut self, head: &[u8], rest: &[Span], length_bytes: usize) -> bool {
+        let mut frame = [0; MAX_SMALL_BYTES];
+        let Some((first, behind)) = frame[..length_bytes].split_at_mut_checked(head.len()) else { return false };
+        first.copy_from_slice(head);
+        // SAFETY: by the caller; `frame` is our own.
+        let is_whole = unsafe { copy_from(rest, behind) };
+        if !is_whole || !self.gather(1) {
+            return false;
+        }
+        let Some((buffer, _)) = self.take() else { return false };
+        self.publish(&Small::new(KIND_RECEIVED_SMALL, buffer.tag, &frame[..length_bytes]).to_message());
+        true
+    }
+
+    fn publish(&mut self, message: &Message) {
+        self.end.completions.publish(message);
+        self.touched = true;
+    }
+
+    fn take(&mut self) -> Option<(PostedBuffer, Span)> {
+        let taken = self.ready.pop_front()?;
+        self.ready_bytes -= u64::from(taken.0.length_bytes);
+        Some(taken)
+    }
+
+    /// Have buffers for so many bytes ready; `false`: the client has not posted as many.
+    fn gather(&mut self, length_bytes: u64) -> bool {
+        let mut useless = 0;
+        while self.ready_bytes < length_bytes {
+            if self.ready.len() >= MAX_FRAME_BUFFERS {
+                self.give_back_all();
+                return false;
+            }
+            let (mut message, before) = (Message::ZERO, self.ready.len());
+            if useless == MAX_USELESS || !self.end.requests.receive(&mut message) {
+                return false;
+            }
+            self.take_posted(&Post::of(&message));
+            useless += u32::from(self.ready.len() == before);
+        }
+        true
+    }
+
+    /// A frame needs more buffers than one frame may fill: the client must post larger ones.
+    fn give_back_all(&mut self) {
+        while !self.ready.is_empty() {
+            let (mut given_back, mut count) = ([(0, Status::TooSmall); MAX_RETURNED], 0);
+            while count < MAX_RETURNED
+                && let Some((buffer, _)) = self.take()
+            {
+                given_back[count].0 = buffer.tag;
+                count += 1;
+            }
+            self.publish(&Returned::new(&given_back[..count]).to_message());
+        }
+    }
+
+    /// The copy of a message: buffers that cannot be used are given back at once.
+    fn take_posted(&mut self, post: &Post) {
+        let Post { operation, count, reserved, buffers, reserved_end, .. } = post;
+        let status = match (*operation, usize::from(*count)) {
+            (OPERATION_POST, 1..=MAX_POSTED) if *reserved == 0 && *reserved_end == [0; 2] => Status::Ok,
+            (OPERATION_POST, _) => Status::Invalid,
+            _ => Status::Unsupported,
+        };
+        if status != Status::Ok {
+            // The tag of other operations is there, too, where `reserved` is.
+            let tag = if status == Status::Unsupported { *reserved } else { buffers[0].tag };
+            return self.publish(&Returned::new(&[(tag, status)]).to_message());
+        }
+        for buffer in buffers.iter().take(usize::from(*count)) {
+            if self.add(buffer).is_err() {
+                self.publish(&Returned::new(&[(buffer.tag, Status::BadMemory)]).to_message());
+            }
+        }
+    }
+
+    fn add(&mut self, buffer: &PostedBuffer) -> Result<(), MemoryFault> {
+        self.spans.clear();
+        self.memory.find(buffer.extent(), ACCESS_WRITE, &mut self.spans)?;
+        let [span] = self.spans[..] else { return Err(MemoryFault::Scattered) };
+        self.ready.push_back((*buffer, span));
+        self.ready_bytes += u64::from(buffer.length_bytes);
+        Ok(())
+    }
+
+    /// Ring for what was published, if the client sleeps.
+    pub(super) fn flush(&mut self) {
+        self.touched = false;
+        if self.end.completions.reader_needs_doorbell() {
+            self.end.client_doorbell.ring();
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! A learning switch without I/O: a header and the time go in, the ports that get the frame come out.
+//!
+//! Its ports are configured. Each has an address of its own, which never moves; others are learned from ports that may send with any.
+
+mod limit;
+mod table;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use self::limit::Bucket;
+use self::table::Table;
+use crate::frame::{Header, Mac, Tagging};
+use crate::wire::Status;
+
+/// Number of a port in its network, in the order of the configuration.
+pub type PortNumber = u16;
+
+/// The VLANs of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Vlans {
+    /// Frames without a tag, in this VLAN; 0 is the network's own.
+    Access(u16),
+    /// Frames with a tag of one of `tagged`; those without one are in `native`, if there is one.
+    Trunk { tagged: Vec<u16>, native: Option<u16> },
+}
+
+/// What is configured of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    pub mac: Mac,
+    pub vlans: Vlans,
+    /// It may send with addresses that are no other port's, and gets frames to addresses that are not known.
+    pub any_source: bool,
+    /// No frames from and to other isolated ports.
+    pub isolated: bool,
+    /// It gets a copy of every frame of the network.
+    pub mirror: bool,
+    /// Most frames per second to groups and to addresses that are not known.
+    pub flood_limit: u32,
+}
+
+impl Rules {
+    /// Of a port without keys of its own.
+    pub const FLOOD_LIMIT: u32 = 10_000;
+
+    pub const fn new(mac: Mac) -> Self {
+        let vlans = Vlans::Access(0);
+        Self { mac, vlans, any_source: false, isolated: false, mirror: false, flood_limit: Self::FLOOD_LIMIT }
+    }
+
+    fn is_member(&self, vlan: u16) -> bool {
+        match &self.vlans {
+            Vlans::Access(own) => *own == vlan,
+            Vlans::Trunk { tagged, native } => *native == Some(vlan) || tagged.contains(&vlan),
+        }
+    }
+
+    /// The VLAN of a frame that comes from it.
+    fn vlan_of(&self, tag: Option<u16>) -> Option<u16> {
+        match (&self.vlans, tag) {
+            (Vlans::Access(own), None) => Some(*own),
+            (Vlans::Access(_), Some(_)) => None,
+            // A tag of VLAN 0 says the priority alone.
+            (Vlans::Trunk { native, .. }, None | Some(0)) => *native,
+            (Vlans::Trunk { tagged, .. }, Some(vlan)) => Some(vlan).filter(|vlan| tagged.contains(vlan)),
+        }
+    }
+
+    /// How a frame of this VLAN, which came with this tag, leaves.
+    fn tagging(&self, vlan: u16, tag: Option<u16>) -> Tagging {
+        let without = if tag.is_some() { Tagging::Remove } else { Tagging::AsItIs };
+        match &self.vlans {
+            Vlans::Access(_) => without,
+            Vlans::Trunk { native, .. } if *native == Some(vlan) => without,
+            Vlans::Trunk { .. } if tag == Some(vlan) => Tagging::AsItIs,
+            Vlans::Trunk { .. } => Tagging::Put(vlan),
+        }
+    }
+}
+
+/// Limits of what is learned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Learning {
+    /// Addresses in all, and of one port.
+    pub max_macs: usize,
+    pub max_macs_per_port: usize,
+    /// One that has not sent for so long is forgotten.
+    pub ageing: Duration,
+}
+
+impl Default for Learning {
+    fn default() -> Self {
+        Self { max_macs: 8192, max_macs_per_port: 1024, ageing: Duration::from_secs(300) }
+    }
+}
+
+/// A port that gets a frame, and what happens to its tag.
+pub type Delivery = (PortNumber, Tagging);
+
+#[derive(Debug)]
+struct Port {
+    rules: Rules,
+    /// Is a client attached?
+    up: bool,
+    flood: Bucket,
+}
+
+#[derive(Debug)]
+pub struct Switch {
+    ports: Vec<Port>,
+    /// The ports' own addresses.
+    own: HashMap<Mac, PortNumber>,
+    mirrors: Vec<PortNumber>,
+    table: Table,
+}
+
+impl Switch {
+    /// With these ports, which are all down. Of two with the same address, frames to it go to the first: who configures them checks that.
+    pub fn new(rules: Vec<Rules>, learning: Learning) -> Self {
+        let mut own = HashMap::new();
+        for (number, rules) in (0..).zip(&rules) {
+            own.entry(rules.mac).or_insert(number);
+        }
+        let mirrors = (0..).zip(&rules).filter(|(_, rules)| rules.mirror).map(|(number, _)| number).collect();
+        let table = Table::new(learning, rules.len());
+        let port = |rules: Rules| Port { flood: Bucket::new(rules.flood_limit), up: false, rules };
+        Self { ports: rules.into_iter().map(port).collect(), own, mirrors, table }
+    }
+
+    pub fn rules(&self, port: PortNumber) -> Option<&Rules> {
+        self.ports.get(usize::from(port)).map(|port| &port.rules)
+    }
+
+    /// It gets frames from now on, or none; what was learned from one that goes down is forgotten.
+    pub fn set_up(&mut self, port: PortNumber, up: bool) {
+        if let Some(entry) = self.ports.get_mut(usize::from(port)) {
+            entry.up = up;
+        }
+        if !up {
+            self.table.forget(port);
+        }
+    }
+
+    /// Addresses that are known beside the ports' own.
+    pub fn learned(&self) -> usize {
+        self.table.len()
+    }
+
+    /// How often an address came from another port than before, and how often one was not learned because of a limit.
+    pub const fn moved_and_not_learned(&self) -> (u64, u64) {
+        (self.table.moved, self.table.not_learned)
+    }
+
+    /// Who gets a frame from `from` at `now_ns`: appended to `to`, which may stay as it is. The sender is never among them.
+    ///
+    /// # Errors
+    /// The sender may not send it.
+    pub fn forward(&mut self, from: PortNumber, header: &Header, now_ns: u64, to: &mut Vec<Delivery>) -> Result<(), Status> {
+        let Some(Port { rules, .. }) = self.ports.get(usize::from(from)) else { return Err(Status::Invalid) };
+        let vlan = rules.vlan_of(header.tag).ok_or(Status::WrongVlan)?;
+        self.check_source(from, header.source)?;
+        if header.source != rules.mac {
+            self.table.learn((vlan, header.source), from, now_ns);
+        }
+        let known = match header.destination.is_group() {
+            true => None,
+            false => self.own.get(&header.destination).copied().or_else(|| self.table.find((vlan, header.destination), now_ns)),
+        };
+        let first = to.len();
+        match known {
+            Some(port) => self.deliver(from, port, vlan, header, to),
+            None => self.flood(from, vlan, header, now_ns, to)?,
+        }
+        self.mirror(from, first, to);
+        Ok(())
+    }
+
+    fn check_source(&self, from: PortNumber, source: Mac) -> Result<(), Status> {
+        let may_send = match self.own.get(&source) {
+            Some(owner) => *owner == from,
+            None => self.ports[usize::from(from)].rules.any_source && !source.is_group(),
+        };
+        if may_send { Ok(()) } else { Err(Status::WrongSource) }
+    }
+
+    fn deliver(&self, from: PortNumber, number: PortNumber, vlan: u16, header: &Header, to: &mut Vec<Delivery>) {
+        let (sender, Some(port)) = (&self.ports[usize::from(from)], self.ports.get(usize::from(number))) else { return };
+        let is_apart = sender.rules.isolated && port.rules.isolated;
+        if port.up && number != from && !is_apart && port.rules.is_member(vlan) {
+            to.push((number, port.rules.tagging(vlan, header.tag)));
+        }
+    }
+
+    /// To groups all get it; to an address that is not known, those that may have others than their own.
+    fn flood(&mut self, from: PortNumber, vlan: u16, header: &Header, now_ns: u64, to: &mut Vec<Delivery>) -> Result<(), Status> {
+        if !self.ports[usize::from(from)].flood.take(now_ns) {
+            return Err(Status::Limited);
+        }
+        for (number, port) in (0..).zip(&self.ports) {
+            if header.destination.is_group() || port.rules.any_source {
+                self.deliver(from, number, vlan, header, to);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies for mirror ports that do not get it in any case; those are from `first` on.
+    fn mirror(&self, from: PortNumber, first: usize, to: &mut Vec<Delivery>) {
+        for number in &self.mirrors {
+            let gets_it = to[first..].iter().any(|(other, _)| other == number);
+            if self.ports[usize::from(*number)].up && *number != from && !gets_it {
+                to.push((*number, Tagging::AsItIs));
+            }
+        }
+    }
+}

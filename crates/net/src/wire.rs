@@ -1,0 +1,345 @@
+//! Frames on the wire (docs/protocol.md section 10). Counterpart of `include/fipsee_net.h`.
+#![deny(clippy::as_conversions)]
+
+use core::mem::offset_of;
+
+use fipsee_ring::channel::{self, Profile};
+use fipsee_ring::control::{FEATURE_LIST, LISTED_INFO_BYTES, SERVICE_INFO_BYTES};
+use fipsee_ring::fault::expect;
+use fipsee_ring::memory::Extent;
+use fipsee_ring::wire::all_zero;
+use fipsee_ring::{Message, PeerFault};
+
+use crate::frame::{HEADER_BYTES, Mac, VLAN_TAG_BYTES};
+
+/// Service number of networks.
+pub const SERVICE_NET: u16 = 3;
+/// A feature of disks that is in force for a client that offered it: it means nothing here.
+const FEATURE_OF_DISKS: u64 = 2;
+/// Slots of a completion ring beyond the depth: for messages that answer no request.
+pub const EVENT_CREDITS: u32 = 2;
+/// Channels to ports.
+pub const PROFILE: Profile =
+    Profile { features: channel::FEATURES | FEATURE_LIST | FEATURE_OF_DISKS, event_credits: EVENT_CREDITS, flags: &[] };
+
+/// Queues of one pair: the first transmits, the second receives.
+pub const QUEUES_PER_PAIR: u16 = 2;
+/// Most pairs of one attachment.
+pub const MAX_PAIRS: u16 = 8;
+/// Least and greatest MTU.
+pub const MIN_MTU: u16 = 68;
+pub const MAX_MTU: u16 = 9000;
+
+/// Operation of a transmit queue: a frame whose rest is in memory.
+pub const OPERATION_SEND: u8 = 1;
+/// Operation of a transmit queue: a frame in the message.
+pub const OPERATION_SEND_SMALL: u8 = 2;
+/// Operation of a receive queue: buffers for frames.
+pub const OPERATION_POST: u8 = 3;
+
+/// Kind of an answer: what is given back, with a status each.
+pub const KIND_RETURNED: u8 = 0;
+/// Kind of an answer on a receive queue: a frame in buffers.
+pub const KIND_RECEIVED: u8 = 1;
+/// Kind of an answer on a receive queue: a frame in the message.
+pub const KIND_RECEIVED_SMALL: u8 = 2;
+
+/// Most bytes of a frame in the message that sends it, if the rest is in memory.
+pub const MAX_FIRST_BYTES: usize = 36;
+/// Most bytes of a frame that is in a message.
+pub const MAX_SMALL_BYTES: usize = 56;
+/// Most buffers in a message that posts them.
+pub const MAX_POSTED: usize = 4;
+/// Most buffers that one frame fills.
+pub const MAX_FRAME_BUFFERS: usize = 20;
+/// Most entries in a message that gives back.
+pub const MAX_RETURNED: usize = 14;
+
+/// Flag of a listed port: a client is attached.
+pub const LISTED_IN_USE: u32 = 1;
+
+/// What became of a frame that was sent, or of a buffer that holds no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// The switch took the frame. Whether a client received it is not said.
+    Ok,
+    /// A field is wrong.
+    Invalid,
+    /// No such operation, or an offload that is not in force.
+    Unsupported,
+    /// It is outside the memory that was handed over.
+    BadMemory,
+    /// No whole Ethernet header.
+    TooShort,
+    /// Longer than the network's MTU allows.
+    TooLong,
+    /// The port may not send with this source address.
+    WrongSource,
+    /// The port is not in this VLAN.
+    WrongVlan,
+    /// The port has sent more broadcasts and frames to unknown addresses than it may.
+    Limited,
+    /// As many buffers as a frame may fill hold less than one that came.
+    TooSmall,
+}
+
+impl Status {
+    /// Every status, by its number on the wire.
+    pub const ALL: [Self; 10] = [
+        Self::Ok,
+        Self::Invalid,
+        Self::Unsupported,
+        Self::BadMemory,
+        Self::TooShort,
+        Self::TooLong,
+        Self::WrongSource,
+        Self::WrongVlan,
+        Self::Limited,
+        Self::TooSmall,
+    ];
+
+    pub fn to_wire(self) -> u16 {
+        let number = Self::ALL.iter().position(|status| *status == self);
+        number.and_then(|number| u16::try_from(number).ok()).unwrap_or(u16::MAX)
+    }
+
+    pub fn from_wire(wire: u16) -> Option<Self> {
+        Self::ALL.get(usize::from(wire)).copied()
+    }
+
+    /// What was wrong and what to do.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Ok => "sent",
+            Self::Invalid => "a field of the message is not what the protocol allows; the client library is at fault",
+            Self::Unsupported => "the daemon does not know the operation, or the offload is not in force; send without offloads",
+            Self::BadMemory => "the buffer is outside the memory of the port; use memory of its pool",
+            Self::TooShort => "the frame has no whole Ethernet header (14 bytes)",
+            Self::TooLong => "the frame is longer than the MTU of the network and its headers; send less at a time",
+            Self::WrongSource => "the port may not send with this source address; use its own, or configure any_source = true",
+            Self::WrongVlan => "the port is not in this VLAN; see vlan and trunk in its configuration",
+            Self::Limited => "the port sends more broadcasts and frames to unknown addresses than it may; see flood_limit",
+            Self::TooSmall => "20 buffers hold less than a frame that came; post buffers as long as the longest frame",
+        }
+    }
+}
+
+fipsee_ring::wire_structures! {
+    /// What is left to be done with a frame, in the order of a virtio-net header. 0 without an offload in force.
+    #[derive(Default, PartialEq, Eq)]
+    pub Offload: 10 {
+        0 flags: u8,
+        1 segmentation: u8,
+        2 header_bytes: u16,
+        4 segment_bytes: u16,
+        6 checksum_start: u16,
+        8 checksum_offset: u16,
+    }
+    /// A frame that is sent: its first bytes, and where the rest is. The stamp, here and below, is the ring's.
+    pub Send: 64 {
+        0 operation: u8,
+        1 first_bytes: u8,
+        2 tag: u16,
+        4 offset_bytes: u32,
+        8 rest_bytes: u32,
+        12 memory: u16,
+        14 offload: Offload,
+        24 first: [u8; MAX_FIRST_BYTES],
+        60 stamp: u32,
+    }
+    /// A frame in a message, in either direction.
+    pub Small: 64 { 0 operation: u8, 1 length_bytes: u8, 2 tag: u16, 4 bytes: [u8; MAX_SMALL_BYTES], 60 stamp: u32 }
+    /// A buffer for a frame.
+    #[derive(Default, PartialEq, Eq)]
+    pub PostedBuffer: 12 { 0 tag: u16, 2 memory: u16, 4 offset_bytes: u32, 8 length_bytes: u32 }
+    /// Buffers for frames.
+    pub Post: 64 {
+        0 operation: u8, 1 count: u8, 2 reserved: u16, 4 buffers: [PostedBuffer; MAX_POSTED], 52 reserved_end: [u32; 2], 60 stamp: u32,
+    }
+    /// A frame in buffers: all of them full but the last.
+    pub Filled: 64 {
+        0 kind: u8,
+        1 count: u8,
+        2 reserved: u16,
+        4 length_bytes: u32,
+        8 offload: Offload,
+        18 reserved_too: u16,
+        20 tags: [u16; MAX_FRAME_BUFFERS],
+        60 stamp: u32,
+    }
+    /// Something that is given back.
+    #[derive(PartialEq, Eq)]
+    pub ReturnedEntry: 4 { 0 tag: u16, 2 status: u16 }
+    pub Returned: 64 { 0 kind: u8, 1 count: u8, 2 reserved: u16, 4 entries: [ReturnedEntry; MAX_RETURNED], 60 stamp: u32 }
+    /// The description of a port, in ATTACHED.
+    #[derive(PartialEq, Eq)]
+    pub PortInfo: 64 {
+        0 mac: [u8; 6],
+        6 mtu: u16,
+        /// Longest frame: the MTU, the Ethernet header and a VLAN tag.
+        8 max_frame_bytes: u32,
+        /// Offloads in force.
+        12 offloads: u32,
+        /// 0 on a port without a VLAN of its own.
+        16 vlan: u16,
+        18 pairs: u16,
+        20 reserved: [u32; 11],
+    }
+    /// A port in a list.
+    #[derive(PartialEq, Eq)]
+    pub ListedPort: 16 { 0 mac: [u8; 6], 6 mtu: u16, 8 flags: u32, 12 reserved: u32 }
+}
+
+/// Of a network with this MTU.
+pub fn max_frame_bytes(mtu: u16) -> u32 {
+    u32::from(mtu) + HEADER_BYTES + VLAN_TAG_BYTES
+}
+
+impl PortInfo {
+    pub fn new(mac: Mac, mtu: u16, vlan: u16, pairs: u16) -> Self {
+        Self { mac: mac.0, mtu, max_frame_bytes: max_frame_bytes(mtu), offloads: 0, vlan, pairs, reserved: [0; 11] }
+    }
+
+    /// As it is in ATTACHED.
+    pub fn to_bytes(&self) -> [u8; SERVICE_INFO_BYTES] {
+        zerocopy::transmute!(*self)
+    }
+
+    /// Check what a peer sent.
+    pub fn from_bytes(bytes: &[u8; SERVICE_INFO_BYTES]) -> Result<Self, PeerFault> {
+        let info: Self = zerocopy::transmute!(*bytes);
+        let Self { mac, mtu, max_frame_bytes: longest, offloads, vlan, pairs, reserved } = info;
+        expect("a port's MAC address, of a group", mac[0], !Mac(mac).is_group())?;
+        expect("the MTU", mtu, (MIN_MTU..=MAX_MTU).contains(&mtu))?;
+        expect("the longest frame", longest, longest == max_frame_bytes(mtu))?;
+        expect("offloads that were not asked for", offloads, offloads == 0)?;
+        expect("the VLAN", vlan, vlan <= crate::frame::MAX_VLAN)?;
+        expect("the pairs of queues", pairs, (1..=MAX_PAIRS).contains(&pairs))?;
+        all_zero(offset_of!(Self, reserved), &reserved).map(|()| info)
+    }
+}
+
+impl ListedPort {
+    pub fn new(mac: Mac, mtu: u16, in_use: bool) -> Self {
+        Self { mac: mac.0, mtu, flags: if in_use { LISTED_IN_USE } else { 0 }, reserved: 0 }
+    }
+
+    pub fn to_bytes(&self) -> [u8; LISTED_INFO_BYTES] {
+        zerocopy::transmute!(*self)
+    }
+
+    pub fn from_bytes(bytes: &[u8; LISTED_INFO_BYTES]) -> Self {
+        zerocopy::transmute!(*bytes)
+    }
+}
+
+impl PostedBuffer {
+    /// The bytes it names; any values.
+    #[inline(always)]
+    pub fn extent(&self) -> Extent {
+        Extent { region: self.memory, offset_bytes: self.offset_bytes.into(), length_bytes: self.length_bytes.into() }
+    }
+}
+
+impl Send {
+    /// Where the rest is; any values.
+    #[inline(always)]
+    pub fn extent(&self) -> Extent {
+        Extent { region: self.memory, offset_bytes: self.offset_bytes.into(), length_bytes: self.rest_bytes.into() }
+    }
+
+    #[inline(always)]
+    pub const fn to_message(self) -> Message {
+        Message::from_words(zerocopy::transmute!(self))
+    }
+
+    #[inline(always)]
+    pub fn of(message: &Message) -> Self {
+        zerocopy::transmute!(*message.words())
+    }
+}
+
+impl Small {
+    /// A frame, of which what does not fit is left out.
+    pub fn new(operation: u8, tag: u16, frame: &[u8]) -> Self {
+        let mut bytes = [0; MAX_SMALL_BYTES];
+        let length = frame.len().min(MAX_SMALL_BYTES);
+        bytes[..length].copy_from_slice(&frame[..length]);
+        Self { operation, length_bytes: u8::try_from(length).unwrap_or(u8::MAX), tag, bytes, stamp: 0 }
+    }
+
+    #[inline(always)]
+    pub const fn to_message(self) -> Message {
+        Message::from_words(zerocopy::transmute!(self))
+    }
+
+    #[inline(always)]
+    pub fn of(message: &Message) -> Self {
+        zerocopy::transmute!(*message.words())
+    }
+}
+
+impl Post {
+    /// At most [`MAX_POSTED`] buffers; more are left out.
+    pub fn new(buffers: &[PostedBuffer]) -> Self {
+        let count = u8::try_from(buffers.len().min(MAX_POSTED)).unwrap_or(0);
+        let buffers = std::array::from_fn(|index| buffers.get(index).copied().unwrap_or_default());
+        Self { operation: OPERATION_POST, count, reserved: 0, buffers, reserved_end: [0; 2], stamp: 0 }
+    }
+
+    #[inline(always)]
+    pub const fn to_message(self) -> Message {
+        Message::from_words(zerocopy::transmute!(self))
+    }
+
+    #[inline(always)]
+    pub fn of(message: &Message) -> Self {
+        zerocopy::transmute!(*message.words())
+    }
+}
+
+impl Filled {
+    pub fn new(length_bytes: u32, buffers: &[u16]) -> Self {
+        let count = u8::try_from(buffers.len().min(MAX_FRAME_BUFFERS)).unwrap_or(0);
+        let tags = std::array::from_fn(|index| buffers.get(index).copied().unwrap_or(0));
+        let offload = Offload::default();
+        Self { kind: KIND_RECEIVED, count, reserved: 0, length_bytes, offload, reserved_too: 0, tags, stamp: 0 }
+    }
+
+    #[inline(always)]
+    pub const fn to_message(self) -> Message {
+        Message::from_words(zerocopy::transmute!(self))
+    }
+
+    #[inline(always)]
+    pub fn of(message: &Message) -> Self {
+        zerocopy::transmute!(*message.words())
+    }
+}
+
+impl Returned {
+    /// At most [`MAX_RETURNED`] entries; more are left out.
+    pub fn new(given_back: &[(u16, Status)]) -> Self {
+        let count = u8::try_from(given_back.len().min(MAX_RETURNED)).unwrap_or(0);
+        let none = ReturnedEntry { tag: 0, status: 0 };
+        let entry = |(tag, status): &(u16, Status)| ReturnedEntry { tag: *tag, status: status.to_wire() };
+        let entries = std::array::from_fn(|index| given_back.get(index).map_or(none, entry));
+        Self { kind: KIND_RETURNED, count, reserved: 0, entries, stamp: 0 }
+    }
+
+    #[inline(always)]
+    pub const fn to_message(self) -> Message {
+        Message::from_words(zerocopy::transmute!(self))
+    }
+
+    #[inline(always)]
+    pub fn of(message: &Message) -> Self {
+        zerocopy::transmute!(*message.words())
+    }
+}
+
+/// The first byte of a message: operation of a request, kind of an answer.
+#[inline(always)]
+pub const fn first_byte(message: &Message) -> u8 {
+    message.word(0).to_le_bytes()[0]
+}

@@ -1,0 +1,148 @@
+//! Faulty daemons: the client finds out, and ends the attachment.
+
+use std::os::fd::AsFd;
+use std::thread::JoinHandle;
+
+use fipsee_net::frame::Mac;
+use fipsee_net::wire::{Filled, Offload, PROFILE, PortInfo, Post, Returned, Small, Status};
+use fipsee_net::{AttachOptions, Error, NetError, Port};
+use fipsee_ring::Message;
+use fipsee_ring::channel::RegionLayout;
+use fipsee_ring::control::Control;
+use fipsee_ring::handshake::Grant;
+use fipsee_ring::seqpacket::{Seqpacket, socket_address};
+use fipsee_testkit::{Scratch, TIMEOUT, eventually};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+fn info() -> PortInfo {
+    PortInfo::new(Mac([2, 0, 0, 0, 0, 1]), 1500, 0, 1)
+}
+
+/// The client's port, and the daemon's ends of its queues, with its connection; or why there is none.
+type Attached = (Result<Port, Error>, JoinHandle<(Grant, Seqpacket)>);
+
+/// A daemon that grants this.
+fn attach(info: [u8; 64], queues: u16, pool_bytes: u64) -> Attached {
+    let dir = Scratch::new();
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
+    rustix::net::bind(&socket, &socket_address(&dir.path("s")).expect("short")).expect("bound");
+    rustix::net::listen(&socket, 1).expect("listens");
+    let thread = std::thread::spawn(move || {
+        let control = Seqpacket::from_fd(rustix::net::accept(&socket).expect("a client"));
+        control.receive(TIMEOUT).expect("HELLO");
+        let welcome = Control::Welcome { version: 1, max_queues: 2, max_depth: 256, features: 0, max_pool_bytes: 1 << 20 };
+        control.send(&welcome.encode(), &[]).expect("sent");
+        control.receive(TIMEOUT).expect("ATTACH");
+        let grant = Grant::new(RegionLayout::plan(&PROFILE, queues, 8, pool_bytes, 1), |_| {}).expect("memory");
+        control.send(&grant.attached(info).encode(), &grant.descriptors()).expect("sent");
+        (grant, control)
+    });
+    (Port::attach(&dir.path("s"), &AttachOptions::new("lan/a")), thread)
+}
+
+/// checks: R-10.2-1
+#[test]
+fn port_information_outside_the_table_is_a_fault() {
+    let with = |change: &dyn Fn(&mut PortInfo)| {
+        let mut changed = info();
+        change(&mut changed);
+        changed.to_bytes()
+    };
+    let wrong = [
+        with(&|info| info.mac[0] = 1),
+        with(&|info| info.mtu = 67),
+        with(&|info| (info.mtu, info.max_frame_bytes) = (9001, 9019)),
+        with(&|info| info.max_frame_bytes = 1519),
+        with(&|info| info.offloads = 1),
+        with(&|info| info.vlan = 4095),
+        with(&|info| info.pairs = 0),
+        with(&|info| info.pairs = 2),
+        with(&|info| info.reserved[10] = 1),
+    ];
+    for info in wrong {
+        let (port, daemon) = attach(info, 2, 1 << 20);
+        assert!(matches!(port, Err(Error::Fault(_))), "{info:?}: {port:?}");
+        daemon.join().expect("no panic");
+    }
+    let (port, daemon) = attach(info().to_bytes(), 1, 1 << 20);
+    assert!(matches!(port, Err(Error::Fault(_))), "half a pair: {port:?}");
+    daemon.join().expect("no panic");
+    let (port, daemon) = attach(info().to_bytes(), 2, 0);
+    assert!(matches!(port, Err(Error::Service(NetError::PoolTooSmall { .. }))), "no pool: {port:?}");
+    daemon.join().expect("no panic");
+    let (port, daemon) = attach(info().to_bytes(), 2, 1 << 20);
+    assert_eq!(port.expect("a correct one").info(), info());
+    daemon.join().expect("no panic");
+}
+
+#[test]
+fn answers_that_no_daemon_gives_end_the_attachment() {
+    let small = |length, tag| Small { length_bytes: length, ..Small::new(2, tag, &[0; 56]) }.to_message();
+    let filled = |change: &dyn Fn(&mut Filled)| {
+        let mut filled = Filled::new(100, &[0]);
+        change(&mut filled);
+        filled.to_message()
+    };
+    let returned = |change: &dyn Fn(&mut Returned)| {
+        let mut returned = Returned::new(&[(0, Status::BadMemory)]);
+        change(&mut returned);
+        returned.to_message()
+    };
+    let wrong = [
+        small(57, 0),
+        small(13, 0),
+        small(20, 8),
+        small(20, u16::MAX),
+        filled(&|filled| filled.count = 0),
+        filled(&|filled| filled.count = 21),
+        filled(&|filled| filled.count = 2),
+        filled(&|filled| filled.length_bytes = 1537),
+        filled(&|filled| filled.length_bytes = u32::MAX),
+        filled(&|filled| filled.length_bytes = 0),
+        filled(&|filled| filled.tags[0] = 8),
+        filled(&|filled| filled.reserved = 1),
+        filled(&|filled| filled.reserved_too = 1),
+        filled(&|filled| filled.offload = Offload { flags: 1, ..Offload::default() }),
+        filled(&|filled| (filled.count, filled.length_bytes, filled.tags[1]) = (2, 1600, 0)),
+        filled(&|filled| filled.kind = 3),
+        returned(&|returned| returned.count = 0),
+        returned(&|returned| returned.count = 15),
+        returned(&|returned| returned.reserved = 1),
+        returned(&|returned| returned.entries[0].tag = 8),
+        returned(&|returned| returned.entries[0].status = 10),
+    ];
+    for (index, message) in wrong.into_iter().enumerate() {
+        let (port, daemon) = attach(info().to_bytes(), 2, 1 << 20);
+        let (mut port, (mut grant, control)) = (port.expect("attached"), daemon.join().expect("no panic"));
+        grant.queues[1].completions.publish(&message);
+        let found = port.receive(&mut Vec::new());
+        assert!(matches!(found, Err(Error::Fault(_))), "message {index}: {found:?}");
+        eventually("the client hangs up", || control.is_hung_up());
+    }
+    // Of a frame that was not sent.
+    let (port, daemon) = attach(info().to_bytes(), 2, 1 << 20);
+    let (mut port, (mut grant, control)) = (port.expect("attached"), daemon.join().expect("no panic"));
+    grant.queues[0].completions.publish(&Returned::new(&[(0, Status::Ok)]).to_message());
+    let found = port.reap();
+    assert!(matches!(found, Err(Error::Fault(_))), "{found:?}");
+    eventually("the client hangs up", || control.is_hung_up());
+    assert!(control.as_fd().try_clone_to_owned().is_ok());
+}
+
+#[test]
+fn buffers_are_posted_once_and_a_refused_one_is_reported() {
+    let (port, daemon) = attach(info().to_bytes(), 2, 1 << 20);
+    let (mut port, (mut grant, _control)) = (port.expect("attached"), daemon.join().expect("no panic"));
+    let (mut message, mut tags) = (Message::ZERO, Vec::new());
+    while grant.queues[1].requests.receive(&mut message) {
+        let post = Post::of(&message);
+        tags.extend(post.buffers[..usize::from(post.count)].iter().map(|buffer| buffer.tag));
+    }
+    assert_eq!(tags, (0..8).collect::<Vec<u16>>(), "as many as the depth");
+    grant.queues[1].completions.publish(&Returned::new(&[(3, Status::BadMemory)]).to_message());
+    let refused = port.receive(&mut Vec::new());
+    assert!(matches!(refused, Err(Error::Service(NetError::NotPosted(Status::BadMemory)))), "{refused:?}");
+    assert!(!port.receive(&mut Vec::new()).expect("nothing is there"));
+    assert!(grant.queues[1].requests.receive(&mut message) && Post::of(&message).buffers[0].tag == 3, "it is posted again");
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Frames: section 10 of docs/protocol.md. Counterpart of crates/net/src/wire.rs.
+ *
+ * A comment says where a structure is in memory that a peer may write at any moment. Copy it once, then read the copy.
+ */
+#ifndef FIPSEE_NET_H
+#define FIPSEE_NET_H
+
+#include "fipsee.h"
+
+/* `service` of ATTACH. */
+#define FIPSEE_SERVICE_NET 3
+
+/* Queues of one pair, and most pairs of one attachment. */
+#define FIPSEE_NET_QUEUES_PER_PAIR 2
+#define FIPSEE_NET_MAX_PAIRS 8
+#define FIPSEE_NET_EVENT_CREDITS 2
+#define FIPSEE_NET_MIN_MTU 68
+#define FIPSEE_NET_MAX_MTU 9000
+
+/* Operations: of a transmit queue, and of a receive queue. */
+#define FIPSEE_NET_SEND 1
+#define FIPSEE_NET_SEND_SMALL 2
+#define FIPSEE_NET_POST 3
+
+/* Kinds of answers. */
+#define FIPSEE_NET_RETURNED 0
+#define FIPSEE_NET_RECEIVED 1
+#define FIPSEE_NET_RECEIVED_SMALL 2
+
+#define FIPSEE_NET_MAX_FIRST_BYTES 36
+#define FIPSEE_NET_MAX_SMALL_BYTES 56
+#define FIPSEE_NET_MAX_POSTED 4
+#define FIPSEE_NET_MAX_FRAME_BUFFERS 20
+#define FIPSEE_NET_MAX_RETURNED 14
+
+/* Flag of a listed port: a client has it. */
+#define FIPSEE_NET_LISTED_IN_USE 1
+
+/* What became of a frame that was sent, or of a buffer that holds no frame. */
+#define FIPSEE_NET_STATUS_OK 0
+#define FIPSEE_NET_STATUS_INVALID 1
+#define FIPSEE_NET_STATUS_UNSUPPORTED 2
+#define FIPSEE_NET_STATUS_BAD_MEMORY 3
+#define FIPSEE_NET_STATUS_TOO_SHORT 4
+#define FIPSEE_NET_STATUS_TOO_LONG 5
+#define FIPSEE_NET_STATUS_WRONG_SOURCE 6
+#define FIPSEE_NET_STATUS_WRONG_VLAN 7
+#define FIPSEE_NET_STATUS_LIMITED 8
+#define FIPSEE_NET_STATUS_TOO_SMALL 9
+
+/* What is left to be done with a frame, as the header of virtio-net. 0 without an offload in force. */
+struct fipsee_net_offload {
+	uint8_t flags;
+	uint8_t segmentation;
+	uint16_t header_bytes;
+	uint16_t segment_bytes;
+	uint16_t checksum_start;
+	uint16_t checksum_offset;
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_net_offload, 10);
+
+/* A frame that is sent, in shared memory (a slot of a transmit queue's request ring). */
+struct fipsee_net_send {
+	uint8_t operation;
+	uint8_t first_bytes;
+	uint16_t tag;
+	uint32_t offset_bytes;			/* of the rest */
+	uint32_t rest_bytes;
+	uint16_t memory;
+	struct fipsee_net_offload offload;
+	uint8_t first[FIPSEE_NET_MAX_FIRST_BYTES];
+	uint32_t stamp;				/* the ring's */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_net_send, FIPSEE_SLOT_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_net_send, offload, 14);
+FIPSEE_ASSERT_AT(struct fipsee_net_send, first, 24);
+FIPSEE_ASSERT_AT(struct fipsee_net_send, stamp, FIPSEE_STAMP_OFFSET_BYTES);
+
+/* A frame in a message, in shared memory, in either direction: byte 0 is FIPSEE_NET_SEND_SMALL or FIPSEE_NET_RECEIVED_SMALL. */
+struct fipsee_net_small {
+	uint8_t operation;
+	uint8_t length_bytes;
+	uint16_t tag;
+	uint8_t bytes[FIPSEE_NET_MAX_SMALL_BYTES];
+	uint32_t stamp;
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_net_small, FIPSEE_SLOT_BYTES);
+
+/* A buffer for a frame. */
+struct fipsee_net_posted_buffer {
+	uint16_t tag;
+	uint16_t memory;
+	uint32_t offset_bytes;
+	uint32_t length_bytes;
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_net_posted_buffer, 12);
+
+/* Buffers for frames, in shared memory (a slot of a receive queue's request ring). */
+struct fipsee_net_post {
+	uint8_t operation;
+	uint8_t count;
+	uint16_t reserved;
+	struct fipsee_net_posted_buffer buffers[FIPSEE_NET_MAX_POSTED];
+	uint32_t reserved_end[2];
+	uint32_t stamp;
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_net_post, FIPSEE_SLOT_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_net_post, stamp, FIPSEE_STAMP_OFFSET_BYTES);
+
+/* A frame in buffers, in shared memory: all of them are full but the last. */
+struct fipsee_net_filled {
+	uint8_t kind;
+	uint8_t count;
+	uint16_t reserved;
+	uint32_t length_bytes;
+	struct fipsee_net_offload offload;
+	uint16_t reserved_too;
+	uint16_t tags[FIPSEE_NET_MAX_FRAME_BUFFERS];
+	uint32_t stamp;
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_net_filled, FIPSEE_SLOT_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_net_filled, tags, 20);
+FIPSEE_ASSERT_AT(struct fipsee_net_filled, stamp, FIPSEE_STAMP_OFFSET_BYTES);
+
+struct fipsee_net_returned_entry {
+	uint16_t tag;
+	uint16_t status;
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_net_returned_entry, 4);
+
+/* What is given back, in shared memory. */
+struct fipsee_net_returned {
+	uint8_t kind;
+	uint8_t count;
+	uint16_t reserved;
+	struct fipsee_net_returned_entry entries[FIPSEE_NET_MAX_RETURNED];
+	uint32_t stamp;
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_net_returned, FIPSEE_SLOT_BYTES);
+
+/* Information of a port, in ATTACHED. */
+struct fipsee_net_port_info {
+	uint8_t mac[6];
+	uint16_t mtu;
+	uint32_t max_frame_bytes;
+	uint32_t offloads;
+	uint16_t vlan;
+	uint16_t pairs;
+	uint32_t reserved[11];
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_net_port_info, FIPSEE_SERVICE_INFO_BYTES);
+
+/* A port in LISTED. */
+struct fipsee_net_listed_port {
+	uint8_t mac[6];
+	uint16_t mtu;
+	uint32_t flags;
+	uint32_t reserved;
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_net_listed_port, FIPSEE_LISTED_INFO_BYTES);
+
+#endif /* FIPSEE_NET_H */
