@@ -4,11 +4,13 @@
 //! Nothing is lost: what is held back has a time at which the caller asks again, and the reader's flag stays set until it is
 //! notified.
 
+mod compare;
 mod policy;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use self::compare::Comparison;
 pub use self::policy::{MAX_COMPLETIONS, MAX_DELAY, MAX_RATE, Policy, USUAL_DELAY, Wanted};
 
 /// What `auto` waits at most. A wake-up costs the reader 5 to 20 us: a tenth of the gain would be lost by waiting much longer.
@@ -59,6 +61,7 @@ pub struct Moderator {
     last_ticks: Option<u64>,
     held: Option<Held>,
     rate: Rate,
+    comparison: Comparison,
 }
 
 /// Completions whose reader was not notified.
@@ -80,8 +83,9 @@ struct Rate {
 
 impl Moderator {
     pub fn new(policy: Policy, ticks_per_second: u64) -> Self {
+        let (rate, comparison) = (Rate::default(), Comparison::default());
         let mut moderator =
-            Self { policy, spacing_ticks: 0, gathering_ticks: 0, least: 0, last_ticks: None, held: None, rate: Rate::default() };
+            Self { policy, spacing_ticks: 0, gathering_ticks: 0, least: 0, last_ticks: None, held: None, rate, comparison };
         moderator.set_policy(policy, ticks_per_second);
         moderator
     }
@@ -106,6 +110,7 @@ impl Moderator {
     #[inline(always)]
     pub fn reader_is_awake(&mut self, count: u32) {
         self.rate.count += u64::from(count);
+        self.comparison.add(count);
         self.held = None;
     }
 
@@ -116,8 +121,7 @@ impl Moderator {
         let held = self.held.unwrap_or(Held { since_ticks: now_ticks, count: 0, due_ticks: now_ticks });
         let count_held = held.count.saturating_add(count);
         self.rate.add(now_ticks, count, self.gathering_ticks);
-        let least =
-            if self.policy.is_auto() { self.rate.expected.min(count_held.saturating_add(to_come) / 2) } else { self.least };
+        let least = if self.policy.is_auto() { self.least_by_itself(now_ticks, count, count_held, to_come) } else { self.least };
         let is_enough = to_come == 0 || count_held >= least;
         let gathered_ticks = if is_enough { now_ticks } else { held.since_ticks.saturating_add(self.gathering_ticks) };
         let next_ticks = self.last_ticks.map_or(0, |last| last.saturating_add(self.spacing_ticks));
@@ -128,6 +132,12 @@ impl Moderator {
         }
         self.held = Some(Held { count: count_held, due_ticks, ..held });
         false
+    }
+
+    fn least_by_itself(&mut self, now_ticks: u64, count: u32, count_held: u32, to_come: u32) -> u32 {
+        self.comparison.add(count);
+        self.comparison.look(now_ticks, self.gathering_ticks);
+        if self.comparison.gathers() { self.rate.expected.min(count_held.saturating_add(to_come) / 2) } else { 0 }
     }
 
     /// When [`reader_sleeps`](Self::reader_sleeps) is to be asked again though nothing was published.

@@ -195,18 +195,41 @@ fn auto_gathers_what_comes_fast_and_nothing_else() {
         assert!(auto.reader_sleeps(now, 1, 0), "nothing else is in flight");
         now += 10 * US;
     }
-    // 20 completions per delay, and 7 more in flight: half of all are waited for, which is 6 of 13.
+    // 20 completions per delay, and 7 more in flight: half of all are waited for, which is 6 of 13; and none now and then, to compare.
     let mut notified = 0;
-    for _ in 0..4000 {
+    for _ in 0..4_000_000 {
         now += AUTO_DELAY / 20;
         notified += u32::from(auto.reader_sleeps(now, 1, 7));
     }
-    assert!((600..700).contains(&notified), "{notified}");
+    assert!((660_000..880_000).contains(&notified), "{notified}");
     // One per millisecond, whatever is in flight.
     for step in 0..100 {
         now += 1_000 * US;
         assert!(auto.reader_sleeps(now, 1, 100) || step < 2);
     }
+}
+
+/// Completions, each `with` us after the last, or `without` us while they are not held back, for 10 s: notifications for each
+/// hundred of them.
+fn notified_percent(with_us: u64, without_us: u64) -> u64 {
+    let mut auto = moderator(Wanted { auto: true, ..NONE });
+    let (mut now, mut completions, mut notified, mut is_held) = (PER_SECOND, 0, 0, true);
+    while now < 11 * PER_SECOND {
+        now += if is_held { with_us } else { without_us } * US;
+        completions += 1;
+        let rings = auto.reader_sleeps(now, 1, 31);
+        // Gathering holds back all but every eighth at least.
+        is_held = !rings || is_held && completions % 8 != 0;
+        notified += u64::from(rings);
+    }
+    notified * 100 / completions
+}
+
+#[test]
+fn auto_gathers_unless_that_costs_completions() {
+    assert!(notified_percent(4, 4) < 15, "as fast either way: {}", notified_percent(4, 4));
+    assert!(notified_percent(3, 4) < 15, "faster: {}", notified_percent(3, 4));
+    assert!(notified_percent(4, 3) > 90, "slower: {}", notified_percent(4, 3));
 }
 
 #[test]

@@ -1,0 +1,73 @@
+//! Whether `auto` gathers: completions per second with and without are compared, a short time of each.
+//!
+//! A reader that is notified of the first of many completions may find the next ones without sleeping again, or it may pay a wake-up for
+//! every few. Which it is depends on the time of a request and on that of a wake-up, and cannot be told from a rate.
+
+/// How long each is tried, in delays of `auto`: 4 ms.
+const DELAYS_PER_TRIAL: u64 = 80;
+/// The better of both is in force for so many times as long.
+const TRIALS_PER_USE: u64 = 48;
+/// Gathering saves wake-ups, so it may have as little as this part of the completions, in percent.
+const ENOUGH_PERCENT: u128 = 98;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    TryGathering,
+    TryWithout,
+    Use,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Comparison {
+    phase: Phase,
+    started_ticks: u64,
+    count: u64,
+    /// Completions that gathering had, and ticks.
+    gathering: (u64, u64),
+    without_is_better: bool,
+}
+
+impl Comparison {
+    pub(super) const fn gathers(&self) -> bool {
+        match self.phase {
+            Phase::TryGathering => true,
+            Phase::TryWithout => false,
+            Phase::Use => !self.without_is_better,
+        }
+    }
+
+    pub(super) const fn add(&mut self, count: u32) {
+        self.count = self.count.saturating_add(count as u64);
+    }
+
+    /// `delay_ticks`: what is waited at most.
+    pub(super) fn look(&mut self, now_ticks: u64, delay_ticks: u64) {
+        let elapsed_ticks = now_ticks.saturating_sub(self.started_ticks);
+        let trial_ticks = delay_ticks.saturating_mul(DELAYS_PER_TRIAL);
+        let lasts_ticks = if self.phase == Phase::Use { trial_ticks.saturating_mul(TRIALS_PER_USE) } else { trial_ticks };
+        if elapsed_ticks < lasts_ticks {
+            return;
+        }
+        if elapsed_ticks > 2 * lasts_ticks && self.phase != Phase::Use {
+            // There was nothing to notify of meanwhile: this says nothing.
+            (self.started_ticks, self.count) = (now_ticks, 0);
+            return;
+        }
+        self.phase = match self.phase {
+            Phase::TryGathering => {
+                self.gathering = (self.count, elapsed_ticks);
+                Phase::TryWithout
+            }
+            Phase::TryWithout => {
+                let (with, with_ticks) = self.gathering;
+                let scaled = |count: u64, ticks: u64| u128::from(count) * u128::from(ticks);
+                let enough = scaled(self.count, with_ticks) * ENOUGH_PERCENT / 100;
+                self.without_is_better = scaled(with, elapsed_ticks) < enough;
+                Phase::Use
+            }
+            Phase::Use => Phase::TryGathering,
+        };
+        (self.started_ticks, self.count) = (now_ticks, 0);
+    }
+}
