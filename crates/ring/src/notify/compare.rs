@@ -1,7 +1,7 @@
 //! Whether `auto` gathers: completions per second with and without are compared, a short time of each.
 //!
 //! A reader that is notified of the first of many completions may find the next ones without sleeping again, or it may pay a wake-up for
-//! every few. Which it is depends on the time of a request and on that of a wake-up, and cannot be told from a rate.
+//! every few. Which it is depends on the time of a request and on that of a wake-up, and does not follow from a rate.
 
 /// How long each is tried, in delays of `auto`: 4 ms.
 const DELAYS_PER_TRIAL: u64 = 80;
