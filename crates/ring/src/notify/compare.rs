@@ -8,7 +8,7 @@ const DELAYS_PER_TRIAL: u64 = 80;
 /// The better of both is in force for so many times as long.
 const TRIALS_PER_USE: u64 = 48;
 /// Gathering saves wake-ups, so it may have as little as this part of the completions, in percent.
-const ENOUGH_PERCENT: u128 = 98;
+const ENOUGH_PERCENT: u128 = 95;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
