@@ -178,8 +178,7 @@ impl Scaling {
             has_choice && busy[*worker] > HARDLY_BUSY && dedicated.iter().all(|of| of.worker != *worker)
         };
         let loads: Vec<_> = loads.into_iter().filter(is_governed).collect();
-        // What the second of two questions is answered with was served between them.
-        let is_exact = loads.iter().all(|(_, worker, _)| asked[*worker] >= 2);
+        let is_exact = are_exact(&loads, &busy, asked);
         let now = Duration::from_nanos(clock::ticks_to_ns(clock::ticks()));
         let actions = governor.sample(&Sample { now, busy: &busy, waited, loads: &loads, is_exact, usable, is_moving });
         for action in actions {
@@ -338,6 +337,15 @@ impl Scaling {
     pub(crate) fn may_balance(&self, queue: QueueName, from: usize, to: usize) -> bool {
         self.workers[from].counters.pool.is_unused() || self.state().governor.may_move(queue, to)
     }
+}
+
+/// Are these loads of all workers that were busy, and served since the last sample? What the second of two questions is answered with was
+/// served between them.
+fn are_exact(loads: &[(QueueName, usize, u64)], busy: &[f64], asked: &[u32]) -> bool {
+    let mut has_answered = vec![false; busy.len()];
+    loads.iter().for_each(|(_, worker, _)| has_answered[*worker] = true);
+    let is_known = |worker: usize| busy[worker] <= HARDLY_BUSY || (has_answered[worker] && asked[worker] >= 2);
+    (0..busy.len()).all(is_known)
 }
 
 fn assigned_to(worker: &WorkerHandle) -> u64 {

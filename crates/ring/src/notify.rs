@@ -10,11 +10,9 @@ mod policy;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use self::compare::Comparison;
+use self::compare::{Comparison, TRIAL};
 pub use self::policy::{MAX_COMPLETIONS, MAX_DELAY, MAX_RATE, Policy, USUAL_DELAY, Wanted};
 
-/// What `auto` waits at most. A wake-up costs the reader 5 to 20 us: a tenth of the gain would be lost by waiting much longer.
-const AUTO_DELAY: Duration = Duration::from_micros(50);
 /// Requests that were not taken yet count as so many at least: the writer may know only that there are some, and what remains to be
 /// served costs no time but its own. For half as many the cost of a wake-up is little.
 const UNTAKEN: u32 = 64;
@@ -98,8 +96,9 @@ impl Moderator {
         };
         self.policy = policy;
         self.spacing_ticks = policy.max_rate().map_or(0, |rate| ticks_per_second.div_ceil(u64::from(rate)));
-        self.gathering_ticks = ticks(policy.gathering(if policy.is_auto() { AUTO_DELAY } else { USUAL_DELAY }));
+        self.gathering_ticks = ticks(policy.gathering(USUAL_DELAY));
         self.least = policy.least_completions();
+        self.comparison = Comparison::new(ticks(TRIAL));
     }
 
     pub const fn policy(&self) -> &Policy {
@@ -136,7 +135,7 @@ impl Moderator {
 
     fn least_by_itself(&mut self, now_ticks: u64, count: u32, count_held: u32, to_come: u32) -> u32 {
         self.comparison.add(count);
-        self.comparison.look(now_ticks, self.gathering_ticks);
+        self.comparison.look(now_ticks);
         if self.comparison.gathers() { self.rate.expected.min(count_held.saturating_add(to_come) / 2) } else { 0 }
     }
 

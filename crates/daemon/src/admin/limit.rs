@@ -188,7 +188,7 @@ impl Admin {
         let (kind, name) = key.split_once(':').unwrap_or(("group", key));
         let present = self.live.shares.present();
         let throttled = present.iter().find(|group| group.key() == key).map_or(0, |group| group.limiter.throttled());
-        let mut described = describe_share(settings, throttled);
+        let mut described = self.describe_settings(key, settings, throttled);
         described[kind] = match (kind, name.parse::<u64>()) {
             ("user" | "machine", Ok(number)) => number.into(),
             _ => name.into(),
@@ -203,9 +203,18 @@ impl Admin {
         let found = self.attached().into_iter().find(|(_, attached)| attached.client == client);
         let (disk, share) = found.map(|(disk, attached)| (disk, attached.share)).unzip();
         let throttled = share.flatten().map_or(0, |share| share.limiter.throttled());
-        let mut described = describe_share(self.live.shares.settings(&client_key(client)), throttled);
+        let key = client_key(client);
+        let mut described = self.describe_settings(&key, self.live.shares.settings(&key), throttled);
         described["client"] = client.into();
         described["of_disk"] = disk.into();
+        described
+    }
+
+    /// As [`describe_rates`].
+    fn describe_settings(&self, key: &str, settings: ShareSettings, throttled: u64) -> Value {
+        let mut described = describe_rates(settings.rates, throttled);
+        described["weight"] = settings.weight_in_force().into();
+        described["dedicated"] = self.scaling.is_dedicated(key).into();
         described
     }
 }
@@ -214,14 +223,6 @@ fn describe_disk(export: &Export) -> Value {
     let mut described = describe_rates(export.rates(), export.limiter.throttled());
     described["disk"] = export.name().into();
     described["clients"] = export.attached().iter().map(|client| client.client).collect::<Vec<_>>().into();
-    described
-}
-
-/// As [`describe_rates`].
-fn describe_share(settings: ShareSettings, throttled: u64) -> Value {
-    let mut described = describe_rates(settings.rates, throttled);
-    described["weight"] = settings.weight_in_force().into();
-    described["dedicated"] = settings.dedicated.into();
     described
 }
 

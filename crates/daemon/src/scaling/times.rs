@@ -49,7 +49,7 @@ impl QueueTimes {
             *time = (worker, time.1 + u64::try_from(ticks).unwrap_or(0));
         }
         for (of, _) in self.workers.iter_mut().zip(sums).filter(|(_, units)| *units > 0) {
-            (of.open_ticks, of.counted_ticks) = (0, of.asked_ticks);
+            (of.open_ticks, of.counted_ticks) = (0, of.counted_ticks.max(of.asked_ticks));
         }
     }
 

@@ -3,12 +3,16 @@
 //! A reader that is notified of the first of many completions may find the next ones without sleeping again, or it may pay a wake-up for
 //! every few. Which it is depends on the time of a request and on that of a wake-up, and does not follow from a rate.
 
-/// How long each is tried, in delays of `auto`: 4 ms.
-const DELAYS_PER_TRIAL: u64 = 80;
+use std::time::Duration;
+
+/// How long each is tried.
+pub(super) const TRIAL: Duration = Duration::from_millis(4);
+/// After so many trials with nothing to notify of for too long, completions that come together are gathered.
+const MOST_INTERRUPTED: u32 = 8;
 /// The better of both is in force for so many times as long.
-const TRIALS_PER_USE: u64 = 48;
+const TRIALS_PER_USE: u64 = 98;
 /// Gathering saves wake-ups, so it may have as little as this part of the completions, in percent.
-const ENOUGH_PERCENT: u128 = 95;
+const ENOUGH_PERCENT: u128 = 98;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
@@ -21,14 +25,20 @@ enum Phase {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Comparison {
     phase: Phase,
+    trial_ticks: u64,
     started_ticks: u64,
     count: u64,
+    interrupted: u32,
     /// Completions that gathering had, and ticks.
     gathering: (u64, u64),
     without_is_better: bool,
 }
 
 impl Comparison {
+    pub(super) fn new(trial_ticks: u64) -> Self {
+        Self { trial_ticks, ..Self::default() }
+    }
+
     pub(super) const fn gathers(&self) -> bool {
         match self.phase {
             Phase::TryGathering => true,
@@ -41,16 +51,19 @@ impl Comparison {
         self.count = self.count.saturating_add(count as u64);
     }
 
-    /// `delay_ticks`: what is waited at most.
-    pub(super) fn look(&mut self, now_ticks: u64, delay_ticks: u64) {
+    pub(super) fn look(&mut self, now_ticks: u64) {
         let elapsed_ticks = now_ticks.saturating_sub(self.started_ticks);
-        let trial_ticks = delay_ticks.saturating_mul(DELAYS_PER_TRIAL);
-        let lasts_ticks = if self.phase == Phase::Use { trial_ticks.saturating_mul(TRIALS_PER_USE) } else { trial_ticks };
+        let times = if self.phase == Phase::Use { TRIALS_PER_USE } else { 1 };
+        let lasts_ticks = self.trial_ticks.saturating_mul(times);
         if elapsed_ticks < lasts_ticks {
             return;
         }
-        if elapsed_ticks > 2 * lasts_ticks && self.phase != Phase::Use {
+        if elapsed_ticks > lasts_ticks.saturating_mul(2) && self.phase != Phase::Use {
             // There was nothing to notify of meanwhile: this says nothing.
+            self.interrupted += 1;
+            if self.interrupted > MOST_INTERRUPTED {
+                (self.phase, self.without_is_better) = (Phase::Use, false);
+            }
             (self.started_ticks, self.count) = (now_ticks, 0);
             return;
         }
@@ -66,7 +79,10 @@ impl Comparison {
                 self.without_is_better = scaled(with, elapsed_ticks) < enough;
                 Phase::Use
             }
-            Phase::Use => Phase::TryGathering,
+            Phase::Use => {
+                self.interrupted = 0;
+                Phase::TryGathering
+            }
         };
         (self.started_ticks, self.count) = (now_ticks, 0);
     }

@@ -8,7 +8,6 @@ const PER_SECOND: u64 = 1_000_000_000;
 const US: u64 = 1_000;
 /// What is waited where no delay is said.
 const USUAL_DELAY: u64 = 100 * US;
-const AUTO_DELAY: u64 = 50 * US;
 
 const NONE: Wanted = Wanted { max_rate: None, min_completions: None, max_delay_us: None, auto: false };
 
@@ -63,8 +62,7 @@ impl Simulation {
             auto,
         };
         let wanted = if wanted == NONE { Wanted { max_rate: Some(1_000), ..wanted } } else { wanted };
-        let usual = if auto { AUTO_DELAY } else { USUAL_DELAY };
-        let delay = wanted.max_delay_us.map_or(usual, |delay_us| delay_us * US);
+        let delay = wanted.max_delay_us.map_or(USUAL_DELAY, |delay_us| delay_us * US);
         let spacing = wanted.max_rate.map_or(0, |rate| PER_SECOND.div_ceil(rate));
         let (now, in_flight) = (random.below(PER_SECOND), 0);
         let moderator = moderator(wanted);
@@ -198,7 +196,7 @@ fn auto_gathers_what_comes_fast_and_nothing_else() {
     // 20 completions per delay, and 7 more in flight: half of all are waited for, which is 6 of 13; and none now and then, to compare.
     let mut notified = 0;
     for _ in 0..4_000_000 {
-        now += AUTO_DELAY / 20;
+        now += USUAL_DELAY / 20;
         notified += u32::from(auto.reader_sleeps(now, 1, 7));
     }
     assert!((660_000..880_000).contains(&notified), "{notified}");

@@ -10,7 +10,7 @@ use super::lasts;
 /// More workers have to serve this many times what fewer do.
 const WORTH_IT: f64 = 1.05;
 /// CPUs are short when workers waited for one, together, for this share of each of two samples in a row.
-const SHORT: f64 = 0.05;
+const SHORT: f64 = 0.02;
 /// When they are for so long, one worker fewer is tried.
 const SHORT_FOR: Duration = Duration::from_millis(100);
 /// The samples after the last move from which on the change is judged, by what was served in the last two, and until which.
@@ -87,9 +87,9 @@ impl Trials {
         self.settled.is_none() || now >= until
     }
 
-    /// Are CPUs so short that one worker fewer is to be tried?
+    /// Are CPUs so short that one worker fewer is to be tried? Not while it is unknown what more serve: nothing would follow from it.
     pub(super) fn wants_fewer(&mut self, may_begin: bool, now: Duration) -> bool {
-        let is_short = may_begin && self.is_short();
+        let is_short = may_begin && self.is_short() && self.served().is_some();
         lasts(&mut self.short_since, is_short, now, SHORT_FOR)
     }
 
@@ -119,9 +119,10 @@ impl Trials {
             return Verdict::NotYet;
         }
         self.cancel();
-        let Some(served) = served else { return Verdict::Keep };
-        let doublings = self.settled.map_or(0, |settled| (settled.doublings + 1).min(MOST_DOUBLINGS));
+        let before_this = self.settled.map_or(0, |settled| settled.doublings + 1);
+        let doublings = if served.is_some() { before_this.min(MOST_DOUBLINGS) } else { 0 };
         self.settled = Some(Settled { until: now + SETTLED_FOR * (1 << doublings), queues, doublings });
+        let Some(served) = served else { return Verdict::Keep };
         let (more, fewer) = if adds { (served, served_before) } else { (served_before, served) };
         let more_is_better = more >= fewer * WORTH_IT;
         if more_is_better == adds { Verdict::Keep } else { Verdict::Revert(before) }
