@@ -96,7 +96,7 @@ impl Moderator {
         };
         self.policy = policy;
         self.spacing_ticks = policy.max_rate().map_or(0, |rate| ticks_per_second.div_ceil(u64::from(rate)));
-        self.gathering_ticks = ticks(policy.gathering(USUAL_DELAY));
+        self.gathering_ticks = ticks(policy.gathering());
         self.least = policy.least_completions();
         self.comparison = Comparison::new(ticks(TRIAL));
     }

@@ -88,8 +88,8 @@ impl Policy {
     }
 
     /// How long they are waited for.
-    pub(super) fn gathering(&self, usual: Duration) -> Duration {
-        self.max_delay.unwrap_or(usual)
+    pub(super) fn gathering(&self) -> Duration {
+        self.max_delay.unwrap_or(USUAL_DELAY)
     }
 
     /// The least time between two notifications, if the maximum rate makes it longer than the maximum delay: the rate takes
