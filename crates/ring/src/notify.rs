@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use self::compare::{Comparison, TRIAL};
-pub use self::policy::{MAX_COMPLETIONS, MAX_DELAY, MAX_RATE, Policy, USUAL_DELAY, Wanted};
+pub use self::policy::{MAX_COMPLETIONS, MAX_DELAY, MAX_RATE, Policy, Wanted};
 
 /// Requests that were not taken yet count as so many at least: the writer may know only that there are some, and what remains to be
 /// served costs no time but its own. For half as many the cost of a wake-up is little.

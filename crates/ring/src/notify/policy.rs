@@ -10,7 +10,7 @@ pub const MAX_RATE: u32 = 10_000_000;
 pub const MAX_COMPLETIONS: u32 = 4096;
 pub const MAX_DELAY: Duration = Duration::from_secs(1);
 /// Where completions are to gather and no delay is said.
-pub const USUAL_DELAY: Duration = Duration::from_micros(100);
+const USUAL_DELAY: Duration = Duration::from_micros(100);
 
 /// When a sleeping reader is notified. Without a policy it is at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
