@@ -119,7 +119,7 @@ name=$(disk 0)
 load 512k || { cat /tmp/fio; fail "other data than was written, or an error, on a new disk"; }
 
 # No thread can be made for a moment: the disk stays with those it has, and gets the others later. What is between makes no process.
-read -r most </proc/sys/kernel/threads-max
+most=$(cat /proc/sys/kernel/threads-max)
 echo 20 >/proc/sys/kernel/threads-max
 echo "$rings" >"$attributes/threads"
 read -r used <"$attributes/threads_used"
