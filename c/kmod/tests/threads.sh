@@ -94,7 +94,7 @@ busy=$(($(busy_us) - busy_before))
 cpu=$(($(cpu_us) - cpu_before))
 kill $hogs
 echo "a thread ran for $cpu us and was busy for $busy us"
-[ "$busy" -gt 0 ] && [ "$busy" -le $((2 * cpu + 20000)) ] || fail "a thread that ran for $cpu us was busy for $busy us"
+[ "$busy_before" -gt 0 ] && [ "$busy" -le $((2 * cpu + 20000)) ] || fail "a thread that ran for $cpu us was busy for $busy us"
 
 # The load alone decides.
 places="--cpus_allowed=0-$((rings - 1)) --cpus_allowed_policy=split"
