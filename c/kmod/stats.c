@@ -48,9 +48,9 @@ static int fip_stats_show(struct seq_file *file, void *unused)
 		const struct fip_thread *thread = &disk->threads[index];
 
 		if (thread->task)
-			seq_printf(file, "thread %u reaped %llu sleeps %llu mwaits %llu cpu %u rings %#lx busy_permille %u busy_us %llu\n", index,
+			seq_printf(file, "thread %u reaped %llu sleeps %llu mwaits %llu cpu %u rings %#lx busy_permille %u\n", index,
 				   thread->reaped, thread->sleeps, thread->mwaits, thread->cpu, thread->rings,
-				   disk->governor.shares[index], div64_u64(READ_ONCE(thread->busy_ticks), fip_ticks_per_us));
+				   disk->governor.shares[index]);
 	}
 	return 0;
 }

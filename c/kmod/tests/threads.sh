@@ -74,28 +74,6 @@ for count in "$rings" "2..$rings"; do
     wait_for "each of $count threads on one CPU" are_bound
 done
 
-# What others run on a thread's CPU is not its work.
-busy_us() { sed -n 's/^thread .* busy_us //p' "$stats" | awk '{ sum += $1 } END { printf "%d", sum }'; }
-cpu_us() {
-    for thread in $(threads_of_disk); do
-        cat "$thread/schedstat"
-    done | awk '{ sum += $1 } END { printf "%d", sum / 1000 }'
-}
-set_to 1
-hogs=
-for hog in $(seq "$rings"); do
-    while :; do :; done &
-    hogs="$hogs $!"
-done
-busy_before=$(busy_us)
-cpu_before=$(cpu_us)
-load 512k || { cat /tmp/fio; fail "other data than was written, or an error, on CPUs that others use"; }
-busy=$(($(busy_us) - busy_before))
-cpu=$(($(cpu_us) - cpu_before))
-kill $hogs
-echo "a thread ran for $cpu us and was busy for $busy us"
-[ "$busy_before" -gt 0 ] && [ "$busy" -le $((2 * cpu + 20000)) ] || fail "a thread that ran for $cpu us was busy for $busy us"
-
 # The load alone decides.
 places="--cpus_allowed=0-$((rings - 1)) --cpus_allowed_policy=split"
 set_to 1
