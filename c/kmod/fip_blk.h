@@ -226,7 +226,7 @@ struct fip_thread {
 	struct task_struct *task;		/* NULL until it is used first */
 	unsigned long rings;			/* a bit for each that it looks after; changes at any time (govern.c) */
 	bool is_polling;
-	u64 busy_ticks;				/* in passes that found something */
+	u64 busy_ticks;				/* in passes that found something, without what others had of the CPU */
 	u64 sleeps;
 	u64 reaped;
 	u64 mwaits;
@@ -244,6 +244,7 @@ struct fip_governor {
 	unsigned int used;
 	unsigned int first_cpu;
 	struct fip_rules rules;
+	u64 retry_at;				/* jiffies: no further thread could be started, and none is before */
 	u64 sampled_ticks;
 	u64 busy_ticks[FIPSEE_MAX_QUEUES];	/* at the last sample: of threads, of rings */
 	u64 by_thread[FIPSEE_MAX_QUEUES];
@@ -408,6 +409,7 @@ void fip_thread_wake(struct fip_thread *thread);
 extern const struct attribute_group fip_threads_group;
 void fip_governor_init(struct fip_disk *disk);
 void fip_governor_wake(struct fip_disk *disk);
+void fip_governor_follow(struct fip_disk *disk);
 int fip_threads_start(struct fip_disk *disk);
 void fip_threads_stop(struct fip_disk *disk);
 

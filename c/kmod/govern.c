@@ -20,6 +20,8 @@
 #define FIP_IDLE_SAMPLE_MS 100
 /* In thousandths of an interval. */
 #define FIP_BUSY 50
+/* After a thread could not be started. */
+#define FIP_RETRY_MS 5000
 
 /* Where the next disk's threads begin, so that threads of several disks do not share a CPU. */
 static atomic_t fip_next_cpu = ATOMIC_INIT(0);
@@ -53,22 +55,30 @@ static void fip_assign(struct fip_ring *ring, struct fip_thread *thread)
 	fip_thread_wake(thread);
 }
 
-/* So many threads from now on; `thread_of` says which ring is whose. Without memory for another, fewer. */
+/*
+ * So many threads from now on; `thread_of` says which ring is whose. If no further one can be started, as many as there
+ * are. The lock of CPUs is taken within the governor's, which no callback of CPUs that come and go takes.
+ */
 static int fip_use_threads(struct fip_disk *disk, unsigned int count, const u8 *thread_of)
 {
 	struct fip_governor *governor = &disk->governor;
 	unsigned int index;
 	int error = 0;
 
+	cpus_read_lock();
 	for (index = 0; index < count && !error; index++) {
 		if (!disk->threads[index].task)
 			error = fip_thread_start(&disk->threads[index], fip_thread_cpu(disk, index));
 	}
+	cpus_read_unlock();
 	if (error && !--index)
 		return error;
 	if (error) {
-		dev_warn_ratelimited(&disk->vdev->dev, "no further thread can be started (%d): %u look after the rings\n", error, index);
-		count = index;
+		count = max(index, governor->used);
+		dev_warn_ratelimited(&disk->vdev->dev, "no further thread can be started (%d): %u look after the rings\n", error, count);
+		governor->retry_at = get_jiffies_64() + msecs_to_jiffies(FIP_RETRY_MS);
+		if (count == governor->used)
+			return 0;
 		thread_of = NULL;
 	}
 	governor->added += count > governor->used ? count - governor->used : 0;
@@ -79,19 +89,22 @@ static int fip_use_threads(struct fip_disk *disk, unsigned int count, const u8 *
 	return 0;
 }
 
-/* A thread whose CPU went was put on any other: it gets one of its own again. */
+/* A thread whose CPU went was put on any other: it gets one of its own again, also if that CPU is back meanwhile. */
 static void fip_follow_cpus(struct fip_disk *disk)
 {
 	unsigned int index;
 
+	cpus_read_lock();
 	for (index = 0; index < disk->virtqueue_count; index++) {
 		struct fip_thread *thread = &disk->threads[index];
 
-		if (!thread->task || cpu_online(thread->cpu))
+		if (!thread->task || (cpu_online(thread->cpu) && cpumask_equal(thread->task->cpus_ptr, cpumask_of(thread->cpu))))
 			continue;
-		thread->cpu = fip_thread_cpu(disk, index);
+		if (!cpu_online(thread->cpu))
+			thread->cpu = fip_thread_cpu(disk, index);
 		set_cpus_allowed_ptr(thread->task, cpumask_of(thread->cpu));
 	}
+	cpus_read_unlock();
 }
 
 /* What is wanted, as far as this disk allows it. */
@@ -151,31 +164,66 @@ static bool fip_is_any_polling(const struct fip_disk *disk)
 	return false;
 }
 
-/* Stops when all threads sleep and no more than the least are used; the first that wakes starts it again. */
+static void fip_decide(struct fip_disk *disk, const struct fip_load *load, u64 passed)
+{
+	struct fip_governor *governor = &disk->governor;
+	bool may_add = get_jiffies_64() >= governor->retry_at;
+	u8 thread_of[FIPSEE_MAX_QUEUES];
+	enum fip_decision decision;
+
+	if (governor->used < governor->least && may_add)
+		fip_use_threads(disk, governor->least, NULL);
+	if (governor->used < governor->least || governor->least == governor->most)
+		return;
+	decision = fip_rules_decide(&governor->rules, load, governor->least, may_add ? governor->most : governor->used,
+				    min_t(u64, div64_u64(passed, fip_ticks_per_us * 1000), FIP_IDLE_SAMPLE_MS), thread_of);
+	if (decision != FIP_KEEP)
+		fip_use_threads(disk, governor->used + (decision == FIP_ADD) - (decision == FIP_REMOVE), thread_of);
+}
+
+/* 0: none, when all threads sleep and no more than the least are used; the first that wakes asks for one. */
+static unsigned int fip_next_sample_ms(const struct fip_disk *disk, bool is_busy)
+{
+	const struct fip_governor *governor = &disk->governor;
+
+	if (governor->used < governor->least)
+		return FIP_RETRY_MS;
+	if (governor->least == governor->most)
+		return 0;
+	if (is_busy)
+		return FIP_SAMPLE_MS;
+	return governor->used > governor->least || fip_is_any_polling(disk) ? FIP_IDLE_SAMPLE_MS : 0;
+}
+
+static void fip_sample_in(struct fip_governor *governor, unsigned int ms)
+{
+	/* Not where the supervisor works: a thread is made with memory for which the disk may have to be written. */
+	queue_delayed_work(system_unbound_wq, &governor->work, msecs_to_jiffies(ms));
+}
+
 static void fip_govern(struct work_struct *work)
 {
 	struct fip_governor *governor = container_of(to_delayed_work(work), struct fip_governor, work);
 	struct fip_disk *disk = container_of(governor, struct fip_disk, governor);
 	u64 now = fip_ticks(), passed = now - governor->sampled_ticks;
-	enum fip_decision decision;
+	unsigned int next_ms = FIP_IDLE_SAMPLE_MS;
 	struct fip_load *load;
-	u8 thread_of[FIPSEE_MAX_QUEUES];
 	bool is_busy;
 
 	mutex_lock(&governor->lock);
-	load = governor->is_running ? kmalloc(sizeof(*load), GFP_NOIO) : NULL;
-	if (!load)
+	if (!governor->is_running)
 		goto out;
-	governor->sampled_ticks = now;
 	fip_follow_cpus(disk);
-	is_busy = fip_sample(disk, load, max(passed, 1ULL));
-	decision = fip_rules_decide(&governor->rules, load, governor->least, governor->most,
-				    min_t(u64, div64_u64(passed, fip_ticks_per_us * 1000), FIP_IDLE_SAMPLE_MS), thread_of);
-	if (decision != FIP_KEEP)
-		fip_use_threads(disk, governor->used + (decision == FIP_ADD) - (decision == FIP_REMOVE), thread_of);
-	if (is_busy || governor->used > governor->least || fip_is_any_polling(disk))
-		queue_delayed_work(fip_workqueue, &governor->work, msecs_to_jiffies(is_busy ? FIP_SAMPLE_MS : FIP_IDLE_SAMPLE_MS));
-	kfree(load);
+	load = kmalloc(sizeof(*load), GFP_NOIO);
+	if (load) {
+		governor->sampled_ticks = now;
+		is_busy = fip_sample(disk, load, max(passed, 1ULL));
+		fip_decide(disk, load, passed);
+		next_ms = fip_next_sample_ms(disk, is_busy);
+		kfree(load);
+	}
+	if (next_ms)
+		fip_sample_in(governor, next_ms);
 out:
 	mutex_unlock(&governor->lock);
 }
@@ -185,8 +233,17 @@ void fip_governor_wake(struct fip_disk *disk)
 {
 	struct fip_governor *governor = &disk->governor;
 
-	if (READ_ONCE(governor->least) < READ_ONCE(governor->most) && !delayed_work_pending(&governor->work))
-		queue_delayed_work(fip_workqueue, &governor->work, msecs_to_jiffies(FIP_SAMPLE_MS));
+	if (READ_ONCE(governor->used) < READ_ONCE(governor->most) || READ_ONCE(governor->least) < READ_ONCE(governor->most))
+		fip_governor_follow(disk);
+}
+
+/* A thread may run where it should not. */
+void fip_governor_follow(struct fip_disk *disk)
+{
+	struct fip_governor *governor = &disk->governor;
+
+	if (!delayed_work_pending(&governor->work))
+		fip_sample_in(governor, FIP_SAMPLE_MS);
 }
 
 /* ---- A disk's life ----------------------------------------------------------------------------------------------- */
@@ -204,6 +261,7 @@ int fip_threads_start(struct fip_disk *disk)
 {
 	struct fip_governor *governor = &disk->governor;
 	unsigned int index;
+	u64 added;
 	int error;
 
 	for (index = 0; index < disk->virtqueue_count; index++) {
@@ -214,9 +272,12 @@ int fip_threads_start(struct fip_disk *disk)
 	fip_apply_range(disk);
 	governor->first_cpu = (unsigned int)atomic_add_return(governor->least, &fip_next_cpu) - governor->least;
 	governor->sampled_ticks = fip_ticks();
+	/* Those that a disk has from its start, or again after the machine slept, were not added. */
+	added = governor->added;
+	governor->used = 0;
 	error = fip_use_threads(disk, governor->least, NULL);
+	governor->added = added;
 	governor->is_running = !error;
-	governor->added = 0;
 	mutex_unlock(&governor->lock);
 	return error;
 }

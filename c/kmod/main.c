@@ -239,7 +239,8 @@ static int fip_probe(struct virtio_device *vdev)
 		goto free;
 	virtio_device_ready(vdev);
 	fip_ask_serial(disk);
-	error = fip_threads_start(disk) ?: fip_first_attach(disk);
+	/* Threads come last: the daemon has said by then how many rings there are. */
+	error = fip_first_attach(disk) ?: fip_threads_start(disk);
 	if (error)
 		goto quit;
 	fip_disk_read_limits(disk);

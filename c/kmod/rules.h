@@ -24,6 +24,8 @@
 #define FIP_SPARE_MS 2000
 #define FIP_MOVE_MS 1000
 #define FIP_MOST_MOVE_MS 256000
+/* A ring works until it had no load for so long. */
+#define FIP_WORKING_MS 3000
 
 /* How many threads; `most` 0: one less than rings. */
 struct fip_range {
@@ -35,7 +37,10 @@ struct fip_rules {
 	unsigned int full_samples;
 	u32 spare_ms;
 	u32 uneven_ms;
-	u32 move_ms;				/* 0: FIP_MOVE_MS */
+	u32 move_ms;				/* 0: FIP_MOVE_MS; doubled by each move, as long as the same rings work */
+	u64 working;				/* a bit for each ring */
+	u64 seen;				/* had load in the last `seen_ms` */
+	u32 seen_ms;
 };
 
 enum fip_decision {
@@ -126,6 +131,23 @@ static inline u32 fip_rules_rest(const struct fip_load *load, unsigned int threa
 	return rest;
 }
 
+/* Other rings than before are no reason to wait: what was learnt about moves holds for those that worked. */
+static inline void fip_rules_watch(struct fip_rules *rules, const struct fip_load *load, u32 passed_ms)
+{
+	unsigned int ring;
+	bool is_over;
+
+	for (ring = 0; ring < load->rings; ring++)
+		rules->seen |= load->shares[ring] ? 1ULL << ring : 0;
+	rules->seen_ms += passed_ms;
+	is_over = rules->seen_ms >= FIP_WORKING_MS;
+	if (rules->seen & ~rules->working || (is_over && rules->seen != rules->working))
+		rules->move_ms = 0;
+	rules->working = is_over ? rules->seen : rules->working | rules->seen;
+	if (is_over)
+		rules->seen = rules->seen_ms = 0;
+}
+
 /* Once for each sample, `passed_ms` after the one before. With anything but FIP_KEEP, `thread_of` says who is to have the rings. */
 static inline enum fip_decision fip_rules_decide(struct fip_rules *rules, const struct fip_load *load, unsigned int least,
 						 unsigned int most, u32 passed_ms, u8 *thread_of)
@@ -133,6 +155,7 @@ static inline enum fip_decision fip_rules_decide(struct fip_rules *rules, const 
 	bool is_divisible, is_spare;
 	u32 busiest = fip_rules_busiest(load, &is_divisible), divided = fip_rules_divide(load, load->threads, thread_of);
 
+	fip_rules_watch(rules, load, passed_ms);
 	rules->full_samples = is_divisible ? rules->full_samples + 1 : 0;
 	if (rules->full_samples >= FIP_FULL_SAMPLES && divided >= FIP_RELIEVED && load->threads < most) {
 		*rules = (struct fip_rules){ 0 };

@@ -102,25 +102,50 @@ static void fip_thread_relinquish(void)
 		cond_resched();
 }
 
-/* Polls until nothing came for a while. Busy is from a look that finds something to the next that finds nothing. */
+/* For how long we could have run and others did, in ns, as of when we ran again. 0 where the kernel does not count it. */
+static u64 fip_thread_waited(void)
+{
+#ifdef CONFIG_SCHED_INFO
+	return current->sched_info.run_delay;
+#else
+	return 0;
+#endif
+}
+
+/* Since `began`, less what others had of our CPU. */
+static void fip_thread_was_busy(struct fip_thread *thread, u64 began, u64 waited)
+{
+	u64 busy = fip_ticks() - began;
+
+	waited = fip_thread_waited() - waited;
+	if (unlikely(waited))
+		busy -= min(busy, mul_u64_u64_div_u64(waited, fip_ticks_per_us, 1000));
+	WRITE_ONCE(thread->busy_ticks, thread->busy_ticks + busy);
+}
+
+/* Polls until nothing came for a while. Busy are looks that find something, not pauses, nor what others run between two looks. */
 static void fip_thread_poll(struct fip_thread *thread)
 {
-	u64 idle_since = fip_ticks(), began = idle_since;
+	u64 idle_since = fip_ticks(), began = idle_since, waited = fip_thread_waited();
 	u32 looks = 0;
 
 	while (!kthread_should_stop()) {
 		if (fip_thread_reap(thread)) {
+			fip_thread_was_busy(thread, began, waited);
 			fip_thread_relinquish();
-			idle_since = fip_ticks();
-			WRITE_ONCE(thread->busy_ticks, thread->busy_ticks + idle_since - began);
-			began = idle_since;
+			waited = fip_thread_waited();
+			idle_since = began = fip_ticks();
 			looks = 0;
 			continue;
 		}
 		fip_thread_pause(thread);
+		waited = fip_thread_waited();
 		began = fip_ticks();
 		if (++looks % FIP_LOOKS_PER_CLOCK)
 			continue;
+		/* Our CPU went, and we may run on any. */
+		if (unlikely(current->nr_cpus_allowed > 1))
+			fip_governor_follow(thread->disk);
 		if (fip_ticks() - idle_since > fip_thread_us * fip_ticks_per_us || !fip_thread_has_work(thread))
 			return;
 		fip_thread_relinquish();
@@ -166,14 +191,14 @@ static int fip_thread_run(void *data)
 	return 0;
 }
 
-/* From anywhere. The fence after publishing, or the one within wake_up_process(), pairs with the thread's. */
+/* From anywhere, after a full fence: it, or the one within wake_up_process(), pairs with the thread's. */
 void fip_thread_wake(struct fip_thread *thread)
 {
 	if (thread && thread->task && !READ_ONCE(thread->is_polling))
 		wake_up_process(thread->task);
 }
 
-/* From a task. On the first call of a disk, or when load asks for another thread. */
+/* With the CPUs locked. On the first call of a disk, or when load asks for another thread. */
 int fip_thread_start(struct fip_thread *thread, unsigned int cpu)
 {
 	struct task_struct *task;

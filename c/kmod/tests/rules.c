@@ -9,6 +9,7 @@
 
 typedef uint8_t u8;
 typedef uint32_t u32;
+typedef uint64_t u64;
 
 #include "../rules.h"
 
@@ -134,6 +135,49 @@ static void rings_move_to_the_thread_that_has_time(void)
 		FAIL("%u moves; both rings are on thread %u", machine.moved, machine.load.thread_of[0]);
 }
 
+/* Rings 0 and 2, then 4 and 6, are uneven again whenever they were divided. */
+static void unsettle(struct machine *machine, unsigned int first)
+{
+	machine->load.thread_of[first] = machine->load.thread_of[first + 2] = 0;
+}
+
+static void other_rings_do_not_wait_for_those_before(void)
+{
+	struct machine machine;
+	unsigned int moved;
+
+	start(&machine, 8, 2, 2);
+	machine.wanted[0] = machine.wanted[2] = 450;
+	for (unsigned int round = 0; round < 4; round++) {
+		unsettle(&machine, 0);
+		run(&machine, 10000);
+	}
+	/* After 1, 2, 4 and 8 s. */
+	if (machine.moved != 4)
+		FAIL("%u moves in 40 s", machine.moved);
+	unsettle(&machine, 0);
+	run(&machine, 10000);
+	if (machine.moved != 4)
+		FAIL("the same rings moved after 10 s, not 16");
+	moved = machine.moved;
+	want(&machine, 0);
+	machine.wanted[4] = machine.wanted[6] = 450;
+	unsettle(&machine, 4);
+	run(&machine, 1100);
+	if (machine.moved != moved + 1)
+		FAIL("%u moves of other rings in 1.1 s", machine.moved - moved);
+	/* A ring that has something to do only now and then works all the time: 1, 2, 4 and 8 s, after those before are forgotten. */
+	run(&machine, 6000);
+	moved = machine.moved;
+	for (unsigned int round = 0; round < 20; round++) {
+		unsettle(&machine, 4);
+		machine.wanted[1] = round % 2 ? 0 : 5;
+		run(&machine, 1000);
+	}
+	if (machine.moved > moved + 4)
+		FAIL("%u moves in 20 s because a ring paused", machine.moved - moved);
+}
+
 /* Whatever the load: once it is constant, the number of threads is, and few rings move. */
 static void a_constant_load_changes_nothing(void)
 {
@@ -161,6 +205,7 @@ int main(void)
 	threads_follow_the_load();
 	one_ring_is_no_reason_for_a_second_thread();
 	rings_move_to_the_thread_that_has_time();
+	other_rings_do_not_wait_for_those_before();
 	a_constant_load_changes_nothing();
 	return 0;
 }

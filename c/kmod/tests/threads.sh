@@ -7,6 +7,12 @@ parameters=/sys/module/fip_blk/parameters
 stats=/sys/kernel/debug/fip_blk/$name/stats
 rings=$(setting queues)
 value() { cat "$attributes/$1"; }
+threads_of_disk() {
+    for status in /proc/[0-9]*/status; do
+        read -r key task 2>/dev/null <"$status" || continue
+        case $task in fip[0-9]*/*) echo "${status%/status}" ;; esac
+    done
+}
 set_to() { echo "$1" >"$attributes/threads" || fail "threads cannot be set to $1"; }
 
 [ "$(value threads)" = "1..$((rings - 1))" ] || fail "by default there are $(value threads) threads"
@@ -47,16 +53,26 @@ wait $load || { cat /tmp/fio; fail "other data than was written, or an error, wh
 echo "$(value rings_moved) moves of rings in $rounds rounds, $(value threads_added) threads added, $(value threads_removed) removed"
 [ "$(value rings_moved)" -gt $((rounds * rings)) ] || fail "rings hardly moved"
 
-# A CPU with a thread and a ring goes and comes under load, to which no job is bound: fio refuses a CPU that is offline.
-places=
-set_to "2..$rings"
-load 2m &
-load=$!
-for cpu in $(seq 1 $((rings - 1))); do
-    echo 0 >/sys/devices/system/cpu/cpu"$cpu"/online
-    echo 1 >/sys/devices/system/cpu/cpu"$cpu"/online
+# A CPU with a thread and a ring goes and comes under load, to which no job is bound: fio refuses a CPU that is offline. A thread
+# has one CPU again, whether their number is fixed or not.
+are_bound() {
+    load 64k || { cat /tmp/fio; fail "other data than was written, or an error, after CPUs went"; }
+    for thread in $(threads_of_disk); do
+        case $(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' "$thread/status") in *[-,]*) return 1 ;; esac
+    done
+}
+for count in "$rings" "2..$rings"; do
+    places=
+    set_to "$count"
+    load 2m &
+    load=$!
+    for cpu in $(seq 1 $((rings - 1))); do
+        echo 0 >/sys/devices/system/cpu/cpu"$cpu"/online
+        echo 1 >/sys/devices/system/cpu/cpu"$cpu"/online
+    done
+    wait $load || { cat /tmp/fio; fail "other data than was written, or an error, while CPUs went"; }
+    wait_for "each of $count threads on one CPU" are_bound
 done
-wait $load || { cat /tmp/fio; fail "other data than was written, or an error, while CPUs went"; }
 
 # The load alone decides.
 places="--cpus_allowed=0-$((rings - 1)) --cpus_allowed_policy=split"
@@ -79,3 +95,16 @@ echo virtio0 >/sys/bus/virtio/drivers/fip_blk/bind || fail "the driver does not 
 name=$(disk 0)
 [ "$(value threads) $(value threads_used)" = "2 2" ] || fail "the parameter does not hold for a new disk"
 load 512k || { cat /tmp/fio; fail "other data than was written, or an error, on a new disk"; }
+
+# No thread can be made for a moment: the disk stays with those it has, and gets the others later. What is between makes no process.
+most=$(cat /proc/sys/kernel/threads-max)
+echo 20 >/proc/sys/kernel/threads-max
+echo "$rings" >"$attributes/threads"
+read -r used <"$attributes/threads_used"
+echo "$most" >/proc/sys/kernel/threads-max
+[ "$used" = 2 ] || fail "$used threads where none can be made"
+message="no further thread can be started (-11): 2 look after the rings"
+dmesg | grep -q "$message" || fail "the log does not say that there is no thread"
+load 64k || { cat /tmp/fio; fail "other data than was written, or an error, without a further thread"; }
+is_all() { [ "$(value threads_used)" = "$rings" ]; }
+wait_for "the other threads" is_all
