@@ -178,10 +178,12 @@ impl Scaling {
             has_choice && busy[*worker] > HARDLY_BUSY && dedicated.iter().all(|of| of.worker != *worker)
         };
         let loads: Vec<_> = loads.into_iter().filter(is_governed).collect();
+        let seated = loads.iter().map(|(queue, ..)| queue.client).filter(|client| self.live.stays(*client)).collect();
         // What the second of two questions is answered with was served between them.
         let is_exact = loads.iter().all(|(_, worker, _)| asked[*worker] >= 2);
         let now = Duration::from_nanos(clock::ticks_to_ns(clock::ticks()));
-        let actions = governor.sample(&Sample { now, busy: &busy, waited, loads: &loads, is_exact, usable, is_moving });
+        let sample = Sample { now, busy: &busy, waited, loads: &loads, seated: &seated, is_exact, usable, is_moving };
+        let actions = governor.sample(&sample);
         for action in actions {
             match action {
                 Action::Use(workers) => {
@@ -205,10 +207,18 @@ impl Scaling {
         has_strays || !state.dedicated.is_empty()
     }
 
-    /// The workers that are not in use and have queues.
+    /// The workers that are not in use and have queues, beside those that stay.
     fn strays(&self) -> impl Iterator<Item = usize> + '_ {
-        let is_stray = |worker: &WorkerHandle| worker.counters.pool.is_unused() && assigned_to(worker) > 0;
-        (0..self.workers.len()).filter(move |worker| is_stray(&self.workers[*worker]))
+        let is_stray = |index: usize, worker: &WorkerHandle| {
+            let assigned = assigned_to(worker);
+            worker.counters.pool.is_unused() && assigned > 0 && assigned > self.seated_at(index)
+        };
+        (0..self.workers.len()).filter(move |index| is_stray(*index, &self.workers[*index]))
+    }
+
+    /// Its queues that stay.
+    fn seated_at(&self, worker: usize) -> u64 {
+        self.live.seated().values().filter(|seated| seated.worker == worker).map(|seated| seated.queues as u64).sum()
     }
 
     /// Since the last sample, and for which share of the time workers waited for a CPU.

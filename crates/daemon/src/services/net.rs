@@ -3,25 +3,26 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fipsee_net::server::{NetworkSetup, Networks, PortSetup};
+use fipsee_net::server::{NetworkSetup, Networks, PortSetup, Seat};
 use fipsee_serve::Needs;
 use fipsee_serve::session::Credentials;
 
 use super::Entry;
 use crate::config::{NetworkConfig, PortConfig};
+use crate::live::Seated;
 
 /// They answer from memory: nothing is declared.
 pub(super) const ENTRY: Entry = Entry {
     needs: |_| Needs::default(),
     make: |config, live, workers| {
         let live = Arc::clone(live);
-        let attached = Arc::new(move |client, is_attached| {
-            live.set_stays(client, is_attached);
-            if !is_attached {
+        let follow = Arc::new(move |client, seat: Option<Seat<'_>>| {
+            live.set_seated(client, seat.map(|Seat { port, worker, queues }| Seated { port: port.to_owned(), worker, queues }));
+            if seat.is_none() {
                 live.departures.fetch_add(1, Ordering::Relaxed);
             }
         });
-        Box::new(Networks::new(config.networks.iter().map(setup).collect(), workers.to_vec(), attached))
+        Box::new(Networks::new(config.networks.iter().map(setup).collect(), workers.to_vec(), follow))
     },
 };
 
