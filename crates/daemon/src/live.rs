@@ -1,8 +1,8 @@
 //! The state that a reload may replace while the daemon serves: the disks, and the limits of new clients.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::export::Export;
 use crate::pools::Pools;
@@ -50,7 +50,15 @@ pub struct Live {
     /// Of clients whose queues have a worker to themselves.
     pub(crate) pools: Pools,
     /// Clients whose queues stay where they are.
-    stay: Mutex<BTreeSet<u64>>,
+    fixed: Mutex<BTreeMap<u64, FixedQueues>>,
+}
+
+/// Queues of a client that stay at a worker as long as it is attached.
+#[derive(Debug)]
+pub(crate) struct FixedQueues {
+    pub(crate) port: String,
+    pub(crate) worker: usize,
+    pub(crate) queues: usize,
 }
 
 impl Live {
@@ -65,18 +73,25 @@ impl Live {
             device_descriptors,
             shares: Shares::default(),
             pools: Pools::default(),
-            stay: Mutex::default(),
+            fixed: Mutex::default(),
         }
     }
 
-    /// The queues of this client stay where they are, or may move again.
-    pub(crate) fn set_stays(&self, client: u64, stays: bool) {
-        let mut stay = self.stay.lock().unwrap_or_else(PoisonError::into_inner);
-        _ = if stays { stay.insert(client) } else { stay.remove(&client) };
+    /// The queues of this client stay where they are; `None`: there are none any more.
+    pub(crate) fn set_fixed(&self, client: u64, queues: Option<FixedQueues>) {
+        let mut all = self.fixed();
+        _ = match queues {
+            Some(queues) => all.insert(client, queues),
+            None => all.remove(&client),
+        };
     }
 
     pub(crate) fn stays(&self, client: u64) -> bool {
-        self.stay.lock().unwrap_or_else(PoisonError::into_inner).contains(&client)
+        self.fixed().contains_key(&client)
+    }
+
+    pub(crate) fn fixed(&self) -> MutexGuard<'_, BTreeMap<u64, FixedQueues>> {
+        self.fixed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The state in force. Hold it for the time of one decision, not longer: it keeps removed disks open.

@@ -174,13 +174,14 @@ impl Scaling {
         let State { governor, usable, dedicated, asked, .. } = &mut *state;
         let has_choice = self.workers.len() > 1;
         // Of what is not where it belongs yet no move is carried out (`wanted_move`).
-        let is_governed = |(_, worker, _): &(QueueName, usize, u64)| {
-            has_choice && busy[*worker] > HARDLY_BUSY && dedicated.iter().all(|of| of.worker != *worker)
-        };
+        let governs = |worker: &usize| has_choice && dedicated.iter().all(|of| of.worker != *worker);
+        let is_governed = |(_, worker, _): &(QueueName, usize, u64)| busy[*worker] > HARDLY_BUSY && governs(worker);
         let loads: Vec<_> = loads.into_iter().filter(is_governed).collect();
-        let is_exact = are_exact(&loads, &busy, asked);
+        let fixed = loads.iter().map(|(queue, ..)| queue.client).filter(|client| self.live.stays(*client)).collect();
+        let is_exact = are_exact(&loads, (0..busy.len()).filter(|worker| governs(worker) && busy[*worker] > HARDLY_BUSY), asked);
         let now = Duration::from_nanos(clock::ticks_to_ns(clock::ticks()));
-        let actions = governor.sample(&Sample { now, busy: &busy, waited, loads: &loads, is_exact, usable, is_moving });
+        let sample = Sample { now, busy: &busy, waited, loads: &loads, fixed: &fixed, is_exact, usable, is_moving };
+        let actions = governor.sample(&sample);
         for action in actions {
             match action {
                 Action::Use(workers) => {
@@ -204,10 +205,18 @@ impl Scaling {
         has_strays || !state.dedicated.is_empty()
     }
 
-    /// The workers that are not in use and have queues.
+    /// The workers that are not in use and have queues, beside those that stay.
     fn strays(&self) -> impl Iterator<Item = usize> + '_ {
-        let is_stray = |worker: &WorkerHandle| worker.counters.pool.is_unused() && assigned_to(worker) > 0;
-        (0..self.workers.len()).filter(move |worker| is_stray(&self.workers[*worker]))
+        let is_stray = |index: usize, worker: &WorkerHandle| {
+            let assigned = assigned_to(worker);
+            worker.counters.pool.is_unused() && assigned > 0 && assigned > self.fixed_at(index)
+        };
+        (0..self.workers.len()).filter(move |index| is_stray(*index, &self.workers[*index]))
+    }
+
+    /// Its queues that stay.
+    fn fixed_at(&self, worker: usize) -> u64 {
+        self.live.fixed().values().filter(|queues| queues.worker == worker).map(|queues| queues.queues as u64).sum()
     }
 
     /// Since the last sample, and for which share of the time workers waited for a CPU.
@@ -339,13 +348,10 @@ impl Scaling {
     }
 }
 
-/// Are these loads of all workers that were busy, and served since the last sample? What the second of two questions is answered with was
-/// served between them.
-fn are_exact(loads: &[(QueueName, usize, u64)], busy: &[f64], asked: &[u32]) -> bool {
-    let mut has_answered = vec![false; busy.len()];
-    loads.iter().for_each(|(_, worker, _)| has_answered[*worker] = true);
-    let is_known = |worker: usize| busy[worker] <= HARDLY_BUSY || (has_answered[worker] && asked[worker] >= 2);
-    (0..busy.len()).all(is_known)
+/// Are these loads of all these workers, and served since the last sample? What the second of two questions is answered with was served
+/// between them.
+fn are_exact(loads: &[(QueueName, usize, u64)], mut workers: impl Iterator<Item = usize>, asked: &[u32]) -> bool {
+    workers.all(|worker| asked[worker] >= 2 && loads.iter().any(|(_, of, _)| *of == worker))
 }
 
 fn assigned_to(worker: &WorkerHandle) -> u64 {

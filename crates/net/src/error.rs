@@ -18,6 +18,8 @@ pub enum NetError {
         "the pool has {pool_bytes} bytes for a pair of queues, and a frame each way needs {least_bytes}; raise max_pool_bytes of the daemon"
     )]
     PoolTooSmall { pool_bytes: u64, least_bytes: u64 },
+    #[error("the buffer is of another pair of queues, or of another attachment; give it back to the port that it came from")]
+    OtherBuffer,
     /// A receive buffer came back without a frame.
     #[error("a receive buffer was not taken: {}", .0.text())]
     NotPosted(Status),

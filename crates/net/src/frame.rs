@@ -13,6 +13,8 @@ pub const MAX_VLAN: u16 = 4094;
 /// Where the type, or a tag, begins.
 const TYPE_OFFSET: usize = 12;
 const TAG_TYPE: [u8; 2] = [0x81, 0x00];
+/// Types of tags in use: 802.1Q, 802.1ad, and what came before that.
+const TAG_TYPES: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 
 /// An Ethernet address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,22 +55,31 @@ pub struct Header {
     pub source: Mac,
     /// The VLAN of the tag; 0 if the tag names none.
     pub tag: Option<u16>,
+    /// The type, behind the tag if there is one.
+    pub ether_type: u16,
 }
 
 impl Header {
+    /// Is the type that of another tag? A receiver may take that for the VLAN.
+    #[inline(always)]
+    pub fn has_tag_behind(&self) -> bool {
+        TAG_TYPES.contains(&self.ether_type)
+    }
+
     /// Of a frame with these first bytes; `None`: it has no whole header, or no whole tag.
     #[inline(always)]
     pub fn of(first: &[u8]) -> Option<Self> {
         let header = first.first_chunk::<{ HEADER_BYTES as usize }>()?;
         let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *header;
-        let tag = match [t0, t1] == TAG_TYPE {
-            false => None,
-            true => Some(u16::from_be_bytes([*first.get(14)?, *first.get(15)?]) & 0x0fff),
+        let (destination, source) = (Mac([d0, d1, d2, d3, d4, d5]), Mac([s0, s1, s2, s3, s4, s5]));
+        let (tag, ether_type) = match [t0, t1] == TAG_TYPE {
+            false => (None, u16::from_be_bytes([t0, t1])),
+            true => {
+                let [v0, v1, t0, t1] = *first.get(HEADER_BYTES as usize..)?.first_chunk()?;
+                (Some(u16::from_be_bytes([v0, v1]) & 0x0fff), u16::from_be_bytes([t0, t1]))
+            }
         };
-        if tag.is_some() && first.len() < (HEADER_BYTES + VLAN_TAG_BYTES) as usize {
-            return None;
-        }
-        Some(Self { destination: Mac([d0, d1, d2, d3, d4, d5]), source: Mac([s0, s1, s2, s3, s4, s5]), tag })
+        Some(Self { destination, source, tag, ether_type })
     }
 }
 
@@ -134,7 +145,14 @@ mod tests {
     fn header_is_read_whole_or_not_at_all() {
         let header = Header::of(&PLAIN).expect("a header");
         assert_eq!((header.destination, header.source, header.tag), (Mac([1, 2, 3, 4, 5, 6]), Mac([7, 8, 9, 10, 11, 12]), None));
-        assert_eq!(Header::of(&TAGGED).expect("a header").tag, Some(42));
+        assert_eq!(header.ether_type, 0x0800);
+        let header = Header::of(&TAGGED).expect("a header");
+        assert_eq!((header.tag, header.ether_type, header.has_tag_behind()), (Some(42), 0x0800, false));
+        for tag_type in [[0x81, 0], [0x88, 0xa8], [0x91, 0]] {
+            let mut twice = TAGGED;
+            twice[16..18].copy_from_slice(&tag_type);
+            assert!(Header::of(&twice).expect("a header").has_tag_behind(), "{tag_type:?}");
+        }
         assert!((0..14).all(|length| Header::of(&PLAIN[..length]).is_none()));
         assert!((0..18).all(|length| Header::of(&TAGGED[..length]).is_none()));
         assert!(Header::of(&PLAIN[..14]).is_some() && Header::of(&TAGGED[..18]).is_some());

@@ -25,7 +25,7 @@ use crate::frame::{HEADER_BYTES, Mac};
 use crate::wire::{
     Filled, KIND_RECEIVED, KIND_RECEIVED_SMALL, MAX_FIRST_BYTES, MAX_FRAME_BUFFERS, MAX_MTU, MAX_POSTED, MAX_SMALL_BYTES,
     OPERATION_SEND, OPERATION_SEND_SMALL, Offload, PROFILE, PortInfo, Post, PostedBuffer, QUEUES_PER_PAIR, SERVICE_NET, Send,
-    Small, Status, first_byte, max_frame_bytes,
+    Small, Status, first_byte, max_frame_bytes, sent_tag,
 };
 
 /// The pool has this id.
@@ -154,7 +154,7 @@ impl Port {
             self.region.write(offset_bytes, rest)?;
             self.send_message(tag, first, rest.len())
         };
-        self.put(tag, message);
+        self.staged.push(message);
         Ok(())
     }
 
@@ -173,8 +173,9 @@ impl Port {
     /// Send the frame that begins a buffer; it leaves with the next [`submit`](Self::submit). Nothing but its first bytes is copied.
     ///
     /// # Errors
-    /// [`NetError::Length`]; the buffer is then free again.
+    /// [`NetError::Length`]; the buffer is then free again. [`NetError::OtherBuffer`].
     pub fn send_buffer(&mut self, buffer: Buffer, length_bytes: u32) -> Result<(), Error> {
+        self.check_own(&buffer)?;
         let Buffer { tag, offset_bytes, .. } = buffer;
         if let Err(error) = self.check_length(length_bytes as usize) {
             self.free.push(tag);
@@ -184,13 +185,24 @@ impl Port {
         let first = &mut first[..MAX_FIRST_BYTES.min(length_bytes as usize)];
         self.region.read(offset_bytes, first)?;
         let message = self.send_message(tag, first, length_bytes as usize - first.len());
-        self.put(tag, message);
+        self.staged.push(message);
         Ok(())
     }
 
     /// A buffer that is not sent after all.
-    pub fn put_back(&mut self, buffer: Buffer) {
+    ///
+    /// # Errors
+    /// [`NetError::OtherBuffer`].
+    pub fn put_back(&mut self, buffer: Buffer) -> Result<(), Error> {
+        self.check_own(&buffer)?;
         self.free.push(buffer.tag);
+        Ok(())
+    }
+
+    /// Buffers of other pairs, which share the region, are elsewhere in it.
+    fn check_own(&self, Buffer { tag, region, offset_bytes, .. }: &Buffer) -> Result<(), Error> {
+        let is_own = Arc::ptr_eq(region, &self.region) && *offset_bytes == self.sending.region_offset_bytes(*tag);
+        if is_own { Ok(()) } else { Err(Error::Service(NetError::OtherBuffer)) }
     }
 
     fn send_message(&self, tag: u16, first: &[u8], rest_bytes: usize) -> Message {
@@ -203,11 +215,6 @@ impl Port {
         let offset_bytes = if rest_bytes == 0 { 0 } else { self.sending.pool_offset_bytes(tag) + u32::from(first_bytes) };
         let operation = OPERATION_SEND;
         Send { operation, first_bytes, tag, offset_bytes, rest_bytes, memory, offload, first: bytes, stamp: 0 }.to_message()
-    }
-
-    fn put(&mut self, tag: u16, message: Message) {
-        self.sending.given[usize::from(tag)] = true;
-        self.staged.push(message);
     }
 
     fn check_length(&self, length_bytes: usize) -> Result<(), Error> {
@@ -229,6 +236,8 @@ impl Port {
         if self.staged.is_empty() {
             return;
         }
+        // Not before: of a frame that is only staged no answer may come.
+        self.staged.iter().for_each(|message| self.sending.given[usize::from(sent_tag(message))] = true);
         let published = self.transmit.queue.requests.publish_all(&self.staged);
         debug_assert!(published.is_ok(), "there are no more buffers than the ring takes");
         self.staged.clear();
@@ -330,10 +339,11 @@ impl Port {
             KIND_RECEIVED => self.take_filled(&Filled::of(&message), frame)?,
             _ => {
                 let (requests, unposted) = (&mut self.receive.queue.requests, &mut self.unposted);
-                let ((refused, _), _) = give_back(&message, &mut self.receiving, |tag| {
+                let ((refused, refusals), count) = give_back(&message, &mut self.receiving, |tag| {
                     requests.answered();
                     unposted.push_back(tag);
                 })?;
+                expect("buffers without a frame and without a reason", count - refusals, refusals == count)?;
                 if let Some(status) = refused {
                     return Err(Error::Service(NetError::NotPosted(status)));
                 }
@@ -370,7 +380,8 @@ impl Port {
         expect("the buffers of a frame", count as u64, (1..=MAX_FRAME_BUFFERS).contains(&count))?;
         let stride = self.receiving.stride_bytes as usize;
         let fits = (length_bytes as usize).div_ceil(stride) == count;
-        expect("the length of a frame", length_bytes, fits && length_bytes <= self.info.max_frame_bytes)?;
+        let is_possible = (HEADER_BYTES..=self.info.max_frame_bytes).contains(&length_bytes);
+        expect("the length of a frame", length_bytes, fits && is_possible)?;
         expect("a reserved field", reserved | reserved_too, reserved == 0 && reserved_too == 0)?;
         expect("an offload that was not asked for", offload.flags, offload == Offload::default())?;
         frame.resize(length_bytes as usize, 0);

@@ -338,6 +338,15 @@ impl Returned {
     }
 }
 
+/// The tag of a message that sends a frame.
+#[inline(always)]
+pub const fn sent_tag(message: &Message) -> u16 {
+    let [_, _, low, high, ..] = message.word(0).to_le_bytes();
+    u16::from_le_bytes([low, high])
+}
+
+const _: () = assert!(offset_of!(Send, tag) == 2 && offset_of!(Small, tag) == 2, "either has its tag there");
+
 /// The first byte of a message: operation of a request, kind of an answer.
 #[inline(always)]
 pub const fn first_byte(message: &Message) -> u8 {

@@ -100,6 +100,7 @@ fn answers_that_no_daemon_gives_end_the_attachment() {
         filled(&|filled| filled.length_bytes = 1537),
         filled(&|filled| filled.length_bytes = u32::MAX),
         filled(&|filled| filled.length_bytes = 0),
+        filled(&|filled| filled.length_bytes = 13),
         filled(&|filled| filled.tags[0] = 8),
         filled(&|filled| filled.reserved = 1),
         filled(&|filled| filled.reserved_too = 1),
@@ -111,6 +112,8 @@ fn answers_that_no_daemon_gives_end_the_attachment() {
         returned(&|returned| returned.reserved = 1),
         returned(&|returned| returned.entries[0].tag = 8),
         returned(&|returned| returned.entries[0].status = 10),
+        returned(&|returned| returned.entries[0].status = 0),
+        Returned::new(&[(0, Status::BadMemory), (1, Status::Ok)]).to_message(),
     ];
     for (index, message) in wrong.into_iter().enumerate() {
         let (port, daemon) = attach(info().to_bytes(), 2, 1 << 20);
@@ -128,6 +131,25 @@ fn answers_that_no_daemon_gives_end_the_attachment() {
     assert!(matches!(found, Err(Error::Fault(_))), "{found:?}");
     eventually("the client hangs up", || control.is_hung_up());
     assert!(control.as_fd().try_clone_to_owned().is_ok());
+}
+
+#[test]
+fn answer_to_a_frame_that_was_not_submitted_yet_is_a_fault() {
+    for length in [20, 100] {
+        let (port, daemon) = attach(info().to_bytes(), 2, 1 << 20);
+        let (mut port, (mut grant, control)) = (port.expect("attached"), daemon.join().expect("no panic"));
+        port.stage(&vec![2; length]).expect("staged");
+        grant.queues[0].completions.publish(&Returned::new(&[(0, Status::Ok)]).to_message());
+        let found = port.reap();
+        assert!(matches!(found, Err(Error::Fault(_))), "{found:?}");
+        eventually("the client hangs up", || control.is_hung_up());
+    }
+    // Of one that was, it is none.
+    let (port, daemon) = attach(info().to_bytes(), 2, 1 << 20);
+    let (mut port, (mut grant, _control)) = (port.expect("attached"), daemon.join().expect("no panic"));
+    port.send(&[2; 100]).expect("sent");
+    grant.queues[0].completions.publish(&Returned::new(&[(0, Status::Ok)]).to_message());
+    assert_eq!(port.reap().expect("given back"), 1);
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn other(number: u8) -> Mac {
 }
 
 fn plain(source: Mac, destination: Mac) -> Header {
-    Header { destination, source, tag: None }
+    Header { destination, source, tag: None, ether_type: 0x0800 }
 }
 
 fn up(rules: Vec<Rules>, learning: Learning) -> Switch {
@@ -157,7 +157,7 @@ fn vlans_are_apart_and_tags_are_put_and_removed() {
     let mut forward = |from, tag, destination| {
         let mut to: Vec<Delivery> = Vec::new();
         let source = own(u8::try_from(from).expect("few"));
-        switch.forward(from, &Header { destination, source, tag }, 0, &mut to).map(|()| to)
+        switch.forward(from, &Header { destination, source, tag, ether_type: 0x0800 }, 0, &mut to).map(|()| to)
     };
     let (as_it_is, remove) = (Tagging::AsItIs, Tagging::Remove);
     assert_eq!(forward(0, None, Mac::BROADCAST), Ok(vec![(1, as_it_is), (3, Tagging::Put(10)), (4, as_it_is)]));
@@ -169,6 +169,22 @@ fn vlans_are_apart_and_tags_are_put_and_removed() {
     for (from, tag) in [(0, Some(10)), (0, Some(20)), (3, None), (3, Some(30)), (4, Some(10)), (0, Some(0))] {
         assert_eq!(forward(from, tag, own(1)), Err(Status::WrongVlan), "tag {tag:?} from {from}");
     }
+}
+
+#[test]
+fn second_tag_is_taken_by_no_port_and_a_tag_of_another_kind_by_those_without_vlans() {
+    let mut switch = with(&[&usual, &|rules| rules.vlans = Vlans::Access(10), &trunk(&[10, 20], Some(5)), &trunk(&[10], None)]);
+    let mut forward = |from: u8, tag, ether_type| {
+        let header = Header { destination: Mac::BROADCAST, source: own(from), tag, ether_type };
+        switch.forward(from.into(), &header, 0, &mut Vec::new())
+    };
+    for ether_type in [0x8100, 0x88a8, 0x9100] {
+        for (from, tag) in [(0, Some(0)), (2, Some(10)), (2, Some(0)), (3, Some(10)), (1, None), (2, None)] {
+            assert_eq!(forward(from, tag, ether_type), Err(Status::WrongVlan), "{ether_type:x} behind {tag:?} from {from}");
+        }
+    }
+    assert_eq!(forward(0, None, 0x88a8), Ok(()), "no VLAN is left");
+    assert_eq!((forward(1, None, 0x86dd), forward(2, Some(10), 0x86dd), forward(2, Some(0), 0x0806)), (Ok(()), Ok(()), Ok(())));
 }
 
 /// A port as it may be configured.
@@ -254,7 +270,8 @@ fn whatever_is_sent_stays_in_its_vlan_and_comes_once() {
             };
             let from = random.below(u64::from(count));
             let tag = random.percent(40).then(|| u16::try_from(random.below(4)).expect("small"));
-            let header = Header { destination: address(&mut random), source: address(&mut random), tag };
+            let (destination, source) = (address(&mut random), address(&mut random));
+            let header = Header { destination, source, tag, ether_type: 0x0800 };
             let mut to = Vec::new();
             let from = u16::try_from(from).expect("small");
             let verdict = switch.forward(from, &header, now_ns, &mut to);

@@ -136,7 +136,7 @@ mod tests {
 
     impl Queue<()> for Timed {
         fn visit(&mut self, (): &mut (), _turn: Turn) -> Taken {
-            Taken { requests: self.taken, units: self.taken }
+            Taken { requests: self.taken, units: self.taken, work_units: 0 }
         }
 
         fn flush(&mut self) {

@@ -228,8 +228,8 @@ impl Limiter {
     }
 
     /// For how long that uses the limit up.
-    fn charge(&self, now: u64, Taken { requests, units }: Taken) -> u64 {
-        let blocks = units.saturating_sub(requests.saturating_mul(UNITS_PER_REQUEST));
+    fn charge(&self, now: u64, Taken { requests, units, work_units }: Taken) -> u64 {
+        let blocks = units.saturating_sub(work_units).saturating_sub(requests.saturating_mul(UNITS_PER_REQUEST));
         let of_requests = self.requests.charge(now, requests.into());
         of_requests.max(self.bytes.charge(now, u64::from(blocks) * BLOCK_BYTES))
     }
@@ -379,5 +379,13 @@ mod tests {
         }
         let all = rates(Some(1), Some(2), Some(SECOND));
         assert_eq!((all.iops(), all.bytes_per_second(), all.burst()), (Some(1), Some(2), Some(SECOND)));
+    }
+
+    #[test]
+    fn work_that_moves_no_bytes_is_none_of_the_limit() {
+        let of = |taken| limiter(rates(Some(1000), Some(1_000_000), None)).charge(0, taken);
+        let plain = Taken::new(3, 20);
+        assert_eq!(of(plain.with_more_work(500)), of(plain));
+        assert!(of(Taken::new(3, 4020)) > of(plain), "bytes are");
     }
 }

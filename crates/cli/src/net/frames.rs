@@ -15,6 +15,8 @@ const ETHER_TYPE: [u8; 2] = [0x88, 0xb5];
 const HEADER_BYTES: usize = 14;
 /// Header, number.
 const LEAST_BYTES: usize = HEADER_BYTES + 8;
+/// After so many frames without any answer there will be none.
+const MOST_UNANSWERED: u64 = 5;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct PingArguments {
@@ -84,11 +86,16 @@ pub(crate) fn ping(socket: &Path, arguments: &PingArguments) -> Result<(), Error
         if let (0, (1.., Some(status))) = (times_ns.len(), port.refused()) {
             return Err(format!("the daemon did not take the frame: {}", status.text()).into());
         }
+        let sent = number + 1;
+        if times_ns.is_empty() && sent == MOST_UNANSWERED.min(arguments.count) {
+            return Err(format!(
+                "no answer to {sent} frames from {to}; does `fipsee net echo` run there, are both ports in one VLAN, and not both isolated? \
+                 `fipsee net info` shows that"
+            )
+            .into());
+        }
     }
     let (count, answered) = (arguments.count, times_ns.len());
-    if answered == 0 {
-        return Err(format!("no answer to {count} frames from {to}; does `fipsee net echo` run there?").into());
-    }
     times_ns.sort_unstable();
     let at = |share: usize| units::nanoseconds(times_ns[(answered - 1) * share / 100]);
     output::print(&format!(

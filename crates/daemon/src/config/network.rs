@@ -123,6 +123,10 @@ fn vlans(table: &Table<'_>) -> Result<Vlans, Mistake> {
     let vlan = |value: &DeValue<'_>| integer(value, 1, MAX_VLAN);
     let native = table.take("vlan", vlan)?;
     Ok(match table.take("trunk", |value| list(value, "[10, 20]", vlan))? {
+        Some(tagged) if tagged.is_empty() && native.is_none() => {
+            let text = "the port would be in no VLAN; name some, for example [10, 20], or leave trunk out";
+            return Err(table.mistake(Some("trunk"), text));
+        }
         Some(tagged) => Vlans::Trunk { tagged, native },
         None => Vlans::Access(native.unwrap_or(0)),
     })

@@ -34,8 +34,11 @@ impl Scaling {
     /// Can these have a worker each?
     pub(crate) fn check_dedicated(&self, owners: &[String]) -> Result<(), String> {
         let started = self.workers.len();
-        if owners.is_empty() || owners.len() < started {
+        if owners.is_empty() {
             return Ok(());
+        }
+        if owners.len() < started {
+            return self.check_seats(owners);
         }
         let names: Vec<_> = owners.iter().take(8).map(|owner| shown(owner)).collect();
         let names = names.join(", ");
@@ -51,6 +54,24 @@ impl Scaling {
         Err(format!("{are}, and {workers} is for all others; start {needed} (--workers, workers), or {fewer}"))
     }
 
+    /// A worker with queues that stay never becomes that of an owner alone.
+    fn check_seats(&self, owners: &[String]) -> Result<(), String> {
+        let state = self.state();
+        let kept = |worker: usize| state.dedicated.iter().any(|of| of.worker == worker && owners.contains(&of.owner));
+        let has_worker = |owner: &&String| state.dedicated.iter().any(|of| of.owner == **owner);
+        let wanting: Vec<_> = owners.iter().filter(|owner| !has_worker(owner)).collect();
+        let free = (1..self.workers.len()).filter(|worker| !kept(*worker) && self.fixed_at(*worker) == 0).count();
+        let Some(owner) = wanting.get(free) else { return Ok(()) };
+        let ports: Vec<_> =
+            self.live.fixed().values().filter(|queues| queues.worker > 0).map(|queues| queues.port.clone()).collect();
+        let ports = ports.iter().take(8).map(|port| format!("'{port}'")).collect::<Vec<_>>().join(", ");
+        Err(format!(
+            "no worker is left for {}: clients of network ports ({ports}) stay at theirs while they are attached; start more \
+             (--workers, workers), or detach those clients first",
+            shown(owner)
+        ))
+    }
+
     /// These have a worker each from now on, and no others; checked before.
     pub(crate) fn dedicate(&self, owners: &[String]) {
         let mut state = self.state();
@@ -63,8 +84,11 @@ impl Scaling {
                 continue;
             }
             // The last is the first that is not needed otherwise.
-            let is_free = |worker: &usize| state.dedicated.iter().all(|of| of.worker != *worker);
-            let Some(worker) = (1..self.workers.len()).rev().find(is_free) else { return };
+            let is_free = |worker: &usize| state.dedicated.iter().all(|of| of.worker != *worker) && self.fixed_at(*worker) == 0;
+            let Some(worker) = (1..self.workers.len()).rev().find(is_free) else {
+                tracing::warn!(owner, "a client of a network came meanwhile, whose worker it would have been; dedicate it again");
+                break;
+            };
             state.dedicated.push(Dedicated { owner: owner.clone(), worker, is_ready: false });
             self.set_pools(&mut state);
         }

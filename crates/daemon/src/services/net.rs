@@ -3,25 +3,29 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fipsee_net::server::{NetworkSetup, Networks, PortSetup};
+use fipsee_net::server::{Assigned, NetworkSetup, Networks, PortSetup};
 use fipsee_serve::Needs;
 use fipsee_serve::session::Credentials;
 
 use super::Entry;
 use crate::config::{NetworkConfig, PortConfig};
+use crate::live::FixedQueues;
 
 /// They answer from memory: nothing is declared.
 pub(super) const ENTRY: Entry = Entry {
     needs: |_| Needs::default(),
     make: |config, live, workers| {
         let live = Arc::clone(live);
-        let attached = Arc::new(move |client, is_attached| {
-            live.set_stays(client, is_attached);
-            if !is_attached {
+        let follow = Arc::new(move |client, assigned: Option<Assigned<'_>>| {
+            live.set_fixed(
+                client,
+                assigned.map(|Assigned { port, worker, queues }| FixedQueues { port: port.to_owned(), worker, queues }),
+            );
+            if assigned.is_none() {
                 live.departures.fetch_add(1, Ordering::Relaxed);
             }
         });
-        Box::new(Networks::new(config.networks.iter().map(setup).collect(), workers.to_vec(), attached))
+        Box::new(Networks::new(config.networks.iter().map(setup).collect(), workers.to_vec(), follow))
     },
 };
 

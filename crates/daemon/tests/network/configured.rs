@@ -80,6 +80,7 @@ fn mistakes_are_named_with_their_place() {
         ("[[network]]\nname = \"lan\"\n[network.port]\nname = \"a\"\n".to_owned(), 3, "write [[network.port]], in two"),
         (format!("[[network]]\nname = \"lan\"\n{port}vlan = 4095\n"), 5, "write an integer from 1 to 4094"),
         (format!("[[network]]\nname = \"lan\"\n{port}trunk = 10\n"), 5, "write brackets around it: [10, 20]"),
+        (format!("[[network]]\nname = \"lan\"\n{port}trunk = []\n"), 5, "the port would be in no VLAN"),
         (format!("[[network]]\nname = \"lan\"\n{port}mac = \"1:2\"\n"), 5, "write six bytes"),
         (format!("[[network]]\nname = \"lan\"\n{port}mac = \"01:00:00:00:00:01\"\n"), 5, "no address of one station"),
         (format!("[[network]]\nname = \"lan\"\n{port}spoof = true\n"), 5, "unknown key 'spoof'"),

@@ -2,7 +2,7 @@
 
 use fipsee_net::{Error, Port};
 use fipsee_ring::control::RefusalCode;
-use fipsee_testkit::{await_word, child, eventually, wait_for};
+use fipsee_testkit::{assert_says, await_word, child, eventually, wait_for};
 
 use super::{all_sent, assert_nothing, attach, frame, lan, mac, next, options, stat};
 
@@ -97,6 +97,21 @@ fn client_notices_that_the_daemon_is_gone() {
     daemon.kill_9();
     let mut found = Vec::new();
     assert!(matches!(a.wait(None, &mut found), Err(Error::Disconnected)));
+}
+
+#[test]
+fn takeover_with_another_vlan_than_a_client_was_told_is_refused() {
+    let mut daemon = lan(1500, ["vlan = 10", "", ""]);
+    let a = attach(&daemon.socket(), "a");
+    let port = "[[network]]\nname = \"lan\"\n[[network.port]]\nname = \"a\"\nmac = \"02:00:00:00:00:01\"\n";
+    for vlan in ["vlan = 11\n", ""] {
+        daemon.dir.configure(&format!("{port}{vlan}"));
+        let refused = daemon.try_take_over(&[]).expect_err("refused");
+        assert_says(&refused, &["its port 'lan/a' has another MAC address, MTU or VLAN here"]);
+    }
+    daemon.dir.configure(&format!("{port}vlan = 10\n"));
+    daemon.take_over();
+    a.detach().expect("detached");
 }
 
 /// checks: R-10.7-4

@@ -2,7 +2,7 @@
 
 use fipsee_net::frame::Mac;
 use fipsee_net::wire::Status;
-use fipsee_net::{AttachOptions, Error, Port};
+use fipsee_net::{AttachOptions, Error, NetError, Port};
 use fipsee_ring::wait::WaitMode;
 
 use serde_json::json;
@@ -57,9 +57,28 @@ fn frame_is_filled_in_place() {
     all_sent(&mut a);
     let buffers: Vec<_> = (0..64).map(|_| a.buffer().expect("a free one")).collect();
     assert!(matches!(a.buffer(), Err(Error::Full)));
-    buffers.into_iter().for_each(|buffer| a.put_back(buffer));
+    buffers.into_iter().for_each(|buffer| a.put_back(buffer).expect("its own"));
     a.send(&frame(mac(1), mac(2), 100, 4)).expect("sent");
     next(&mut b);
+}
+
+#[test]
+fn buffer_goes_back_to_its_own_pair_alone() {
+    let daemon = lan(1500, ["", "", ""]);
+    let mut pairs = Port::attach_pairs(&daemon.socket(), &AttachOptions { pairs: 2, ..options("a") }).expect("attached");
+    let (mut second, mut first) = (pairs.pop().expect("two"), pairs.pop().expect("two"));
+    let mut other = attach(&daemon.socket(), "b");
+    let is_refused = |outcome| matches!(outcome, Err(Error::Service(NetError::OtherBuffer)));
+    for wrong in [&mut second, &mut other] {
+        assert!(is_refused(wrong.put_back(first.buffer().expect("a free one"))));
+        assert!(is_refused(wrong.send_buffer(first.buffer().expect("a free one"), 60)));
+        // It has as many as before, each once.
+        let buffers: Vec<_> = (0..64).map(|_| wrong.buffer().expect("a free one")).collect();
+        assert!(matches!(wrong.buffer(), Err(Error::Full)));
+        buffers.into_iter().for_each(|buffer| wrong.put_back(buffer).expect("its own"));
+    }
+    let own = first.buffer().expect("a free one");
+    first.put_back(own).expect("its own");
 }
 
 /// checks: R-10.3-13, R-10.4-2, R-10.4-4

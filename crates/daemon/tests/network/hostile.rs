@@ -217,6 +217,44 @@ fn wrong_buffers_are_given_back_and_the_next_ones_are_used() {
     assert_eq!((small.operation, small.length_bytes, small.tag), (KIND_RECEIVED_SMALL, 50, 20));
 }
 
+/// checks: R-10.4-5
+#[test]
+fn buffers_that_hold_a_frame_only_with_the_21st_are_given_back() {
+    let daemon = lan(1500, ["", "", ""]);
+    let mut b = super::attach(&daemon.socket(), "b");
+    let mut channel = by_hand(&daemon.socket(), "lan/a");
+    let receive = &mut channel.queues[1];
+    for first in 0..6 {
+        let buffers: Vec<_> = (4 * first..4 * first + 4).map(|tag| buffer(tag, 64 * u32::from(tag), 64)).collect();
+        let post = Post::new(&buffers).to_message();
+        receive.requests.publish_several(&post, 4).expect("a free slot");
+    }
+    // Three are left of the first message: after five more there are 23, and 22 would be enough.
+    b.send(&frame(mac(2), mac(1), 56, 1)).expect("sent");
+    assert_eq!(Small::of(&answer(receive)).tag, 0);
+    b.send(&frame(mac(2), mac(1), 1400, 2)).expect("sent");
+    all_sent(&mut b);
+    let mut given_back = Vec::new();
+    while given_back.len() < 20 {
+        let returned = Returned::of(&answer(receive));
+        assert_eq!(returned.kind, KIND_RETURNED);
+        for entry in &returned.entries[..usize::from(returned.count)] {
+            assert_eq!(Status::from_wire(entry.status), Some(Status::TooSmall));
+            given_back.push(entry.tag);
+        }
+    }
+    assert_eq!(given_back, (1..21).collect::<Vec<u16>>());
+    assert_eq!(stat(&daemon, "a")["dropped"], 1);
+    // The other three are there for the next frame.
+    let sent = frame(mac(2), mac(1), 190, 3);
+    b.send(&sent).expect("sent");
+    let filled = Filled::of(&answer(receive));
+    assert_eq!((filled.kind, filled.count, filled.tags[..3].to_vec()), (KIND_RECEIVED, 3, vec![21, 22, 23]));
+    let mut found = vec![0; 190];
+    channel.region.read(channel.layout.pool_offset_bytes + 64 * 21, &mut found).expect("within the pool");
+    assert_eq!(found, sent);
+}
+
 /// A port that publishes whatever comes to mind, in both rings and far beyond its depth, while two others exchange frames.
 #[test]
 fn garbage_in_rings_harms_nobody_else() {

@@ -20,8 +20,8 @@ pub struct AttachOptions {
     pub pairs: u16,
     /// Frames on their way in each direction of a pair. The daemon may grant fewer.
     pub depth: u32,
-    /// Length of a receive buffer. None: as long as the longest frame of any network, 9018 bytes and more; a shorter one saves memory, and
-    /// a longer frame fills several.
+    /// Length of a receive buffer. None: as long as the longest frame of the network; a shorter one saves memory, and a longer frame fills
+    /// several. Memory is asked for before the network's MTU is known: with None as much as buffers for the longest MTU need, 9018 bytes.
     pub buffer_bytes: Option<u32>,
     /// Receive buffers that are posted, if not `depth`.
     pub posted: Option<u32>,

@@ -10,4 +10,4 @@ mod receiver;
 mod service;
 
 pub use self::network::{Allow, NetworkSetup, PortSetup};
-pub use self::service::Networks;
+pub use self::service::{Assigned, Follow, Networks};

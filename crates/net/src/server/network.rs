@@ -88,6 +88,8 @@ pub(super) struct Data {
     receivers: Vec<Vec<Option<Receiver>>>,
     /// Those that were given a frame since they were last flushed.
     touched: Vec<(PortNumber, usize)>,
+    /// Attempts to give a frame to a port, and useless messages of receivers, for the frame that is being sent.
+    deliveries: u64,
     /// Places to work in.
     to: Vec<Delivery>,
     spans: Vec<Span>,
@@ -99,6 +101,8 @@ pub(super) struct Outcome {
     pub(super) status: Status,
     /// Bytes that were moved.
     pub(super) bytes: u64,
+    /// How often a receiver was looked at for it, whether it got it or not.
+    pub(super) deliveries: u64,
 }
 
 impl Network {
@@ -107,7 +111,7 @@ impl Network {
         let switch = Switch::new(ports.iter().map(|port| port.rules.clone()).collect(), learning);
         let receivers = ports.iter().map(|_| Vec::new()).collect();
         let (touched, to, spans) = (Vec::with_capacity(64), Vec::with_capacity(ports.len()), Vec::with_capacity(1));
-        let data = Mutex::new(Data { switch, receivers, touched, to, spans });
+        let data = Mutex::new(Data { switch, receivers, touched, deliveries: 0, to, spans });
         let attached = Attached { clients: vec![None; ports.len()], worker: None };
         let ports = ports.into_iter().map(|setup| Port { setup, counters: PortCounters::default() }).collect();
         Self { name, mtu, ports, attached: Mutex::new(attached), data }
@@ -140,6 +144,8 @@ impl Data {
             receivers.resize_with(pair + 1, || None);
         }
         receivers[pair] = Some(receiver);
+        // Each is there once at most: a worker that serves allocates nothing.
+        self.touched.reserve(self.receivers.iter().map(Vec::len).sum());
         self.switch.set_up(port, true);
     }
 
@@ -169,16 +175,17 @@ impl Data {
         now_ns: u64,
     ) -> Outcome {
         let send = Send::of(message);
-        let counters = &network.ports[usize::from(port)].counters;
+        let (counters, tag) = (&network.ports[usize::from(port)].counters, send.tag);
+        self.deliveries = 0;
         match self.try_transmit(network, port, message, &send, memory, now_ns) {
-            Ok((frame_bytes, moved_bytes)) => {
+            Ok((frame_bytes, bytes)) => {
                 count(&counters.sent, 1);
                 count(&counters.sent_bytes, frame_bytes);
-                Outcome { tag: send.tag, status: Status::Ok, bytes: moved_bytes }
+                Outcome { tag, status: Status::Ok, bytes, deliveries: self.deliveries }
             }
             Err(status) => {
                 count(&counters.refused[usize::from(status.to_wire())], 1);
-                Outcome { tag: send.tag, status, bytes: 0 }
+                Outcome { tag, status, bytes: 0, deliveries: self.deliveries }
             }
         }
     }
@@ -228,6 +235,7 @@ impl Data {
         let receivers = &mut self.receivers[usize::from(port)];
         let pair = flow(head.bytes()) % receivers.len().max(1);
         let length_bytes = u32::try_from(head.bytes().len()).unwrap_or(u32::MAX).saturating_add(rest_bytes);
+        self.deliveries += 1;
         let Some(receiver) = receivers.get_mut(pair).and_then(Option::as_mut) else {
             count(&counters.dropped, 1);
             return 0;
@@ -235,6 +243,7 @@ impl Data {
         let was_touched = receiver.touched;
         // SAFETY: found in memory that the sender's queue keeps mapped, which lends it during this call.
         let is_delivered = unsafe { receiver.deliver(head.bytes(), &self.spans, length_bytes) };
+        self.deliveries += u64::from(std::mem::take(&mut receiver.useless));
         if receiver.touched && !was_touched {
             self.touched.push((port, pair));
         }

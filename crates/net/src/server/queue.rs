@@ -10,7 +10,6 @@ use fipsee_serve::session::Positions;
 use fipsee_serve::{Engine, Queue, Taken, Turn};
 
 use super::network::Network;
-use super::receiver::Receiver;
 use crate::switch::PortNumber;
 use crate::wire::{MAX_RETURNED, PostedBuffer, Returned, Status};
 
@@ -67,7 +66,8 @@ impl<E: Engine> Queue<E> for TransmitQueue {
         let (mut taken, mut message) = (Taken::NOTHING, Message::ZERO);
         while taken.requests < most && taken.units < turn.units && requests.receive(&mut message) {
             let outcome = data.transmit(network, *port, &message, memory, now_ns);
-            taken = taken.and(Taken::new(1, outcome.bytes.div_ceil(BLOCK_BYTES)));
+            // To give it to one receiver costs about as much as a request: a visit ends with the frame that is its 256th delivery.
+            taken = taken.and(Taken::new(1, outcome.bytes.div_ceil(BLOCK_BYTES)).with_more_work(outcome.deliveries));
             returned.push((outcome.tag, outcome.status));
             if returned.len() == MAX_RETURNED {
                 completions.publish(&Returned::new(returned).to_message());
@@ -98,7 +98,7 @@ impl<E: Engine> Queue<E> for TransmitQueue {
     }
 }
 
-/// A receive queue: the network has it, and gives it frames. There is nothing to visit, and no doorbell to wait for: buffers are
+/// A receive queue: the network has its [`Receiver`], and gives it frames. There is nothing to visit, and no doorbell to wait for: buffers are
 /// looked for when there is a frame.
 pub(super) struct ReceiveQueue {
     network: Arc<Network>,
@@ -107,9 +107,8 @@ pub(super) struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// From now on it gets frames.
-    pub(super) fn begin(receiver: Receiver, network: Arc<Network>, port: PortNumber, pair: usize) -> Self {
-        network.data().add(port, pair, receiver);
+    /// The network is given its receiver apart from it ([`Data::add`](super::network::Data::add)).
+    pub(super) const fn new(network: Arc<Network>, port: PortNumber, pair: usize) -> Self {
         Self { network, port, pair }
     }
 }
@@ -137,27 +136,45 @@ impl<E: Engine> Queue<E> for ReceiveQueue {
 mod tests {
     use fipsee_ring::channel::RegionLayout;
     use fipsee_ring::handshake::Grant;
+    use fipsee_ring::mapped::MappedRing;
     use fipsee_ring::ring::Writer;
 
     use super::*;
     use crate::frame::Mac;
+    use crate::server::receiver::Receiver;
     use crate::server::{NetworkSetup, PortSetup};
     use crate::switch::{Learning, Rules};
-    use crate::wire::{OPERATION_SEND_SMALL, PROFILE, Small};
+    use crate::wire::{OPERATION_SEND, OPERATION_SEND_SMALL, Offload, PROFILE, Post, Send, Small};
+
+    /// A transmit queue of the first of so many ports, the client's end of its calls, and the grant, of which the second queue is left.
+    fn queue_of(ports: u8) -> (TransmitQueue, Writer<MappedRing>, Grant) {
+        let port = |number| {
+            let rules = Rules { mirror: number == 1, ..Rules::new(Mac([2, 0, 0, 0, 0, number])) };
+            PortSetup { name: number.to_string(), rules, allow: Box::new(|_| true) }
+        };
+        let (name, learning, ports) = ("lan".to_owned(), Learning::default(), (0..ports).map(port).collect());
+        let network = Arc::new(Network::new(NetworkSetup { name, mtu: 1500, learning, ports }));
+        let mut grant = Grant::new(RegionLayout::plan(&PROFILE, 2, 8, 4096, 1), |_| {}).expect("memory");
+        let (end, memory, geometry) = (grant.queues.remove(0), memory(&grant), grant.layout.queues[0]);
+        let ring = geometry.request_ring(&grant.region, &geometry.tuning()).expect("it fits");
+        let client = Writer::new(ring, end.requests.cursor(), &geometry.tuning());
+        (TransmitQueue::new(end, memory, network, 0, 8), client, grant)
+    }
+
+    fn memory(grant: &Grant) -> RegionTable {
+        RegionTable::of_pool(&grant.region, grant.layout.pool_offset_bytes, 4096).expect("within the region")
+    }
+
+    fn small(destination: Mac) -> Message {
+        Small::new(OPERATION_SEND_SMALL, 0, &[&destination.0[..], &[2, 0, 0, 0, 0, 0, 8, 0]].concat()).to_message()
+    }
 
     #[test]
     fn queue_of_a_network_that_another_thread_has_waits_for_nothing_and_is_looked_at_again() {
-        let port = PortSetup { name: "a".to_owned(), rules: Rules::new(Mac([2; 6])), allow: Box::new(|_| true) };
-        let (name, learning) = ("lan".to_owned(), Learning::default());
-        let network = Arc::new(Network::new(NetworkSetup { name, mtu: 1500, learning, ports: vec![port] }));
-        let mut grant = Grant::new(RegionLayout::plan(&PROFILE, 1, 8, 4096, 1), |_| {}).expect("memory");
-        let memory = RegionTable::of_pool(&grant.region, grant.layout.pool_offset_bytes, 4096).expect("within the region");
-        let (end, geometry) = (grant.queues.remove(0), grant.layout.queues[0]);
-        let ring = geometry.request_ring(&grant.region, &geometry.tuning()).expect("it fits");
-        let mut client = Writer::new(ring, end.requests.cursor(), &geometry.tuning());
-        let mut queue = TransmitQueue::new(end, memory, Arc::clone(&network), 0, 8);
+        let (mut queue, mut client, _grant) = queue_of(1);
+        let network = Arc::clone(&queue.network);
         assert!(!Queue::<()>::arm_and_work_remains(&mut queue), "nothing is there, and the worker may sleep");
-        client.publish(&Small::new(OPERATION_SEND_SMALL, 0, &[2; 14]).to_message());
+        client.publish(&small(Mac::BROADCAST));
         assert!(client.reader_needs_doorbell());
         let held = network.data();
         for _ in 0..3 {
@@ -167,5 +184,45 @@ mod tests {
         drop(held);
         assert_eq!(queue.visit(&mut (), Turn::whole(true)).requests, 1);
         assert!(!Queue::<()>::arm_and_work_remains(&mut queue), "all is done");
+    }
+
+    #[test]
+    fn every_attempt_to_deliver_is_cost_and_ends_a_visit() {
+        let (mut queue, mut client, _grant) = queue_of(200);
+        (0..200).for_each(|port| queue.network.data().switch.set_up(port, true));
+        (0..5).for_each(|_| client.publish(&small(Mac::BROADCAST)));
+        // No port has posted a buffer.
+        let visits: Vec<Taken> = (0..4).map(|_| queue.visit(&mut (), Turn::whole(true))).collect();
+        let of = |frames: u32| Taken { requests: frames, units: frames * 8 * 200, work_units: frames * 8 * 199 };
+        assert_eq!(visits, [of(2), of(2), of(1), Taken::NOTHING]);
+        // To one port, and the copy of the mirror.
+        client.publish(&small(Mac([2, 0, 0, 0, 0, 7])));
+        assert_eq!(queue.visit(&mut (), Turn::whole(true)), Taken { requests: 1, units: 24, work_units: 16 });
+    }
+
+    #[test]
+    fn useless_messages_of_a_receiver_are_cost_of_the_frame_and_bounded() {
+        let (mut queue, mut client, mut grant) = queue_of(3);
+        let geometry = grant.layout.queues[1];
+        let ring = geometry.request_ring(&grant.region, &geometry.tuning()).expect("it fits");
+        let (end, memory) = (grant.queues.remove(0), memory(&grant));
+        let mut poster = Writer::new(ring, end.requests.cursor(), &geometry.tuning());
+        queue.network.data().add(2, 0, Receiver::new(end, memory));
+        let buffer = |length_bytes| PostedBuffer { tag: 0, memory: 0, offset_bytes: 0, length_bytes };
+        // One of each can be used, and holds little.
+        (0..6).for_each(|_| poster.publish(&Post::new(&[buffer(1), buffer(0), buffer(5000)]).to_message()));
+        let sent = small(Mac([2, 0, 0, 0, 0, 2]));
+        client.publish(&sent);
+        assert_eq!(queue.visit(&mut (), Turn::whole(true)), Taken { requests: 1, units: 25, work_units: 16 }, "one was enough");
+        let first = <[u8; 36]>::try_from([&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 0, 8, 0][..], &[0; 22]].concat()).expect("36");
+        let (operation, offload) = (OPERATION_SEND, Offload::default());
+        let long =
+            Send { operation, first_bytes: 36, tag: 0, offset_bytes: 0, rest_bytes: 100, memory: 0, offload, first, stamp: 0 };
+        client.publish(&long.to_message());
+        assert_eq!(
+            queue.visit(&mut (), Turn::whole(true)),
+            Taken { requests: 1, units: 48, work_units: 40 },
+            "four, and it is dropped"
+        );
     }
 }

@@ -14,7 +14,7 @@ use crate::wire::{
     PostedBuffer, Returned, Small, Status,
 };
 
-/// Most messages with buffers of which none can be used that one frame takes: it is then dropped.
+/// Most messages with a buffer that cannot be used that one frame takes: it is then dropped.
 const MAX_USELESS: u32 = 4;
 
 /// The daemon's end of a receive queue. No worker visits it: the one that has a frame for it takes buffers from its ring.
@@ -29,13 +29,15 @@ pub(super) struct Receiver {
     tags: Vec<u16>,
     /// Something was published since the client was last rung for.
     pub(super) touched: bool,
+    /// Messages with a buffer that could not be used, for the cost of the visit.
+    pub(super) useless: u32,
 }
 
 impl Receiver {
     pub(super) fn new(end: ServerQueue, memory: RegionTable) -> Self {
         let most = MAX_FRAME_BUFFERS + MAX_POSTED;
         let (ready, spans, tags) = (VecDeque::with_capacity(most), Vec::with_capacity(most), Vec::with_capacity(most));
-        Self { end, memory, ready, ready_bytes: 0, spans, tags, touched: false }
+        Self { end, memory, ready, ready_bytes: 0, spans, tags, touched: false, useless: 0 }
     }
 
     /// Continue with buffers that were taken in another process.
@@ -111,35 +113,46 @@ impl Receiver {
         let mut useless = 0;
         while self.ready_bytes < length_bytes {
             if self.ready.len() >= MAX_FRAME_BUFFERS {
-                self.give_back_all();
+                self.give_back_too_small();
                 return false;
             }
-            let (mut message, before) = (Message::ZERO, self.ready.len());
+            let mut message = Message::ZERO;
             if useless == MAX_USELESS || !self.end.requests.receive(&mut message) {
                 return false;
             }
-            self.take_posted(&Post::of(&message));
-            useless += u32::from(self.ready.len() == before);
+            let is_useless = !self.take_posted(&Post::of(&message));
+            useless += u32::from(is_useless);
+            self.useless += u32::from(is_useless);
+        }
+        // The last message may have had more buffers than were missing: a frame fills the first 20 at most.
+        if self.ready.len() > MAX_FRAME_BUFFERS {
+            let fillable = self.ready.iter().take(MAX_FRAME_BUFFERS);
+            if fillable.map(|(buffer, _)| u64::from(buffer.length_bytes)).sum::<u64>() < length_bytes {
+                self.give_back_too_small();
+                return false;
+            }
         }
         true
     }
 
-    /// A frame needs more buffers than one frame may fill: the client must post larger ones.
-    fn give_back_all(&mut self) {
-        while !self.ready.is_empty() {
+    /// As many buffers as one frame may fill hold less than one: the client must post larger ones.
+    fn give_back_too_small(&mut self) {
+        let mut left = MAX_FRAME_BUFFERS.min(self.ready.len());
+        while left > 0 {
             let (mut given_back, mut count) = ([(0, Status::TooSmall); MAX_RETURNED], 0);
-            while count < MAX_RETURNED
+            while count < left.min(MAX_RETURNED)
                 && let Some((buffer, _)) = self.take()
             {
                 given_back[count].0 = buffer.tag;
                 count += 1;
             }
+            left -= count;
             self.publish(&Returned::new(&given_back[..count]).to_message());
         }
     }
 
-    /// The copy of a message: buffers that cannot be used are given back at once.
-    fn take_posted(&mut self, post: &Post) {
+    /// The copy of a message: buffers that cannot be used are given back at once. `false`: there was one.
+    fn take_posted(&mut self, post: &Post) -> bool {
         let Post { operation, count, reserved, buffers, reserved_end, .. } = post;
         let status = match (*operation, usize::from(*count)) {
             (OPERATION_POST, 1..=MAX_POSTED) if *reserved == 0 && *reserved_end == [0; 2] => Status::Ok,
@@ -149,13 +162,17 @@ impl Receiver {
         if status != Status::Ok {
             // The tag of other operations is there, too, where `reserved` is.
             let tag = if status == Status::Unsupported { *reserved } else { buffers[0].tag };
-            return self.publish(&Returned::new(&[(tag, status)]).to_message());
+            self.publish(&Returned::new(&[(tag, status)]).to_message());
+            return false;
         }
+        let mut all_usable = true;
         for buffer in buffers.iter().take(usize::from(*count)) {
             if self.add(buffer).is_err() {
                 self.publish(&Returned::new(&[(buffer.tag, Status::BadMemory)]).to_message());
+                all_usable = false;
             }
         }
+        all_usable
     }
 
     fn add(&mut self, buffer: &PostedBuffer) -> Result<(), MemoryFault> {

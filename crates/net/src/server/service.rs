@@ -20,9 +20,22 @@ use crate::wire::{ListedPort, MAX_PAIRS, PROFILE, PortInfo, PostedBuffer, QUEUES
 /// The networks of a program.
 pub struct Networks<E: Engine> {
     networks: Vec<Arc<Network>>,
+    /// Network and port as in ATTACH, in their order, and which those are.
+    names: Vec<(String, usize, PortNumber)>,
     workers: Vec<WorkerHandle<E>>,
-    /// Called with a client that attaches, and when nothing of it is left.
-    attached: Arc<dyn Fn(u64, bool) + Send + Sync>,
+    follow: Follow,
+}
+
+/// Called with a client that attaches and where its queues stay, and with `None` when nothing of it is left.
+pub type Follow = Arc<dyn Fn(u64, Option<Assigned<'_>>) + Send + Sync>;
+
+/// Where the queues of a client are as long as it is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Assigned<'a> {
+    /// Network and port, as in ATTACH.
+    pub port: &'a str,
+    pub worker: usize,
+    pub queues: usize,
 }
 
 struct PortAttachment {
@@ -31,7 +44,7 @@ struct PortAttachment {
     network: Arc<Network>,
     port: PortNumber,
     channel: Channel,
-    attached: Arc<dyn Fn(u64, bool) + Send + Sync>,
+    follow: Follow,
 }
 
 /// The daemon's end of a queue, and its state, unless it is new.
@@ -44,14 +57,16 @@ struct Place<'a> {
 }
 
 impl<E: Engine> Networks<E> {
-    /// These networks, served by these workers: all ports of a network by one. `attached` is called with a
-    /// client that attaches, and again, with `false`, when nothing of it is left: its queues are to stay at their worker meanwhile.
-    pub fn new(
-        networks: Vec<NetworkSetup>,
-        workers: Vec<WorkerHandle<E>>,
-        attached: Arc<dyn Fn(u64, bool) + Send + Sync>,
-    ) -> Self {
-        Self { networks: networks.into_iter().map(|setup| Arc::new(Network::new(setup))).collect(), workers, attached }
+    /// These networks, served by these workers: all ports of a network by one, where `follow` says that they are to stay.
+    pub fn new(networks: Vec<NetworkSetup>, workers: Vec<WorkerHandle<E>>, follow: Follow) -> Self {
+        let networks: Vec<_> = networks.into_iter().map(|setup| Arc::new(Network::new(setup))).collect();
+        let of_network = |(index, network): (usize, &Arc<Network>)| {
+            let name = |(number, port): (PortNumber, &Port)| (format!("{}/{}", network.name, port.setup.name), index, number);
+            (0..).zip(&network.ports).map(name).collect::<Vec<_>>()
+        };
+        let mut names: Vec<_> = networks.iter().enumerate().flat_map(of_network).collect();
+        names.sort_unstable();
+        Self { networks, names, workers, follow }
     }
 
     fn named(&self, name: &str) -> Option<Place<'_>> {
@@ -106,17 +121,19 @@ impl<E: Engine> Networks<E> {
             geometry.worker_cpu_plus_1 = cpu.filter(|_| is_sent).and_then(|cpu| u32::try_from(cpu + 1).ok()).unwrap_or(0);
         }
         let mut grant = Grant::new(layout, |_| {})?;
-        let held = self.hold(place, Channel::of(&grant));
+        let held = self.hold(client, place, Channel::of(&grant), &assignments);
         let ends = std::mem::take(&mut grant.queues).into_iter().map(|end| (end, Vec::new())).collect();
         let commands = held.serve(client, &assignments, ends);
         let reply = grant.attached(place.info(pairs).to_bytes());
         Ok(Granted { attachment: Box::new(held), assignments, reply, grant, commands })
     }
 
-    fn hold(&self, place: &Place<'_>, channel: Channel) -> PortAttachment {
+    fn hold(&self, client: &Client<'_>, place: &Place<'_>, channel: Channel, assignments: &[Assignment]) -> PortAttachment {
         let name = format!("{}/{}", place.network.name, place.port().setup.name);
-        let (network, attached) = (Arc::clone(place.network), Arc::clone(&self.attached));
-        PortAttachment { name, network, port: place.port, channel, attached }
+        let (network, follow) = (Arc::clone(place.network), Arc::clone(&self.follow));
+        let assigned = assignments.first().map(|first| Assigned { port: &name, worker: first.worker, queues: assignments.len() });
+        follow(client.id, assigned);
+        PortAttachment { name, network, port: place.port, channel, follow }
     }
 }
 
@@ -125,19 +142,25 @@ impl Place<'_> {
         &self.network.ports[usize::from(self.port)]
     }
 
-    fn info(&self, pairs: u16) -> PortInfo {
-        let rules = &self.port().setup.rules;
-        let vlan = match rules.vlans {
+    fn vlan(&self) -> u16 {
+        match self.port().setup.rules.vlans {
             Vlans::Access(vlan) => vlan,
             Vlans::Trunk { .. } => 0,
-        };
-        PortInfo::new(rules.mac, self.network.mtu, vlan, pairs)
+        }
     }
 
-    /// What a client was sent of it and relies on: another process must have the same.
+    fn info(&self, pairs: u16) -> PortInfo {
+        PortInfo::new(self.port().setup.rules.mac, self.network.mtu, self.vlan(), pairs)
+    }
+
+    /// What a client was sent of it and relies on: another process must have the same. No VLAN is not written.
     fn described(&self) -> String {
         let Port { setup, .. } = self.port();
-        format!("{}/{} {} {}", self.network.name, setup.name, setup.rules.mac, self.network.mtu)
+        let described = format!("{}/{} {} {}", self.network.name, setup.name, setup.rules.mac, self.network.mtu);
+        match self.vlan() {
+            0 => described,
+            vlan => format!("{described} {vlan}"),
+        }
     }
 
     /// No other client has it, and this client has it from now on.
@@ -162,14 +185,26 @@ impl Place<'_> {
 impl PortAttachment {
     /// The commands with which workers serve the ends.
     fn serve<E: Engine>(&self, client: &Client<'_>, assignments: &[Assignment], ends: Vec<QueueEnd>) -> Vec<(usize, Command<E>)> {
-        let of_queue = ends.into_iter().zip(&self.channel.layout.queues).zip(assignments).zip(0_u16..);
+        let (of_queue, mut receivers) =
+            (ends.into_iter().zip(&self.channel.layout.queues).zip(assignments).zip(0_u16..), Vec::new());
         let command = of_queue.map(|(((queue, geometry), assignment), index)| {
-            (assignment.worker, self.serve_one(client, queue, geometry.depth, index))
+            (assignment.worker, self.serve_one(client, queue, geometry.depth, index, &mut receivers))
         });
-        command.collect()
+        let commands = command.collect();
+        // Now, not when the worker comes to it: once ATTACHED is sent, frames may come.
+        let mut data = self.network.data();
+        receivers.into_iter().for_each(|(pair, receiver)| data.add(self.port, pair, receiver));
+        commands
     }
 
-    fn serve_one<E: Engine>(&self, client: &Client<'_>, (end, ready): QueueEnd, depth: u32, index: u16) -> Command<E> {
+    fn serve_one<E: Engine>(
+        &self,
+        client: &Client<'_>,
+        (end, ready): QueueEnd,
+        depth: u32,
+        index: u16,
+        receivers: &mut Vec<(usize, Receiver)>,
+    ) -> Command<E> {
         let Channel { region, layout, .. } = &self.channel;
         let memory = RegionTable::of_pool(region, layout.pool_offset_bytes, layout.pool_bytes);
         let memory = memory.map_err(|_| "it does not fit the region that was laid out for it".to_owned());
@@ -183,11 +218,11 @@ impl PortAttachment {
         if index.is_multiple_of(QUEUES_PER_PAIR) {
             return Command::add(name, share, move |_| Ok(TransmitQueue::new(end, memory?, network, port, depth)), added);
         }
-        // Now, not when the worker comes to it: once ATTACHED is sent, frames may come.
         let queue = memory.and_then(|memory| {
-            let mut receiver = Receiver::new(end, memory);
+            let (pair, mut receiver) = (usize::from(index / QUEUES_PER_PAIR), Receiver::new(end, memory));
             receiver.restore(&ready).map_err(|_| "a buffer that was posted is not in its memory".to_owned())?;
-            Ok(ReceiveQueue::begin(receiver, network, port, usize::from(index / QUEUES_PER_PAIR)))
+            receivers.push((pair, receiver));
+            Ok(ReceiveQueue::new(network, port, pair))
         });
         Command::add(name, share, move |_| queue, added)
     }
@@ -203,21 +238,20 @@ impl<E: Engine> Service<E> for Networks<E> {
     }
 
     fn list(&self, client: &Client<'_>, after: &str) -> Option<Page> {
-        let mut listed: Vec<Listed> = Vec::new();
-        for network in &self.networks {
-            let in_use: Vec<bool> = network.attached().clients.iter().map(Option::is_some).collect();
-            for (port, in_use) in network.ports.iter().zip(in_use) {
-                let name = format!("{}/{}", network.name, port.setup.name);
-                if name.as_str() > after && (port.setup.allow)(client.credentials) {
-                    let info = ListedPort::new(port.setup.rules.mac, network.mtu, in_use);
-                    listed.push(Listed { name, service_info: info.to_bytes() });
-                }
-            }
-        }
-        listed.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-        let more = listed.len() > MAX_LISTED;
-        listed.truncate(MAX_LISTED);
-        Some(Page { entries: listed, more })
+        let first = self.names.partition_point(|(name, ..)| name.as_str() <= after);
+        let listed = self.names[first..].iter().filter_map(|(name, network, number)| {
+            let (network, number) = (&self.networks[*network], usize::from(*number));
+            let Port { setup, .. } = &network.ports[number];
+            (setup.allow)(client.credentials).then(|| {
+                let in_use = network.attached().clients[number].is_some();
+                let info = ListedPort::new(setup.rules.mac, network.mtu, in_use);
+                Listed { name: name.clone(), service_info: info.to_bytes() }
+            })
+        });
+        let mut entries: Vec<Listed> = listed.take(MAX_LISTED + 1).collect();
+        let more = entries.len() > MAX_LISTED;
+        entries.truncate(MAX_LISTED);
+        Some(Page { entries, more })
     }
 
     fn attach(&self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<E>, Denial> {
@@ -227,11 +261,7 @@ impl<E: Engine> Service<E> for Networks<E> {
         }
         let place = self.find(client, &wanted.name)?;
         place.claim(client.id, &wanted.name)?;
-        (self.attached)(client.id, true);
-        self.lay_out(client, wanted, &place).inspect_err(|_| {
-            place.give_back();
-            (self.attached)(client.id, false);
-        })
+        self.lay_out(client, wanted, &place).inspect_err(|_| place.give_back())
     }
 
     fn adopt(&self, client: &Client<'_>, parts: Vec<Part<OwnedFd>>) -> Result<Adopted<E>, String> {
@@ -240,10 +270,9 @@ impl<E: Engine> Service<E> for Networks<E> {
         let name = words.next().unwrap_or_default();
         let place = self.find(client, name).map_err(|_| format!("its port '{name}' is not there"))?;
         if own != place.described() {
-            return Err(format!("its port '{name}' has another MAC address or MTU here: {own}"));
+            return Err(format!("its port '{name}' has another MAC address, MTU or VLAN here: {own}"));
         }
         place.claim(client.id, name).map_err(|_| format!("its port '{name}' is in use"))?;
-        (self.attached)(client.id, true);
         let (mut ends, mut states): (Vec<QueueEnd>, Vec<QueueState>) = (Vec::new(), Vec::new());
         for (end, ready) in queues {
             let ready = read_buffers(&ready).ok_or("the buffers of a queue are not understood")?;
@@ -251,7 +280,7 @@ impl<E: Engine> Service<E> for Networks<E> {
             ends.push((end, ready));
         }
         let assignments = self.assign(place.network, ends.len());
-        let held = self.hold(&place, channel);
+        let held = self.hold(client, &place, channel, &assignments);
         let (id, commands) = (client.id, held.serve(client, &assignments, ends));
         let is_same = Box::new(move |quiesced: &Quiesced| quiesced.has_states(id, &states));
         Ok(Adopted { attachment: Box::new(held), assignments, commands, is_same })
@@ -288,7 +317,7 @@ impl<E: Engine> Attachment<E> for PortAttachment {
 
     fn release(&self, client: u64) {
         self.network.attached().clients[usize::from(self.port)] = None;
-        (self.attached)(client, false);
+        (self.follow)(client, None);
     }
 }
 

@@ -52,18 +52,22 @@ impl Rules {
     fn is_member(&self, vlan: u16) -> bool {
         match &self.vlans {
             Vlans::Access(own) => *own == vlan,
-            Vlans::Trunk { tagged, native } => *native == Some(vlan) || tagged.contains(&vlan),
+            Vlans::Trunk { tagged, native } => *native == Some(vlan) || tagged.binary_search(&vlan).is_ok(),
         }
     }
 
     /// The VLAN of a frame that comes from it.
-    fn vlan_of(&self, tag: Option<u16>) -> Option<u16> {
-        match (&self.vlans, tag) {
+    fn vlan_of(&self, header: &Header) -> Option<u16> {
+        // Once the outer tag is removed, a receiver would take the next one for the VLAN.
+        if header.has_tag_behind() && (header.tag.is_some() || self.vlans != Vlans::Access(0)) {
+            return None;
+        }
+        match (&self.vlans, header.tag) {
             (Vlans::Access(own), None) => Some(*own),
             (Vlans::Access(_), Some(_)) => None,
             // A tag of VLAN 0 says the priority alone.
             (Vlans::Trunk { native, .. }, None | Some(0)) => *native,
-            (Vlans::Trunk { tagged, .. }, Some(vlan)) => Some(vlan).filter(|vlan| tagged.contains(vlan)),
+            (Vlans::Trunk { tagged, .. }, Some(vlan)) => Some(vlan).filter(|vlan| tagged.binary_search(vlan).is_ok()),
         }
     }
 
@@ -118,9 +122,13 @@ pub struct Switch {
 impl Switch {
     /// With these ports, which are all down. Of two with the same address, frames to it go to the first: who configures them checks that.
     pub fn new(rules: Vec<Rules>, learning: Learning) -> Self {
-        let mut own = HashMap::new();
-        for (number, rules) in (0..).zip(&rules) {
+        let (mut own, mut rules) = (HashMap::new(), rules);
+        for (number, rules) in (0..).zip(&mut rules) {
             own.entry(rules.mac).or_insert(number);
+            if let Vlans::Trunk { tagged, .. } = &mut rules.vlans {
+                // They are searched by halves, for each port of a broadcast.
+                tagged.sort_unstable();
+            }
         }
         let mirrors = (0..).zip(&rules).filter(|(_, rules)| rules.mirror).map(|(number, _)| number).collect();
         let table = Table::new(learning, rules.len());
@@ -158,7 +166,7 @@ impl Switch {
     /// The sender may not send it.
     pub fn forward(&mut self, from: PortNumber, header: &Header, now_ns: u64, to: &mut Vec<Delivery>) -> Result<(), Status> {
         let Some(Port { rules, .. }) = self.ports.get(usize::from(from)) else { return Err(Status::Invalid) };
-        let vlan = rules.vlan_of(header.tag).ok_or(Status::WrongVlan)?;
+        let vlan = rules.vlan_of(header).ok_or(Status::WrongVlan)?;
         self.check_source(from, header.source)?;
         if header.source != rules.mac {
             self.table.learn((vlan, header.source), from, now_ns);

@@ -27,6 +27,8 @@ pub(super) struct Table {
     swept_ns: Option<u64>,
     pub(super) moved: u64,
     pub(super) not_learned: u64,
+    #[cfg(test)]
+    searches: u64,
 }
 
 impl Table {
@@ -34,7 +36,17 @@ impl Table {
         let ageing_ns = u64::try_from(learning.ageing.as_nanos()).unwrap_or(u64::MAX);
         // All of it now: a worker that serves allocates nothing.
         let entries = HashMap::with_capacity(learning.max_macs);
-        Self { learning, ageing_ns, entries, of_port: vec![0; ports], swept_ns: None, moved: 0, not_learned: 0 }
+        Self {
+            learning,
+            ageing_ns,
+            entries,
+            of_port: vec![0; ports],
+            swept_ns: None,
+            moved: 0,
+            not_learned: 0,
+            #[cfg(test)]
+            searches: 0,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -80,10 +92,17 @@ impl Table {
     }
 
     pub(super) fn forget(&mut self, port: PortNumber) {
-        self.remove(|entry, _| entry.port == port);
+        if self.of_port.get(usize::from(port)).is_some_and(|learned| *learned > 0) {
+            self.remove(|entry, _| entry.port == port);
+        }
     }
 
+    /// Looks at all of the table.
     fn remove(&mut self, is_to_go: impl Fn(&Entry, u64) -> bool) {
+        #[cfg(test)]
+        {
+            self.searches += 1;
+        }
         let (of_port, ageing_ns) = (&mut self.of_port, self.ageing_ns);
         self.entries.retain(|_, entry| {
             let goes = is_to_go(entry, ageing_ns);
@@ -97,4 +116,21 @@ impl Table {
 
 fn is_old(entry: &Entry, now_ns: u64, ageing_ns: u64) -> bool {
     now_ns.saturating_sub(entry.seen_ns) > ageing_ns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_port_of_which_an_address_was_learned_has_the_table_searched() {
+        let mut table = Table::new(Learning::default(), 2);
+        table.learn((0, Mac([2; 6])), 1, 0);
+        table.forget(0);
+        assert_eq!((table.searches, table.len()), (0, 1));
+        table.forget(1);
+        assert_eq!((table.searches, table.len()), (1, 0));
+        table.forget(1);
+        assert_eq!(table.searches, 1);
+    }
 }

@@ -35,6 +35,14 @@ pub(super) fn fullest_shared(mut loads: Vec<f64>, workers: usize) -> f64 {
     sums.into_iter().filter(|(_, rest)| *rest >= WORTH_A_WORKER).map(|(sum, _)| sum).fold(0.0, f64::max)
 }
 
+/// A queue that is served.
+pub(super) struct Part {
+    pub(super) queue: QueueName,
+    pub(super) worker: usize,
+    pub(super) load: f64,
+    pub(super) may_move: bool,
+}
+
 struct Place {
     worker: usize,
     sum: f64,
@@ -48,23 +56,27 @@ struct Place {
 /// Which worker has which queues now.
 pub(super) struct Division {
     places: Vec<Place>,
-    /// Its place among `places`; `None`: its worker is not in use.
+    /// Those that may move: the place among `places`; `None`: its worker is not in use.
     queues: Vec<(QueueName, Option<usize>, f64)>,
     moves: Vec<Move>,
 }
 
 impl Division {
-    pub(super) fn new(in_use: &[usize], busy: &[f64], queues: Vec<(QueueName, usize, f64)>) -> Self {
+    pub(super) fn new(in_use: &[usize], busy: &[f64], parts: &[Part]) -> Self {
         let is_full = |worker: usize| busy.get(worker).is_some_and(|busy| *busy >= FULL);
         let place = |worker: &usize| Place { worker: *worker, sum: 0.0, was: 0.0, queues: 0, is_full: is_full(*worker) };
         let mut places: Vec<Place> = in_use.iter().map(place).collect();
         let place_of = |worker| in_use.iter().position(|other| *other == worker);
-        let queues: Vec<_> = queues.into_iter().map(|(queue, worker, load)| (queue, place_of(worker), load)).collect();
-        for (_, place, load) in &queues {
+        let mut queues = Vec::new();
+        for Part { queue, worker, load, may_move } in parts {
+            let place = place_of(*worker);
             if let Some(place) = place {
-                places[*place].sum += load;
-                places[*place].was += load;
-                places[*place].queues += usize::from(*load >= WORTH_A_WORKER);
+                places[place].sum += load;
+                places[place].was += load;
+                places[place].queues += usize::from(*load >= WORTH_A_WORKER);
+            }
+            if *may_move {
+                queues.push((*queue, place, *load));
             }
         }
         Self { places, queues, moves: Vec::new() }

@@ -12,11 +12,11 @@ mod mode;
 mod tests;
 mod trial;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 pub use self::division::Move;
-use self::division::{Division, fullest_shared};
+use self::division::{Division, Part, fullest_shared};
 pub use self::mode::{Mode, NotAMode};
 use self::trial::{Trials, Verdict};
 use crate::QueueName;
@@ -63,6 +63,8 @@ pub struct Sample<'a> {
     pub waited: f64,
     /// Queues that worked, their workers, and what they were served, in any unit.
     pub loads: &'a [(QueueName, usize, u64)],
+    /// The clients among them whose queues stay at their workers.
+    pub fixed: &'a BTreeSet<u64>,
     /// The loads are those since the last sample, not since longer ago.
     pub is_exact: bool,
     /// The workers that may be used, in the order in which they are.
@@ -82,6 +84,8 @@ pub enum Action {
 #[derive(Clone, Copy, Debug)]
 struct Load {
     worker: usize,
+    /// It stays there.
+    is_fixed: bool,
     /// In the last two samples.
     last: f64,
     before: f64,
@@ -238,7 +242,8 @@ impl Governor {
         }
         let known = self.loads.len();
         for &(queue, worker, units) in sample.loads.iter().filter(|(_, _, units)| *units > 0) {
-            let new = Load { worker, last: 0.0, before: 0.0, average: 0.0 };
+            let is_fixed = sample.fixed.contains(&queue.client);
+            let new = Load { worker, is_fixed, last: 0.0, before: 0.0, average: 0.0 };
             let load = self.loads.entry(queue).or_insert(new);
             load.worker = worker;
             #[allow(clippy::cast_precision_loss, reason = "a share needs few digits")]
@@ -258,24 +263,32 @@ impl Governor {
 
     /// Is a worker overloaded by several queues, and is there no room for them at the others?
     fn is_overloaded(&self, sample: &Sample<'_>) -> bool {
-        let in_use = &sample.usable[..self.count];
+        let (in_use, parts) = (&sample.usable[..self.count], self.parts(Load::now));
         let is_full = |worker: usize| {
-            let on_it = || self.loads.values().filter(|load| load.worker == worker).map(Load::now);
+            let on_it = || parts.iter().filter(|(of, _)| *of == worker).map(|(_, load)| load);
             let (last, before) = self.busy[worker];
-            last.min(before) >= OVERLOAD && on_it().sum::<f64>() - on_it().fold(0.0, f64::max) >= WORTH_A_WORKER
+            last.min(before) >= OVERLOAD && on_it().sum::<f64>() - on_it().copied().fold(0.0, f64::max) >= WORTH_A_WORKER
         };
         if !in_use.iter().any(|worker| is_full(*worker)) {
             return false;
         }
-        let fullest = fullest_shared(self.loads.values().map(Load::now).collect(), self.count);
+        let fullest = fullest_shared(parts.iter().map(|(_, load)| *load).collect(), self.count);
         let cannot_be_relieved = || self.division(sample, Load::now).even_out().is_empty();
         fullest >= ROOM_BY_DIVIDING || fullest > ROOM && cannot_be_relieved()
     }
 
     /// Would so many workers have room for all that was served?
     fn has_room(&self, workers: usize) -> bool {
-        let loads: Vec<f64> = self.loads.values().map(|load| load.average.max(load.now())).collect();
-        fullest_shared(loads, workers) <= ROOM
+        let parts = self.parts(|load| load.average.max(load.now()));
+        fullest_shared(parts.into_iter().map(|(_, load)| load).collect(), workers) <= ROOM
+    }
+
+    /// What can be served apart from each other, with its worker: each queue; of those that stay at a worker, all together.
+    fn parts(&self, of: impl Fn(&Load) -> f64) -> Vec<(usize, f64)> {
+        let mut fixed = vec![0.0; self.busy.len()];
+        self.loads.values().filter(|load| load.is_fixed).for_each(|load| fixed[load.worker] += of(load));
+        let others = self.loads.values().filter(|load| !load.is_fixed).map(|load| (load.worker, of(load)));
+        others.chain(fixed.into_iter().enumerate().filter(|(_, load)| *load > 0.0)).collect()
     }
 
     /// Have so many workers serve, and see whether that is better.
@@ -309,10 +322,16 @@ impl Governor {
     fn division(&self, sample: &Sample<'_>, of: impl Fn(&Load) -> f64) -> Division {
         let in_use = &sample.usable[..self.count.min(sample.usable.len())];
         let busy: Vec<f64> = self.busy.iter().map(|(last, before)| last.min(*before)).collect();
-        let mut queues: Vec<_> = self.loads.iter().map(|(queue, load)| (*queue, load.worker, of(load))).collect();
+        let queue = |(queue, load): (&QueueName, &Load)| Part {
+            queue: *queue,
+            worker: load.worker,
+            load: of(load),
+            may_move: !load.is_fixed,
+        };
+        let mut queues: Vec<_> = self.loads.iter().map(queue).collect();
         // Reproducible, whatever the order of the map.
-        queues.sort_unstable_by_key(|(queue, ..)| (queue.client, queue.index));
-        Division::new(in_use, &busy, queues)
+        queues.sort_unstable_by_key(|Part { queue, .. }| (queue.client, queue.index));
+        Division::new(in_use, &busy, &queues)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The governor on a simulated machine: workers with capacity 1 each, and queues that want a share of one.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::*;
 
@@ -34,6 +34,8 @@ struct Machine {
     /// Worker and demand of each queue.
     queues: BTreeMap<u64, (usize, f64)>,
     pending: VecDeque<Move>,
+    /// Clients whose queues stay.
+    fixed: BTreeSet<u64>,
     /// So many workers have a CPU each. More take what clients need: all serve this part of what they could, and wait for CPUs.
     cpus: usize,
     short: f64,
@@ -60,6 +62,7 @@ impl Machine {
             now,
             queues,
             pending,
+            fixed: BTreeSet::new(),
             cpus: workers,
             short: 1.0,
             done: 0.0,
@@ -102,6 +105,7 @@ impl Machine {
     fn tick(&mut self) {
         self.now += TICK;
         for Move { queue, to } in self.pending.drain(..self.pending.len().min(MOVES_PER_TICK)) {
+            assert!(!self.fixed.contains(&queue.client), "{queue:?} stays");
             self.queues.entry(queue.client).and_modify(|(worker, _)| *worker = to);
             self.moves += 1;
         }
@@ -120,8 +124,16 @@ impl Machine {
         }
         let usable: Vec<usize> = (0..self.usable).collect();
         let (now, is_moving) = (self.now, !self.pending.is_empty());
-        let actions =
-            self.governor.sample(&Sample { now, busy: &busy, waited, loads: &loads, is_exact: true, usable: &usable, is_moving });
+        let actions = self.governor.sample(&Sample {
+            now,
+            busy: &busy,
+            waited,
+            loads: &loads,
+            fixed: &self.fixed,
+            is_exact: true,
+            usable: &usable,
+            is_moving,
+        });
         if actions.iter().any(|action| matches!(action, Action::Move(_))) {
             self.decisions.push((self.now, actions.clone()));
         }
@@ -133,7 +145,12 @@ impl Machine {
         }
         // As the daemon does: nothing stays at a worker that is not in use.
         let count = self.governor.count();
-        let stranded: Vec<_> = self.queues.iter().filter(|(_, (worker, _))| *worker >= count).map(|(name, _)| *name).collect();
+        let stranded: Vec<_> = self
+            .queues
+            .iter()
+            .filter(|(name, (worker, _))| *worker >= count && !self.fixed.contains(name))
+            .map(|(name, _)| *name)
+            .collect();
         for client in stranded {
             if self.pending.iter().all(|wanted| wanted.queue.client != client) {
                 self.pending.push_back(Move { queue: Self::name(client), to: 0 });
@@ -366,4 +383,24 @@ fn workers_follow_when_cpus_become_short_and_when_they_are_free_again() {
     assert!(machine.time_until(2) <= Duration::from_millis(100));
     machine.run(S(300));
     assert_eq!((machine.governor.count(), machine.is_settled()), (2, true));
+}
+
+#[test]
+fn queues_that_stay_are_a_load_of_their_worker_and_no_reason_for_another() {
+    let mut machine = Machine::new(Mode::AUTO, 4, 1);
+    for client in 0..4 {
+        machine.attach(client, 0.5);
+        machine.fixed.insert(client);
+    }
+    machine.run(Duration::from_secs(10));
+    assert_eq!((machine.governor.count(), machine.moves), (1, 0), "they cannot be divided");
+    // Another beside them can: it goes, and they stay.
+    machine.attach(9, 0.5);
+    machine.run(Duration::from_secs(10));
+    assert_eq!((machine.governor.count(), machine.queues[&9].0), (2, 1));
+    // And one more goes where they are not.
+    machine.queues.insert(10, (0, 0.3));
+    machine.run(Duration::from_secs(10));
+    assert_eq!((machine.governor.count(), machine.queues[&10].0), (2, 1));
+    assert!((0..4).all(|client| machine.queues[&client].0 == 0));
 }

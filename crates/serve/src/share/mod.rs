@@ -44,22 +44,36 @@ impl Turn {
 pub struct Taken {
     pub requests: u32,
     pub units: u32,
+    /// Those of the units that are neither for requests nor for bytes: limits do not count them.
+    pub work_units: u32,
 }
 
 impl Taken {
-    pub const NOTHING: Self = Self { requests: 0, units: 0 };
+    pub const NOTHING: Self = Self { requests: 0, units: 0, work_units: 0 };
 
     /// Requests that move `blocks` of 512 bytes together.
     #[inline(always)]
     pub fn new(requests: u32, blocks: u64) -> Self {
         let units = u64::from(requests) * u64::from(UNITS_PER_REQUEST) + blocks;
-        Self { requests, units: u32::try_from(units).unwrap_or(u32::MAX) }
+        Self { requests, units: u32::try_from(units).unwrap_or(u32::MAX), work_units: 0 }
+    }
+
+    /// And so many times as much work as a request costs.
+    #[inline(always)]
+    pub fn with_more_work(self, times: u64) -> Self {
+        let more = u32::try_from(times.saturating_mul(UNITS_PER_REQUEST.into())).unwrap_or(u32::MAX);
+        let (units, work_units) = (self.units.saturating_add(more), self.work_units.saturating_add(more));
+        Self { units, work_units, ..self }
     }
 
     /// Both together.
     #[inline(always)]
     pub const fn and(self, other: Self) -> Self {
-        let Self { requests, units } = self;
-        Self { requests: requests.saturating_add(other.requests), units: units.saturating_add(other.units) }
+        let Self { requests, units, work_units } = self;
+        Self {
+            requests: requests.saturating_add(other.requests),
+            units: units.saturating_add(other.units),
+            work_units: work_units.saturating_add(other.work_units),
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! What the daemon does around the governor (`daemon::scaling`), with simulated time: samples, pools, and the moves that are wanted.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -52,7 +52,8 @@ impl Scaling {
         self.stays_uneven = false;
         let loads = std::mem::take(&mut *lock(&self.reported));
         let is_moving = is_moving || !self.wanted.is_empty();
-        let sample = Sample { now, busy, waited: 0.0, loads: &loads, is_exact: true, usable: &self.usable, is_moving };
+        let fixed = &BTreeSet::new();
+        let sample = Sample { now, busy, waited: 0.0, loads: &loads, fixed, is_exact: true, usable: &self.usable, is_moving };
         for action in self.governor.sample(&sample) {
             match action {
                 Action::Use(workers) => self.uses.push((now, workers)),
