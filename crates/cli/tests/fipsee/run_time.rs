@@ -178,27 +178,27 @@ fn limits_are_shown_set_and_removed() {
     };
     assert_eq!(
         shown(&[]),
-        ["OF WEIGHT IOPS BYTES/S BURST CLIENTS THROTTLED", "disk a - 700 - 5 ms 0 0", "group batch 50 - - - 0 0"]
+        ["OF WEIGHT IOPS BYTES/S BURST WORKER CLIENTS THROTTLED", "disk a - 700 - 5 ms - 0 0", "group batch 50 - - - - 0 0"]
     );
-    assert_eq!(shown(&["a", "--iops", "900", "--bytes-per-second=2M", "--burst", "20ms"])[1], "disk a - 900 2 MiB 20 ms 0 0");
-    assert_eq!(shown(&["--user", "root", "--weight", "300"])[1], "user root (0) 300 - - - 0 0");
-    assert_eq!(shown(&["--group", "batch", "--iops", "5"])[1], "group batch 50 5 - 5 ms 0 0");
-    assert_eq!(shown(&["a"])[1..], ["disk a - 900 2 MiB 20 ms 0 0"]);
-    assert_eq!(shown(&["a", "--off"])[1], "disk a - - - - 0 0");
+    assert_eq!(shown(&["a", "--iops", "900", "--bytes-per-second=2M", "--burst", "20ms"])[1], "disk a - 900 2 MiB 20 ms - 0 0");
+    assert_eq!(shown(&["--user", "root", "--weight", "300"])[1], "user root (0) 300 - - - - 0 0");
+    assert_eq!(shown(&["--group", "batch", "--iops", "5"])[1], "group batch 50 5 - 5 ms - 0 0");
+    assert_eq!(shown(&["a"])[1..], ["disk a - 900 2 MiB 20 ms - 0 0"]);
+    assert_eq!(shown(&["a", "--off"])[1], "disk a - - - - - 0 0");
     assert_eq!(shown(&["--user", "4712"]), ["nothing limits it"]);
     let of_disk = json(&daemon.fipsee(&["limit", "a", "--iops", "10", "--json"]));
     assert_eq!((&of_disk["limits"][0]["disk"], &of_disk["limits"][0]["iops"]), (&"a".into(), &10.into()));
     assert_success(&daemon.fipsee(&["limit", "a", "--off"]));
     let client = daemon.blocking("a");
     let number = json(&daemon.fipsee(&["info", "a", "--json"]))["clients"][0]["client"].to_string();
-    assert_eq!(shown(&["--client", &number, "--iops", "8"])[1], format!("client {number} of disk a - 8 - 5 ms - 0"));
+    assert_eq!(shown(&["--client", &number, "--iops", "8"])[1], format!("client {number} of disk a 100 8 - 5 ms - - 0"));
     drop(client);
     for (arguments, pieces) in [
         (&["a", "--iops=1", "--burst=10ms"][..], &["less than one request; write at least 1000 ms"][..]),
         (&["z"], &["no disk 'z'", "there are: a"]),
         (&["--group", "z"], &["no group 'z' is configured"]),
         (&["--client", "99", "--iops=1"], &["no client 99 is attached"]),
-        (&["a", "--weight", "5"], &["only a user or a group has a weight"]),
+        (&["a", "--weight", "5"], &["a disk has no weight; name a user"]),
     ] {
         assert_error(&daemon.fipsee(&[&["limit"], arguments].concat()), pieces);
     }
