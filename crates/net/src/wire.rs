@@ -241,21 +241,30 @@ impl PostedBuffer {
     }
 }
 
+/// Structures that are a whole message.
+macro_rules! messages {
+    ($($name:ident)*) => { $(
+        impl $name {
+            #[inline(always)]
+            pub const fn to_message(self) -> Message {
+                Message::from_words(zerocopy::transmute!(self))
+            }
+
+            #[inline(always)]
+            pub fn of(message: &Message) -> Self {
+                zerocopy::transmute!(*message.words())
+            }
+        }
+    )* };
+}
+
+messages! { Send Small Post Filled Returned }
+
 impl Send {
     /// Where the rest is; any values.
     #[inline(always)]
     pub fn extent(&self) -> Extent {
         Extent { region: self.memory, offset_bytes: self.offset_bytes.into(), length_bytes: self.rest_bytes.into() }
-    }
-
-    #[inline(always)]
-    pub const fn to_message(self) -> Message {
-        Message::from_words(zerocopy::transmute!(self))
-    }
-
-    #[inline(always)]
-    pub fn of(message: &Message) -> Self {
-        zerocopy::transmute!(*message.words())
     }
 }
 
@@ -267,16 +276,6 @@ impl Small {
         bytes[..length].copy_from_slice(&frame[..length]);
         Self { operation, length_bytes: u8::try_from(length).unwrap_or(u8::MAX), tag, bytes, stamp: 0 }
     }
-
-    #[inline(always)]
-    pub const fn to_message(self) -> Message {
-        Message::from_words(zerocopy::transmute!(self))
-    }
-
-    #[inline(always)]
-    pub fn of(message: &Message) -> Self {
-        zerocopy::transmute!(*message.words())
-    }
 }
 
 impl Post {
@@ -286,16 +285,6 @@ impl Post {
         let buffers = std::array::from_fn(|index| buffers.get(index).copied().unwrap_or_default());
         Self { operation: OPERATION_POST, count, reserved: 0, buffers, reserved_end: [0; 2], stamp: 0 }
     }
-
-    #[inline(always)]
-    pub const fn to_message(self) -> Message {
-        Message::from_words(zerocopy::transmute!(self))
-    }
-
-    #[inline(always)]
-    pub fn of(message: &Message) -> Self {
-        zerocopy::transmute!(*message.words())
-    }
 }
 
 impl Filled {
@@ -304,16 +293,6 @@ impl Filled {
         let tags = std::array::from_fn(|index| buffers.get(index).copied().unwrap_or(0));
         let offload = Offload::default();
         Self { kind: KIND_RECEIVED, count, reserved: 0, length_bytes, offload, reserved_too: 0, tags, stamp: 0 }
-    }
-
-    #[inline(always)]
-    pub const fn to_message(self) -> Message {
-        Message::from_words(zerocopy::transmute!(self))
-    }
-
-    #[inline(always)]
-    pub fn of(message: &Message) -> Self {
-        zerocopy::transmute!(*message.words())
     }
 }
 
@@ -325,16 +304,6 @@ impl Returned {
         let entry = |(tag, status): &(u16, Status)| ReturnedEntry { tag: *tag, status: status.to_wire() };
         let entries = std::array::from_fn(|index| given_back.get(index).map_or(none, entry));
         Self { kind: KIND_RETURNED, count, reserved: 0, entries, stamp: 0 }
-    }
-
-    #[inline(always)]
-    pub const fn to_message(self) -> Message {
-        Message::from_words(zerocopy::transmute!(self))
-    }
-
-    #[inline(always)]
-    pub fn of(message: &Message) -> Self {
-        zerocopy::transmute!(*message.words())
     }
 }
 

@@ -86,7 +86,7 @@ fn killed_port_is_free_again_and_the_others_go_on() {
         a.detach().expect("detached");
         eventually("it is gone", || stat(&daemon, "a").get("client").is_none());
         // The connection of the last request of ours may be there for a moment.
-        eventually("descriptors of a dead client are closed", || daemon.fd_count() == fd_count);
+        eventually("descriptors of a client that was killed are closed", || daemon.fd_count() == fd_count);
     }
 }
 

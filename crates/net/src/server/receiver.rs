@@ -54,7 +54,7 @@ impl Receiver {
         ((self.end.requests.cursor(), self.end.completions.cursor()), ready)
     }
 
-    /// Put a frame of `length_bytes` into posted buffers, and tell the client. `false`: there are not enough.
+    /// Put a frame of `length_bytes` into posted buffers, and answer them. `false`: there are not enough.
     ///
     /// # Safety
     /// `rest` is mapped for loads.
