@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use fipsee_net::server::Switches;
+
 use crate::export::Export;
 use crate::pools::Pools;
 use crate::shares::Shares;
@@ -49,6 +51,8 @@ pub struct Live {
     pub(crate) shares: Shares,
     /// Of clients whose queues have a worker to themselves.
     pub(crate) pools: Pools,
+    /// The networks; a reload does not change them.
+    pub(crate) switches: Switches,
     /// Clients whose queues stay where they are.
     fixed: Mutex<BTreeMap<u64, FixedQueues>>,
 }
@@ -62,7 +66,7 @@ pub(crate) struct FixedQueues {
 }
 
 impl Live {
-    pub(crate) fn new(exports: Vec<Arc<Export>>, settings: ClientSettings) -> Self {
+    pub(crate) fn new(exports: Vec<Arc<Export>>, settings: ClientSettings, switches: Switches) -> Self {
         let at_start = exports.len();
         let served = Mutex::new(Arc::new(Served { exports, settings, at_start }));
         let (departures, device_descriptors) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -73,6 +77,7 @@ impl Live {
             device_descriptors,
             shares: Shares::default(),
             pools: Pools::default(),
+            switches,
             fixed: Mutex::default(),
         }
     }

@@ -208,7 +208,8 @@ impl Daemon {
         let listener = Arc::new(origin.clients);
         let handed_over = origin.machines.iter().map(|(_, listener)| listener.path());
         confinement.files(&config, std::iter::once(listener.path()).chain(handed_over))?;
-        let live = Arc::new(Live::new(origin.exports, config.clients));
+        let switches = services::net::switches(&config.networks);
+        let live = Arc::new(Live::new(origin.exports, config.clients, switches));
         let mut overlay = origin.overlay;
         overlay.retain_groups(&config.shares);
         live.shares.replace(&config.shares, overlay.shares());

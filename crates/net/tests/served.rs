@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use fipsee_net::frame::Mac;
-use fipsee_net::server::{NetworkSetup, Networks, PortSetup};
+use fipsee_net::server::{NetworkSetup, Networks, PortSetup, Switches};
 use fipsee_net::switch::{Learning, Rules, Vlans};
 use fipsee_net::wire::{
     Filled, KIND_RECEIVED, KIND_RECEIVED_SMALL, KIND_RETURNED, MAX_SMALL_BYTES, Offload, Post, PostedBuffer, Returned,
@@ -208,7 +208,7 @@ fn whatever_is_published_is_answered_once_and_stored_in_posted_buffers_alone() {
         let port = |(name, rules): (&str, Rules)| PortSetup { name: name.to_owned(), rules, allow: Box::new(|_| true) };
         let ports = ["a", "b", "c"].into_iter().zip(rules).map(port).collect();
         let setup = NetworkSetup { name: "n".to_owned(), mtu: 1500, learning: Learning::default(), ports };
-        let networks = Networks::new(vec![setup], vec![handle.clone()], Arc::new(|_, _| {}));
+        let networks = Networks::new(Switches::new(vec![setup]), vec![handle.clone()], Arc::new(|_, _| {}));
         let mail = |command| handle.mailbox.send(command);
         let names = ["n/a", "n/b", "n/c"];
         let mut ports: Vec<Port> = (1..).zip(names).map(|(id, name)| attach(&networks, &mut worker, id, name, &mail)).collect();

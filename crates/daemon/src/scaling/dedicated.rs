@@ -38,7 +38,7 @@ impl Scaling {
             return Ok(());
         }
         if owners.len() < started {
-            return self.check_seats(owners);
+            return self.check_fixed(owners);
         }
         let names: Vec<_> = owners.iter().take(8).map(|owner| shown(owner)).collect();
         let names = names.join(", ");
@@ -55,7 +55,7 @@ impl Scaling {
     }
 
     /// A worker with queues that stay never becomes that of an owner alone.
-    fn check_seats(&self, owners: &[String]) -> Result<(), String> {
+    fn check_fixed(&self, owners: &[String]) -> Result<(), String> {
         let state = self.state();
         let kept = |worker: usize| state.dedicated.iter().any(|of| of.worker == worker && owners.contains(&of.owner));
         let has_worker = |owner: &&String| state.dedicated.iter().any(|of| of.owner == **owner);

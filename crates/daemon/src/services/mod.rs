@@ -1,7 +1,7 @@
 //! The registry of services for clients, compiled in.
 
 pub(crate) mod block;
-mod net;
+pub(crate) mod net;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fipsee_net::server::{Assigned, NetworkSetup, Networks, PortSetup};
+use fipsee_net::server::{Assigned, NetworkSetup, Networks, PortSetup, Switches};
 use fipsee_serve::Needs;
 use fipsee_serve::session::Credentials;
 
@@ -14,7 +14,8 @@ use crate::live::FixedQueues;
 /// They answer from memory: nothing is declared.
 pub(super) const ENTRY: Entry = Entry {
     needs: |_| Needs::default(),
-    make: |config, live, workers| {
+    make: |_, live, workers| {
+        let switches = live.switches.clone();
         let live = Arc::clone(live);
         let follow = Arc::new(move |client, assigned: Option<Assigned<'_>>| {
             live.set_fixed(
@@ -25,9 +26,13 @@ pub(super) const ENTRY: Entry = Entry {
                 live.departures.fetch_add(1, Ordering::Relaxed);
             }
         });
-        Box::new(Networks::new(config.networks.iter().map(setup).collect(), workers.to_vec(), follow))
+        Box::new(Networks::new(switches, workers.to_vec(), follow))
     },
 };
+
+pub(crate) fn switches(networks: &[NetworkConfig]) -> Switches {
+    Switches::new(networks.iter().map(setup).collect())
+}
 
 fn setup(network: &NetworkConfig) -> NetworkSetup {
     let NetworkConfig { name, mtu, learning, ports } = network.clone();

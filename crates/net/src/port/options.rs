@@ -25,7 +25,7 @@ pub struct AttachOptions {
     pub buffer_bytes: Option<u32>,
     /// Receive buffers that are posted, if not `depth`.
     pub posted: Option<u32>,
-    /// How [`Port::wait`] waits, and how long it looks before it sleeps, in adaptive mode.
+    /// How [`Port::wait`](crate::port::Port::wait) waits, and how long it looks before it sleeps, in adaptive mode.
     pub wait: WaitMode,
     pub look: Duration,
 }
@@ -50,7 +50,7 @@ pub struct ListedPortInfo {
 /// The ports of the daemon at `socket_path` that this user may use, in the order of their names.
 ///
 /// # Errors
-/// As [`Port::attach`]; [`Error::Unsupported`] when the daemon is too old.
+/// As [`Port::attach`](crate::port::Port::attach); [`Error::Unsupported`] when the daemon is too old.
 pub fn list(socket_path: &Path) -> Result<Vec<ListedPortInfo>, Error> {
     let describe = |Listed { name, service_info }: Listed| {
         let ListedPort { mac, mtu, flags, .. } = ListedPort::from_bytes(&service_info);

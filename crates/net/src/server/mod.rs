@@ -4,10 +4,15 @@
 //! receivers have posted.
 
 mod copy;
+mod endpoint;
 mod network;
+mod port;
 mod queue;
 mod receiver;
 mod service;
 
-pub use self::network::{Allow, NetworkSetup, PortSetup};
-pub use self::service::{Assigned, Follow, Networks};
+pub use self::endpoint::{Delivered, Frame, Receive};
+pub use self::network::{Allow, Holder, NetworkSetup, Outcome, PortSetup};
+pub use self::port::{Held, Sending, ServedPort};
+pub use self::queue::now_ns;
+pub use self::service::{Assigned, Follow, Networks, Switches};

@@ -9,7 +9,7 @@ use fipsee_ring::control::ACCESS_READ;
 use fipsee_ring::memory::{Memory, RegionTable, Span};
 use fipsee_serve::session::Credentials;
 
-use super::receiver::Receiver;
+use super::endpoint::{Endpoint, Frame};
 use crate::frame::{HEADER_BYTES, Head, Header, VLAN_TAG_BYTES};
 use crate::switch::{Delivery, Learning, PortNumber, Rules, Switch};
 use crate::wire::{
@@ -64,11 +64,22 @@ pub(super) struct Port {
     pub(super) counters: PortCounters,
 }
 
-/// The control thread's view: who is attached.
+/// What has a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A client of the service, by its number.
+    Client(u64),
+    /// A virtual machine.
+    Machine,
+    /// A device of the host.
+    Device,
+}
+
+/// The control threads' view: who is attached.
 #[derive(Debug, Default)]
 pub(super) struct Attached {
-    /// The client of each port, and whether it has hung up.
-    pub(super) clients: Vec<Option<(u64, bool)>>,
+    /// What has each port, and whether it has hung up.
+    pub(super) holders: Vec<Option<(Holder, bool)>>,
     /// The worker of all.
     pub(super) worker: Option<usize>,
 }
@@ -85,7 +96,7 @@ pub(super) struct Network {
 pub(super) struct Data {
     pub(super) switch: Switch,
     /// Of each port, by pair.
-    receivers: Vec<Vec<Option<Receiver>>>,
+    receivers: Vec<Vec<Option<Endpoint>>>,
     /// Those that were given a frame since they were last flushed.
     touched: Vec<(PortNumber, usize)>,
     /// Attempts to give a frame to a port, and useless messages of receivers, for the frame that is being sent.
@@ -95,14 +106,14 @@ pub(super) struct Data {
     spans: Vec<Span>,
 }
 
-/// What came of a message of a transmit queue.
-pub(super) struct Outcome {
-    pub(super) tag: u16,
-    pub(super) status: Status,
+/// What came of a frame that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    pub status: Status,
     /// Bytes that were moved.
-    pub(super) bytes: u64,
+    pub bytes: u64,
     /// How often a receiver was looked at for it, whether it got it or not.
-    pub(super) deliveries: u64,
+    pub deliveries: u64,
 }
 
 impl Network {
@@ -112,13 +123,29 @@ impl Network {
         let receivers = ports.iter().map(|_| Vec::new()).collect();
         let (touched, to, spans) = (Vec::with_capacity(64), Vec::with_capacity(ports.len()), Vec::with_capacity(1));
         let data = Mutex::new(Data { switch, receivers, touched, deliveries: 0, to, spans });
-        let attached = Attached { clients: vec![None; ports.len()], worker: None };
+        let attached = Attached { holders: vec![None; ports.len()], worker: None };
         let ports = ports.into_iter().map(|setup| Port { setup, counters: PortCounters::default() }).collect();
         Self { name, mtu, ports, attached: Mutex::new(attached), data }
     }
 
     pub(super) fn attached(&self) -> MutexGuard<'_, Attached> {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Count a frame of `port`: its bytes, and bytes moved for it, or why the switch did not take it.
+    pub(super) fn counted(&self, port: PortNumber, sent: Result<(u64, u64), Status>, deliveries: u64) -> Outcome {
+        let counters = &self.ports[usize::from(port)].counters;
+        match sent {
+            Ok((frame_bytes, bytes)) => {
+                count(&counters.sent, 1);
+                count(&counters.sent_bytes, frame_bytes);
+                Outcome { status: Status::Ok, bytes, deliveries }
+            }
+            Err(status) => {
+                count(&counters.refused[usize::from(status.to_wire())], 1);
+                Outcome { status, bytes: 0, deliveries }
+            }
+        }
     }
 
     /// For what happens once for a queue.
@@ -138,12 +165,12 @@ impl Network {
 
 impl Data {
     /// A receive queue of a port is served from now on.
-    pub(super) fn add(&mut self, port: PortNumber, pair: usize, receiver: Receiver) {
+    pub(super) fn add(&mut self, port: PortNumber, pair: usize, endpoint: Endpoint) {
         let receivers = &mut self.receivers[usize::from(port)];
         if receivers.len() <= pair {
             receivers.resize_with(pair + 1, || None);
         }
-        receivers[pair] = Some(receiver);
+        receivers[pair] = Some(endpoint);
         // Each is there once at most: a worker that serves allocates nothing.
         self.touched.reserve(self.receivers.iter().map(Vec::len).sum());
         self.switch.set_up(port, true);
@@ -161,8 +188,13 @@ impl Data {
         }
     }
 
-    pub(super) fn receiver(&self, port: PortNumber, pair: usize) -> Option<&Receiver> {
+    pub(super) fn endpoint(&self, port: PortNumber, pair: usize) -> Option<&Endpoint> {
         self.receivers.get(usize::from(port))?.get(pair)?.as_ref()
+    }
+
+    /// For the frame that was sent last.
+    pub(super) const fn deliveries(&self) -> u64 {
+        self.deliveries
     }
 
     /// Carry out a message of a transmit queue of `port`, whose memory is `memory`.
@@ -173,42 +205,45 @@ impl Data {
         message: &Message,
         memory: &RegionTable,
         now_ns: u64,
-    ) -> Outcome {
+    ) -> (u16, Outcome) {
         let send = Send::of(message);
-        let (counters, tag) = (&network.ports[usize::from(port)].counters, send.tag);
-        self.deliveries = 0;
-        match self.try_transmit(network, port, message, &send, memory, now_ns) {
-            Ok((frame_bytes, bytes)) => {
-                count(&counters.sent, 1);
-                count(&counters.sent_bytes, frame_bytes);
-                Outcome { tag, status: Status::Ok, bytes, deliveries: self.deliveries }
+        let small = Small::of(message);
+        let parsed = match first_byte(message) {
+            OPERATION_SEND => {
+                let first = send.first.get(..usize::from(send.first_bytes)).ok_or(Status::Invalid);
+                first.map(|first| (first, send.rest_bytes, send.offload))
             }
-            Err(status) => {
-                count(&counters.refused[usize::from(status.to_wire())], 1);
-                Outcome { tag, status, bytes: 0, deliveries: self.deliveries }
+            OPERATION_SEND_SMALL => {
+                let first = small.bytes.get(..usize::from(small.length_bytes)).ok_or(Status::Invalid);
+                first.map(|first| (first, 0, Offload::default()))
             }
-        }
+            _ => Err(Status::Unsupported),
+        };
+        let outcome = match parsed {
+            Ok((first, rest_bytes, offload)) => {
+                let rest = |spans: &mut Vec<Span>| memory.find(send.extent(), ACCESS_READ, spans).map_err(|_| Status::BadMemory);
+                self.send(network, port, (first, offload), (rest_bytes, rest), now_ns)
+            }
+            Err(status) => Err(status),
+        };
+        (send.tag, network.counted(port, outcome, self.deliveries))
     }
 
-    /// Bytes of the frame, and bytes moved for it.
-    fn try_transmit(
+    /// Give a frame of `port` to whom the switch says. Its first bytes have been copied; `find` looks for the rest once its length is known to be
+    /// allowed. Returns the bytes of the frame, and bytes moved for it.
+    pub(super) fn send(
         &mut self,
         network: &Network,
         port: PortNumber,
-        message: &Message,
-        send: &Send,
-        memory: &RegionTable,
+        (first, offload): (&[u8], Offload),
+        (rest_bytes, find): (u32, impl FnOnce(&mut Vec<Span>) -> Result<(), Status>),
         now_ns: u64,
     ) -> Result<(u64, u64), Status> {
-        let small = Small::of(message);
+        self.deliveries = 0;
         self.spans.clear();
-        let first = match first_byte(message) {
-            OPERATION_SEND if send.offload != Offload::default() => return Err(Status::Unsupported),
-            OPERATION_SEND => send.first.get(..usize::from(send.first_bytes)).ok_or(Status::Invalid)?,
-            OPERATION_SEND_SMALL => small.bytes.get(..usize::from(small.length_bytes)).ok_or(Status::Invalid)?,
-            _ => return Err(Status::Unsupported),
-        };
-        let rest_bytes = if first_byte(message) == OPERATION_SEND { send.rest_bytes } else { 0 };
+        if offload != Offload::default() {
+            return Err(Status::Unsupported);
+        }
         let header = Header::of(first).ok_or(Status::TooShort)?;
         let tag_bytes = if header.tag.is_some() { VLAN_TAG_BYTES } else { 0 };
         let length_bytes = first.len() as u64 + u64::from(rest_bytes);
@@ -216,21 +251,21 @@ impl Data {
             return Err(Status::TooLong);
         }
         if rest_bytes > 0 {
-            memory.find(send.extent(), ACCESS_READ, &mut self.spans).map_err(|_| Status::BadMemory)?;
+            find(&mut self.spans)?;
         }
         let mut to = std::mem::take(&mut self.to);
         to.clear();
         let verdict = self.switch.forward(port, &header, now_ns, &mut to);
         let mut moved_bytes = 0;
         for (number, tagging) in &to {
-            moved_bytes += self.deliver(network, *number, &Head::new(first, *tagging), rest_bytes);
+            moved_bytes += self.deliver(network, *number, &Head::new(first, *tagging), (rest_bytes, offload));
         }
         self.to = to;
         verdict.map(|()| (length_bytes, moved_bytes))
     }
 
     /// Give a frame to a port: `head`, then what `spans` has. Returns the bytes moved.
-    fn deliver(&mut self, network: &Network, port: PortNumber, head: &Head, rest_bytes: u32) -> u64 {
+    fn deliver(&mut self, network: &Network, port: PortNumber, head: &Head, (rest_bytes, offload): (u32, Offload)) -> u64 {
         let counters = &network.ports[usize::from(port)].counters;
         let receivers = &mut self.receivers[usize::from(port)];
         let pair = flow(head.bytes()) % receivers.len().max(1);
@@ -240,14 +275,14 @@ impl Data {
             count(&counters.dropped, 1);
             return 0;
         };
-        let was_touched = receiver.touched;
+        let frame = Frame { head: head.bytes(), rest: &self.spans, length_bytes, offload };
         // SAFETY: found in memory that the sender's queue keeps mapped, which lends it during this call.
-        let is_delivered = unsafe { receiver.deliver(head.bytes(), &self.spans, length_bytes) };
-        self.deliveries += u64::from(std::mem::take(&mut receiver.useless));
-        if receiver.touched && !was_touched {
+        let delivered = unsafe { receiver.deliver(&frame) };
+        self.deliveries += u64::from(delivered.useless);
+        if delivered.is_first {
             self.touched.push((port, pair));
         }
-        if !is_delivered {
+        if !delivered.is_taken {
             count(&counters.dropped, 1);
             return 0;
         }

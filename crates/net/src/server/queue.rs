@@ -1,7 +1,6 @@
 //! The queues of a port, on their worker's thread.
 
 use std::any::Any;
-use std::sync::Arc;
 
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::memory::RegionTable;
@@ -9,8 +8,7 @@ use fipsee_ring::{Message, clock};
 use fipsee_serve::session::Positions;
 use fipsee_serve::{Engine, Queue, Taken, Turn};
 
-use super::network::Network;
-use crate::switch::PortNumber;
+use super::port::ServedPort;
 use crate::wire::{MAX_RETURNED, PostedBuffer, Returned, Status};
 
 /// Most frames of one visit.
@@ -25,19 +23,19 @@ pub(super) type QueueState = (Positions, Vec<PostedBuffer>);
 pub(super) struct TransmitQueue {
     end: ServerQueue,
     memory: RegionTable,
-    network: Arc<Network>,
-    port: PortNumber,
+    port: ServedPort,
     depth: u32,
     returned: Vec<(u16, Status)>,
 }
 
 impl TransmitQueue {
-    pub(super) fn new(end: ServerQueue, memory: RegionTable, network: Arc<Network>, port: PortNumber, depth: u32) -> Self {
-        Self { end, memory, network, port, depth, returned: Vec::with_capacity(MAX_RETURNED) }
+    pub(super) fn new(end: ServerQueue, memory: RegionTable, port: ServedPort, depth: u32) -> Self {
+        Self { end, memory, port, depth, returned: Vec::with_capacity(MAX_RETURNED) }
     }
 }
 
-fn now_ns() -> u64 {
+/// Time as the switch counts it.
+pub fn now_ns() -> u64 {
     let ns = u128::from(clock::ticks()) * NS_PER_SECOND / u128::from(clock::ticks_per_second().max(1));
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
@@ -52,7 +50,8 @@ impl<E: Engine> Queue<E> for TransmitQueue {
     }
 
     fn visit(&mut self, _engine: &mut E, turn: Turn) -> Taken {
-        let Self { end: ServerQueue { requests, completions, .. }, memory, network, port, depth, returned } = self;
+        let Self { end: ServerQueue { requests, completions, .. }, memory, port, depth, returned } = self;
+        let ServedPort { network, number } = port;
         if !requests.has_message() {
             return Taken::NOTHING;
         }
@@ -65,10 +64,10 @@ impl<E: Engine> Queue<E> for TransmitQueue {
         let (now_ns, most) = (now_ns(), BUDGET.min(*depth).min(turn.requests));
         let (mut taken, mut message) = (Taken::NOTHING, Message::ZERO);
         while taken.requests < most && taken.units < turn.units && requests.receive(&mut message) {
-            let outcome = data.transmit(network, *port, &message, memory, now_ns);
+            let (tag, outcome) = data.transmit(network, *number, &message, memory, now_ns);
             // To give it to one receiver costs about as much as a request: a visit ends with the frame that is its 256th delivery.
             taken = taken.and(Taken::new(1, outcome.bytes.div_ceil(BLOCK_BYTES)).with_more_work(outcome.deliveries));
-            returned.push((outcome.tag, outcome.status));
+            returned.push((tag, outcome.status));
             if returned.len() == MAX_RETURNED {
                 completions.publish(&Returned::new(returned).to_message());
                 returned.clear();
@@ -101,21 +100,20 @@ impl<E: Engine> Queue<E> for TransmitQueue {
 /// A receive queue: the network has its [`Receiver`], and gives it frames. There is nothing to visit, and no doorbell to wait for: buffers are
 /// looked for when there is a frame.
 pub(super) struct ReceiveQueue {
-    network: Arc<Network>,
-    port: PortNumber,
+    port: ServedPort,
     pair: usize,
 }
 
 impl ReceiveQueue {
     /// The network is given its receiver apart from it ([`Data::add`](super::network::Data::add)).
-    pub(super) const fn new(network: Arc<Network>, port: PortNumber, pair: usize) -> Self {
-        Self { network, port, pair }
+    pub(super) const fn new(port: ServedPort, pair: usize) -> Self {
+        Self { port, pair }
     }
 }
 
 impl Drop for ReceiveQueue {
     fn drop(&mut self) {
-        self.network.data().remove(self.port, self.pair);
+        self.port.remove(self.pair);
     }
 }
 
@@ -127,13 +125,15 @@ impl<E: Engine> Queue<E> for ReceiveQueue {
     fn moved(&mut self, _id: u32) {}
 
     fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
-        let state: QueueState = self.network.data().receiver(self.port, self.pair)?.state();
+        let state: QueueState = self.port.network.data().endpoint(self.port.number, self.pair)?.state()?;
         Some(Box::new(state))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use fipsee_ring::channel::RegionLayout;
     use fipsee_ring::handshake::Grant;
     use fipsee_ring::mapped::MappedRing;
@@ -141,6 +141,8 @@ mod tests {
 
     use super::*;
     use crate::frame::Mac;
+    use crate::server::endpoint::Endpoint;
+    use crate::server::network::Network;
     use crate::server::receiver::Receiver;
     use crate::server::{NetworkSetup, PortSetup};
     use crate::switch::{Learning, Rules};
@@ -158,7 +160,7 @@ mod tests {
         let (end, memory, geometry) = (grant.queues.remove(0), memory(&grant), grant.layout.queues[0]);
         let ring = geometry.request_ring(&grant.region, &geometry.tuning()).expect("it fits");
         let client = Writer::new(ring, end.requests.cursor(), &geometry.tuning());
-        (TransmitQueue::new(end, memory, network, 0, 8), client, grant)
+        (TransmitQueue::new(end, memory, ServedPort::new(network, 0), 8), client, grant)
     }
 
     fn memory(grant: &Grant) -> RegionTable {
@@ -172,7 +174,7 @@ mod tests {
     #[test]
     fn queue_of_a_network_that_another_thread_has_waits_for_nothing_and_is_looked_at_again() {
         let (mut queue, mut client, _grant) = queue_of(1);
-        let network = Arc::clone(&queue.network);
+        let network = Arc::clone(&queue.port.network);
         assert!(!Queue::<()>::arm_and_work_remains(&mut queue), "nothing is there, and the worker may sleep");
         client.publish(&small(Mac::BROADCAST));
         assert!(client.reader_needs_doorbell());
@@ -189,7 +191,7 @@ mod tests {
     #[test]
     fn every_attempt_to_deliver_is_cost_and_ends_a_visit() {
         let (mut queue, mut client, _grant) = queue_of(200);
-        (0..200).for_each(|port| queue.network.data().switch.set_up(port, true));
+        (0..200).for_each(|port| queue.port.network.data().switch.set_up(port, true));
         (0..5).for_each(|_| client.publish(&small(Mac::BROADCAST)));
         // No port has posted a buffer.
         let visits: Vec<Taken> = (0..4).map(|_| queue.visit(&mut (), Turn::whole(true))).collect();
@@ -207,7 +209,7 @@ mod tests {
         let ring = geometry.request_ring(&grant.region, &geometry.tuning()).expect("it fits");
         let (end, memory) = (grant.queues.remove(0), memory(&grant));
         let mut poster = Writer::new(ring, end.requests.cursor(), &geometry.tuning());
-        queue.network.data().add(2, 0, Receiver::new(end, memory));
+        queue.port.network.data().add(2, 0, Endpoint::Rings(Box::new(Receiver::new(end, memory))));
         let buffer = |length_bytes| PostedBuffer { tag: 0, memory: 0, offset_bytes: 0, length_bytes };
         // One of each can be used, and holds little.
         (0..6).for_each(|_| poster.publish(&Post::new(&[buffer(1), buffer(0), buffer(5000)]).to_message()));

@@ -9,6 +9,7 @@ use fipsee_ring::memory::{Memory, MemoryFault, RegionTable, Span, copy_from};
 use fipsee_serve::session::Positions;
 
 use super::copy::copy_frame;
+use super::endpoint::{Delivered, Frame};
 use crate::wire::{
     Filled, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS, MAX_POSTED, MAX_RETURNED, MAX_SMALL_BYTES, OPERATION_POST, Post,
     PostedBuffer, Returned, Small, Status,
@@ -28,9 +29,9 @@ pub(super) struct Receiver {
     spans: Vec<Span>,
     tags: Vec<u16>,
     /// Something was published since the client was last rung for.
-    pub(super) touched: bool,
+    touched: bool,
     /// Messages with a buffer that could not be used, for the cost of the visit.
-    pub(super) useless: u32,
+    useless: u32,
 }
 
 impl Receiver {
@@ -54,11 +55,22 @@ impl Receiver {
         ((self.end.requests.cursor(), self.end.completions.cursor()), ready)
     }
 
-    /// Put a frame of `length_bytes` into posted buffers, and answer them. `false`: there are not enough.
+    /// Put a frame into posted buffers, and answer them.
     ///
     /// # Safety
-    /// `rest` is mapped for loads.
-    pub(super) unsafe fn deliver(&mut self, head: &[u8], rest: &[Span], length_bytes: u32) -> bool {
+    /// The rest of the frame is mapped for loads.
+    pub(super) unsafe fn deliver(&mut self, frame: &Frame<'_>) -> Delivered {
+        let was_touched = self.touched;
+        // SAFETY: by the caller.
+        let is_taken = unsafe { self.put(frame) };
+        Delivered { is_taken, is_first: self.touched && !was_touched, useless: std::mem::take(&mut self.useless) }
+    }
+
+    /// `false`: there are not enough buffers.
+    ///
+    /// # Safety
+    /// As [`deliver`](Self::deliver).
+    unsafe fn put(&mut self, &Frame { head, rest, length_bytes, .. }: &Frame<'_>) -> bool {
         if length_bytes as usize <= MAX_SMALL_BYTES {
             // SAFETY: by the caller.
             return unsafe { self.deliver_small(head, rest, length_bytes as usize) };

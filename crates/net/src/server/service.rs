@@ -11,17 +11,25 @@ use fipsee_ring::memory::RegionTable;
 use fipsee_serve::session::{Adopted, AdoptedChannel, Attachment, Channel, Client, Denial, Granted, Part, Service};
 use fipsee_serve::{Assignment, Command, Engine, Metric, NotAdded, QueueName, Quiesced, WorkerHandle, WorkerPlacement};
 
-use super::network::{Network, NetworkSetup, Port};
+use super::endpoint::Endpoint;
+use super::network::{Holder, Network, NetworkSetup, Port};
+use super::port::ServedPort;
 use super::queue::{QueueState, ReceiveQueue, TransmitQueue};
 use super::receiver::Receiver;
 use crate::switch::{PortNumber, Rules, Vlans};
-use crate::wire::{ListedPort, MAX_PAIRS, PROFILE, PortInfo, PostedBuffer, QUEUES_PER_PAIR, SERVICE_NET, Status};
+use crate::wire::{ListedPort, MAX_PAIRS, PROFILE, PostedBuffer, QUEUES_PER_PAIR, SERVICE_NET, Status};
 
-/// The networks of a program.
-pub struct Networks<E: Engine> {
+/// The networks of a program, for whatever serves ports of them.
+#[derive(Clone)]
+pub struct Switches {
     networks: Vec<Arc<Network>>,
     /// Network and port as in ATTACH, in their order, and which those are.
     names: Vec<(String, usize, PortNumber)>,
+}
+
+/// The service for clients.
+pub struct Networks<E: Engine> {
+    switches: Switches,
     workers: Vec<WorkerHandle<E>>,
     follow: Follow,
 }
@@ -39,10 +47,8 @@ pub struct Assigned<'a> {
 }
 
 struct PortAttachment {
-    /// Network and port, as in ATTACH.
     name: String,
-    network: Arc<Network>,
-    port: PortNumber,
+    port: ServedPort,
     channel: Channel,
     follow: Follow,
 }
@@ -50,15 +56,8 @@ struct PortAttachment {
 /// The daemon's end of a queue, and its state, unless it is new.
 type QueueEnd = (ServerQueue, Vec<PostedBuffer>);
 
-/// Which port, and how many queues the client gets of it.
-struct Place<'a> {
-    network: &'a Arc<Network>,
-    port: PortNumber,
-}
-
-impl<E: Engine> Networks<E> {
-    /// These networks, served by these workers: all ports of a network by one, where `follow` says that they are to stay.
-    pub fn new(networks: Vec<NetworkSetup>, workers: Vec<WorkerHandle<E>>, follow: Follow) -> Self {
+impl Switches {
+    pub fn new(networks: Vec<NetworkSetup>) -> Self {
         let networks: Vec<_> = networks.into_iter().map(|setup| Arc::new(Network::new(setup))).collect();
         let of_network = |(index, network): (usize, &Arc<Network>)| {
             let name = |(number, port): (PortNumber, &Port)| (format!("{}/{}", network.name, port.setup.name), index, number);
@@ -66,42 +65,37 @@ impl<E: Engine> Networks<E> {
         };
         let mut names: Vec<_> = networks.iter().enumerate().flat_map(of_network).collect();
         names.sort_unstable();
-        Self { networks, names, workers, follow }
+        Self { networks, names }
     }
 
-    fn named(&self, name: &str) -> Option<Place<'_>> {
-        let (network, port) = name.split_once('/')?;
-        let network = self.networks.iter().find(|known| known.name == network)?;
-        let port = network.ports.iter().position(|known| known.setup.name == port)?;
-        Some(Place { network, port: PortNumber::try_from(port).ok()? })
+    /// The port of this name, which is that of its network and its own, as in ATTACH.
+    pub fn port(&self, name: &str) -> Option<ServedPort> {
+        let found = self.names.binary_search_by(|(known, ..)| known.as_str().cmp(name)).ok()?;
+        let (_, network, number) = self.names[found];
+        Some(ServedPort::new(Arc::clone(&self.networks[network]), number))
+    }
+}
+
+impl<E: Engine> Networks<E> {
+    /// These networks, served by these workers: all ports of a network by one, where `follow` says that they are to stay.
+    pub const fn new(switches: Switches, workers: Vec<WorkerHandle<E>>, follow: Follow) -> Self {
+        Self { switches, workers, follow }
     }
 
     /// The port of this name that the client may use. Of others it does not learn that they exist.
-    fn find(&self, client: &Client<'_>, name: &str) -> Result<Place<'_>, Denial> {
+    fn find(&self, client: &Client<'_>, name: &str) -> Result<ServedPort, Denial> {
         let uid = client.credentials.uid;
         let text = format!("no port '{name}' that user {uid} may use; `fipsee net ls` lists those");
         let unknown = refuse(RefusalCode::UnknownName, text);
-        let Some(place) = self.named(name) else { return Err(unknown.into()) };
-        if (place.port().setup.allow)(client.credentials) {
-            return Ok(place);
+        let Some(port) = self.switches.port(name) else { return Err(unknown.into()) };
+        if (port.port().setup.allow)(client.credentials) {
+            return Ok(port);
         }
         let reason = format!("port '{name}' does not allow user {uid}; see allow_users and allow_groups of it");
         Err(Denial::Concealed { refusal: unknown, reason })
     }
 
-    /// The worker of all ports of the network: where the others are, or the one with the fewest queues.
-    fn assign(&self, network: &Network, queues: usize) -> Vec<Assignment> {
-        let mut attached = network.attached();
-        let others = attached.clients.iter().flatten().count() > 1;
-        let chosen = attached.worker.filter(|worker| others && *worker < self.workers.len());
-        let first =
-            chosen.map_or_else(|| Assignment::choose(&self.workers), |worker| Assignment::to(worker, &self.workers[worker]));
-        let worker = first.worker;
-        attached.worker = Some(worker);
-        std::iter::once(first).chain((1..queues).map(|_| Assignment::to(worker, &self.workers[worker]))).collect()
-    }
-
-    fn lay_out(&self, client: &Client<'_>, wanted: &Wanted, place: &Place<'_>) -> Result<Granted<E>, Denial> {
+    fn lay_out(&self, client: &Client<'_>, wanted: &Wanted, port: &ServedPort) -> Result<Granted<E>, Denial> {
         let most_queues = client.limits.max_queues.min(MAX_QUEUES);
         let pairs = (wanted.queue_count.min(most_queues) / QUEUES_PER_PAIR).min(MAX_PAIRS);
         if pairs == 0 {
@@ -112,7 +106,7 @@ impl<E: Engine> Networks<E> {
         let seed = u32::try_from(client.id & 0xffff_ffff).unwrap_or(0);
         let pool_bytes = wanted.pool_bytes.min(client.limits.max_pool_bytes);
         let mut layout = RegionLayout::plan(&PROFILE, pairs * QUEUES_PER_PAIR, depth, pool_bytes, seed);
-        let assignments = self.assign(place.network, layout.queues.len());
+        let assignments = port.assign(&self.workers, layout.queues.len());
         layout.features = client.features;
         for (geometry, assignment) in layout.queues.iter_mut().zip(&assignments) {
             let WorkerPlacement { cpu, choices, .. } = assignment.place;
@@ -121,65 +115,28 @@ impl<E: Engine> Networks<E> {
             geometry.worker_cpu_plus_1 = cpu.filter(|_| is_sent).and_then(|cpu| u32::try_from(cpu + 1).ok()).unwrap_or(0);
         }
         let mut grant = Grant::new(layout, |_| {})?;
-        let held = self.hold(client, place, Channel::of(&grant), &assignments);
+        let held = self.hold(client, port, Channel::of(&grant), &assignments);
         let ends = std::mem::take(&mut grant.queues).into_iter().map(|end| (end, Vec::new())).collect();
         let commands = held.serve(client, &assignments, ends);
-        let reply = grant.attached(place.info(pairs).to_bytes());
+        let reply = grant.attached(port.info(pairs).to_bytes());
         Ok(Granted { attachment: Box::new(held), assignments, reply, grant, commands })
     }
 
-    fn hold(&self, client: &Client<'_>, place: &Place<'_>, channel: Channel, assignments: &[Assignment]) -> PortAttachment {
-        let name = format!("{}/{}", place.network.name, place.port().setup.name);
-        let (network, follow) = (Arc::clone(place.network), Arc::clone(&self.follow));
+    fn hold(&self, client: &Client<'_>, port: &ServedPort, channel: Channel, assignments: &[Assignment]) -> PortAttachment {
+        let (name, port, follow) = (port.name(), port.clone(), Arc::clone(&self.follow));
         let assigned = assignments.first().map(|first| Assigned { port: &name, worker: first.worker, queues: assignments.len() });
         follow(client.id, assigned);
-        PortAttachment { name, network, port: place.port, channel, follow }
+        PortAttachment { name, port, channel, follow }
     }
 }
 
-impl Place<'_> {
-    fn port(&self) -> &Port {
-        &self.network.ports[usize::from(self.port)]
-    }
-
-    fn vlan(&self) -> u16 {
-        match self.port().setup.rules.vlans {
-            Vlans::Access(vlan) => vlan,
-            Vlans::Trunk { .. } => 0,
-        }
-    }
-
-    fn info(&self, pairs: u16) -> PortInfo {
-        PortInfo::new(self.port().setup.rules.mac, self.network.mtu, self.vlan(), pairs)
-    }
-
-    /// What a client was sent of it and relies on: another process must have the same. No VLAN is not written.
-    fn described(&self) -> String {
-        let Port { setup, .. } = self.port();
-        let described = format!("{}/{} {} {}", self.network.name, setup.name, setup.rules.mac, self.network.mtu);
-        match self.vlan() {
-            0 => described,
-            vlan => format!("{described} {vlan}"),
-        }
-    }
-
-    /// No other client has it, and this client has it from now on.
-    fn claim(&self, client: u64, name: &str) -> Result<(), Denial> {
-        let place = &mut self.network.attached().clients[usize::from(self.port)];
-        match place {
-            None => *place = Some((client, false)),
-            Some((_, is_leaving)) => {
-                let text = format!("port '{name}' is in use; one client at a time may attach to it");
-                let refusal = refuse(RefusalCode::Busy, text);
-                return Err(if *is_leaving { Denial::Later(refusal) } else { refusal.into() });
-            }
-        }
-        Ok(())
-    }
-
-    fn give_back(&self) {
-        self.network.attached().clients[usize::from(self.port)] = None;
-    }
+/// # Errors
+/// Another client has the port, or does not yet let go of it.
+fn claim(port: &ServedPort, client: u64) -> Result<(), Denial> {
+    port.claim(Holder::Client(client)).map_err(|held| {
+        let refusal = refuse(RefusalCode::Busy, held.to_string());
+        if held.is_leaving { Denial::Later(refusal) } else { refusal.into() }
+    })
 }
 
 impl PortAttachment {
@@ -192,8 +149,8 @@ impl PortAttachment {
         });
         let commands = command.collect();
         // Now, not when the worker comes to it: once ATTACHED is sent, frames may come.
-        let mut data = self.network.data();
-        receivers.into_iter().for_each(|(pair, receiver)| data.add(self.port, pair, receiver));
+        let mut data = self.port.network.data();
+        receivers.into_iter().for_each(|(pair, receiver)| data.add(self.port.number, pair, Endpoint::Rings(Box::new(receiver))));
         commands
     }
 
@@ -208,7 +165,7 @@ impl PortAttachment {
         let Channel { region, layout, .. } = &self.channel;
         let memory = RegionTable::of_pool(region, layout.pool_offset_bytes, layout.pool_bytes);
         let memory = memory.map_err(|_| "it does not fit the region that was laid out for it".to_owned());
-        let (network, port) = (Arc::clone(&self.network), self.port);
+        let port = self.port.clone();
         let (id, name, share) = (client.id, QueueName { client: client.id, index }, client.share.clone());
         let added = move |added: Result<(), NotAdded<E>>| {
             if let Err(error) = added {
@@ -216,13 +173,13 @@ impl PortAttachment {
             }
         };
         if index.is_multiple_of(QUEUES_PER_PAIR) {
-            return Command::add(name, share, move |_| Ok(TransmitQueue::new(end, memory?, network, port, depth)), added);
+            return Command::add(name, share, move |_| Ok(TransmitQueue::new(end, memory?, port, depth)), added);
         }
         let queue = memory.and_then(|memory| {
             let (pair, mut receiver) = (usize::from(index / QUEUES_PER_PAIR), Receiver::new(end, memory));
             receiver.restore(&ready).map_err(|_| "a buffer that was posted is not in its memory".to_owned())?;
             receivers.push((pair, receiver));
-            Ok(ReceiveQueue::new(network, port, pair))
+            Ok(ReceiveQueue::new(port, pair))
         });
         Command::add(name, share, move |_| queue, added)
     }
@@ -234,16 +191,17 @@ impl<E: Engine> Service<E> for Networks<E> {
     }
 
     fn metrics(&self) -> Vec<(&'static str, Metric)> {
-        vec![("networks", Metric::List(self.networks.iter().map(|network| network_metrics(network)).collect()))]
+        vec![("networks", Metric::List(self.switches.networks.iter().map(|network| network_metrics(network)).collect()))]
     }
 
     fn list(&self, client: &Client<'_>, after: &str) -> Option<Page> {
-        let first = self.names.partition_point(|(name, ..)| name.as_str() <= after);
-        let listed = self.names[first..].iter().filter_map(|(name, network, number)| {
-            let (network, number) = (&self.networks[*network], usize::from(*number));
+        let Switches { networks, names } = &self.switches;
+        let first = names.partition_point(|(name, ..)| name.as_str() <= after);
+        let listed = names[first..].iter().filter_map(|(name, network, number)| {
+            let (network, number) = (&networks[*network], usize::from(*number));
             let Port { setup, .. } = &network.ports[number];
             (setup.allow)(client.credentials).then(|| {
-                let in_use = network.attached().clients[number].is_some();
+                let in_use = network.attached().holders[number].is_some();
                 let info = ListedPort::new(setup.rules.mac, network.mtu, in_use);
                 Listed { name: name.clone(), service_info: info.to_bytes() }
             })
@@ -259,28 +217,28 @@ impl<E: Engine> Service<E> for Networks<E> {
             let text = "ATTACH to a port has flags, or an odd number of queues; upgrade the daemon or fix the client";
             return Err(refuse(RefusalCode::Malformed, text).into());
         }
-        let place = self.find(client, &wanted.name)?;
-        place.claim(client.id, &wanted.name)?;
-        self.lay_out(client, wanted, &place).inspect_err(|_| place.give_back())
+        let port = self.find(client, &wanted.name)?;
+        claim(&port, client.id)?;
+        self.lay_out(client, wanted, &port).inspect_err(|_| port.release())
     }
 
     fn adopt(&self, client: &Client<'_>, parts: Vec<Part<OwnedFd>>) -> Result<Adopted<E>, String> {
         let AdoptedChannel { own, channel, queues } = Channel::adopt(&PROFILE, parts)?;
         let mut words = own.split(' ');
         let name = words.next().unwrap_or_default();
-        let place = self.find(client, name).map_err(|_| format!("its port '{name}' is not there"))?;
-        if own != place.described() {
+        let port = self.find(client, name).map_err(|_| format!("its port '{name}' is not there"))?;
+        if own != port.described() {
             return Err(format!("its port '{name}' has another MAC address, MTU or VLAN here: {own}"));
         }
-        place.claim(client.id, name).map_err(|_| format!("its port '{name}' is in use"))?;
+        claim(&port, client.id).map_err(|_| format!("its port '{name}' is in use"))?;
         let (mut ends, mut states): (Vec<QueueEnd>, Vec<QueueState>) = (Vec::new(), Vec::new());
         for (end, ready) in queues {
             let ready = read_buffers(&ready).ok_or("the buffers of a queue are not understood")?;
             states.push(((end.requests.cursor(), end.completions.cursor()), ready.clone()));
             ends.push((end, ready));
         }
-        let assignments = self.assign(place.network, ends.len());
-        let held = self.hold(client, &place, channel, &assignments);
+        let assignments = port.assign(&self.workers, ends.len());
+        let held = self.hold(client, &port, channel, &assignments);
         let (id, commands) = (client.id, held.serve(client, &assignments, ends));
         let is_same = Box::new(move |quiesced: &Quiesced| quiesced.has_states(id, &states));
         Ok(Adopted { attachment: Box::new(held), assignments, commands, is_same })
@@ -297,7 +255,7 @@ impl<E: Engine> Attachment<E> for PortAttachment {
     }
 
     fn save(&self, client: u64, quiesced: &Quiesced) -> Result<Vec<Part<BorrowedFd<'_>>>, String> {
-        let own = Place { network: &self.network, port: self.port }.described();
+        let own = self.port.described();
         self.channel.save(&own, |index| {
             let state = quiesced.state::<QueueState>(QueueName { client, index });
             let (positions, ready) = state.ok_or_else(|| format!("its queue {index} is not served"))?;
@@ -310,13 +268,11 @@ impl<E: Engine> Attachment<E> for PortAttachment {
     }
 
     fn leave(&self, _client: u64) {
-        if let Some((_, is_leaving)) = &mut self.network.attached().clients[usize::from(self.port)] {
-            *is_leaving = true;
-        }
+        self.port.leave();
     }
 
     fn release(&self, client: u64) {
-        self.network.attached().clients[usize::from(self.port)] = None;
+        self.port.release();
         (self.follow)(client, None);
     }
 }
@@ -348,8 +304,8 @@ fn network_metrics(network: &Network) -> Metric {
         let data = network.data();
         (data.switch.learned(), data.switch.moved_and_not_learned())
     };
-    let clients: Vec<Option<u64>> = network.attached().clients.iter().map(|held| held.map(|(client, _)| client)).collect();
-    let ports = network.ports.iter().zip(clients).map(|(port, client)| port_metrics(port, client)).collect();
+    let holders: Vec<Option<Holder>> = network.attached().holders.iter().map(|held| held.map(|(holder, _)| holder)).collect();
+    let ports = network.ports.iter().zip(holders).map(|(port, holder)| port_metrics(port, holder)).collect();
     Metric::Named(vec![
         ("network", network.name.as_str().into()),
         ("mtu", u64::from(network.mtu).into()),
@@ -380,7 +336,7 @@ fn may(rules: &Rules) -> String {
     if set.is_empty() { "-".to_owned() } else { set.join(", ") }
 }
 
-fn port_metrics(port: &Port, client: Option<u64>) -> Metric {
+fn port_metrics(port: &Port, holder: Option<Holder>) -> Metric {
     const NAMES: [(Status, &str); 8] = [
         (Status::Invalid, "invalid"),
         (Status::Unsupported, "unsupported"),
@@ -406,6 +362,8 @@ fn port_metrics(port: &Port, client: Option<u64>) -> Metric {
         ("dropped", read(&counters.dropped)),
         ("refused", Metric::Named(refused.into())),
     ];
-    all.extend(client.map(|client| ("client", client.into())));
+    if let Some(Holder::Client(client)) = holder {
+        all.push(("client", client.into()));
+    }
     Metric::Named(all)
 }

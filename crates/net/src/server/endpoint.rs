@@ -1,0 +1,77 @@
+//! Where the frames for a port go.
+
+use fipsee_ring::memory::Span;
+
+use super::queue::QueueState;
+use super::receiver::Receiver;
+use crate::wire::Offload;
+
+/// A frame on its way to a port.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    /// Its first bytes, which were copied from the sender.
+    pub head: &'a [u8],
+    /// The rest, in the sender's memory, which may change at any moment.
+    pub rest: &'a [Span],
+    /// Of both.
+    pub length_bytes: u32,
+    pub offload: Offload,
+}
+
+/// What came of a frame for a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delivered {
+    /// The port has it; if not, it is dropped and counted.
+    pub is_taken: bool,
+    /// It is the first since [`Receive::flush`] that the peer may have to be notified of.
+    pub is_first: bool,
+    /// Descriptions of buffers that could not be used and that were looked at for it: they are cost of the visit.
+    pub useless: u32,
+}
+
+/// One receiving side of a port other than the rings of a client: a virtqueue, a device of the host. The worker of the network calls it.
+pub trait Receive: Send {
+    /// Take a frame, or drop it. It neither waits nor allocates.
+    ///
+    /// # Safety
+    /// `frame.rest` is mapped for loads during the call.
+    unsafe fn deliver(&mut self, frame: &Frame<'_>) -> Delivered;
+
+    /// At the end of a visit in which a delivery was the first: notify the peer, if it asks for that.
+    fn flush(&mut self);
+}
+
+/// The receiving side of one pair of queues of a port.
+pub(super) enum Endpoint {
+    /// Rings of a client; they are the common case and have no virtual call.
+    Rings(Box<Receiver>),
+    Other(Box<dyn Receive>),
+}
+
+impl Endpoint {
+    /// # Safety
+    /// As [`Receive::deliver`].
+    pub(super) unsafe fn deliver(&mut self, frame: &Frame<'_>) -> Delivered {
+        match self {
+            // SAFETY: by the caller.
+            Self::Rings(receiver) => unsafe { receiver.deliver(frame) },
+            // SAFETY: by the caller.
+            Self::Other(receiver) => unsafe { receiver.deliver(frame) },
+        }
+    }
+
+    pub(super) fn flush(&mut self) {
+        match self {
+            Self::Rings(receiver) => receiver.flush(),
+            Self::Other(receiver) => receiver.flush(),
+        }
+    }
+
+    /// What another process needs to continue with it.
+    pub(super) fn state(&self) -> Option<QueueState> {
+        match self {
+            Self::Rings(receiver) => Some(receiver.state()),
+            Self::Other(_) => None,
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! A port as what serves it sees it: the service for clients, a virtual machine's device, a device of the host.
+
+use std::fmt;
+use std::sync::{Arc, MutexGuard};
+
+use fipsee_ring::memory::Span;
+use fipsee_serve::{Assignment, Engine, WorkerHandle};
+
+use super::endpoint::{Endpoint, Receive};
+use super::network::{Data, Holder, Network, Outcome, Port};
+use super::queue::now_ns;
+use crate::switch::{PortNumber, Vlans};
+use crate::wire::{Offload, PortInfo};
+
+/// A port of a network.
+#[derive(Clone)]
+pub struct ServedPort {
+    pub(super) network: Arc<Network>,
+    pub(super) number: PortNumber,
+}
+
+/// Another one has the port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    name: String,
+    /// It has hung up, and will be gone soon.
+    pub is_leaving: bool,
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "port '{}' is in use; one client at a time may attach to it", self.name)
+    }
+}
+
+impl ServedPort {
+    pub(super) const fn new(network: Arc<Network>, number: PortNumber) -> Self {
+        Self { network, number }
+    }
+
+    pub(super) fn port(&self) -> &Port {
+        &self.network.ports[usize::from(self.number)]
+    }
+
+    /// Network and port, as in ATTACH.
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.network.name, self.port().setup.name)
+    }
+
+    fn vlan(&self) -> u16 {
+        match self.port().setup.rules.vlans {
+            Vlans::Access(vlan) => vlan,
+            Vlans::Trunk { .. } => 0,
+        }
+    }
+
+    /// What a client is told of it.
+    pub fn info(&self, pairs: u16) -> PortInfo {
+        PortInfo::new(self.port().setup.rules.mac, self.network.mtu, self.vlan(), pairs)
+    }
+
+    /// What a client was sent of it and relies on: another process must have the same. No VLAN is not written.
+    pub(super) fn described(&self) -> String {
+        let described = format!("{} {} {}", self.name(), self.port().setup.rules.mac, self.network.mtu);
+        match self.vlan() {
+            0 => described,
+            vlan => format!("{described} {vlan}"),
+        }
+    }
+
+    /// Nothing else has it, and `holder` has it from now on.
+    ///
+    /// # Errors
+    /// Another one has it.
+    pub fn claim(&self, holder: Holder) -> Result<(), Held> {
+        match &mut self.network.attached().holders[usize::from(self.number)] {
+            free @ None => *free = Some((holder, false)),
+            Some((_, is_leaving)) => return Err(Held { name: self.name(), is_leaving: *is_leaving }),
+        }
+        Ok(())
+    }
+
+    /// Its holder has hung up.
+    pub(super) fn leave(&self) {
+        if let Some((_, is_leaving)) = &mut self.network.attached().holders[usize::from(self.number)] {
+            *is_leaving = true;
+        }
+    }
+
+    /// Its holder is gone.
+    pub fn release(&self) {
+        self.network.attached().holders[usize::from(self.number)] = None;
+    }
+
+    /// The worker of all ports of the network, for so many queues: where the others are, or the one with the fewest queues.
+    pub fn assign<E: Engine>(&self, workers: &[WorkerHandle<E>], queues: usize) -> Vec<Assignment> {
+        let mut attached = self.network.attached();
+        let others = attached.holders.iter().flatten().count() > 1;
+        let chosen = attached.worker.filter(|worker| others && *worker < workers.len());
+        let first = chosen.map_or_else(|| Assignment::choose(workers), |worker| Assignment::to(worker, &workers[worker]));
+        let worker = first.worker;
+        attached.worker = Some(worker);
+        std::iter::once(first).chain((1..queues).map(|_| Assignment::to(worker, &workers[worker]))).collect()
+    }
+
+    /// Frames for this pair of the port go to `receiver` from now on. With the first one the port is up.
+    pub fn add(&self, pair: usize, receiver: Box<dyn Receive>) {
+        self.network.data().add(self.number, pair, Endpoint::Other(receiver));
+    }
+
+    /// No frame goes to this pair of the port any more. With the last one it is down.
+    pub fn remove(&self, pair: usize) {
+        self.network.data().remove(self.number, pair);
+    }
+
+    /// For a visit that has frames of this port. It never waits. `None`: another thread has the network at this moment; the next visit tries again.
+    pub fn try_sending(&self) -> Option<Sending<'_>> {
+        Some(Sending { port: self, data: self.network.try_data()?, now_ns: now_ns() })
+    }
+}
+
+/// A visit that has the network of a port. When it ends the receivers are notified.
+pub struct Sending<'a> {
+    port: &'a ServedPort,
+    data: MutexGuard<'a, Data>,
+    now_ns: u64,
+}
+
+impl Sending<'_> {
+    /// Send a frame: `first`, which was copied and holds 14 to 56 bytes, all of the Ethernet header with a tag among them, and then `rest`.
+    ///
+    /// # Safety
+    /// `rest` is mapped for loads during the call.
+    pub unsafe fn send(&mut self, first: &[u8], rest: &[Span], offload: Offload) -> Outcome {
+        let Self { port: ServedPort { network, number }, data, now_ns } = self;
+        let rest_bytes = rest.iter().map(|span| span.length_bytes() as u64).sum::<u64>();
+        let rest_bytes = u32::try_from(rest_bytes).unwrap_or(u32::MAX);
+        let find = |spans: &mut Vec<Span>| {
+            spans.extend_from_slice(rest);
+            Ok(())
+        };
+        let sent = data.send(network, *number, (first, offload), (rest_bytes, find), *now_ns);
+        network.counted(*number, sent, data.deliveries())
+    }
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        self.data.flush();
+    }
+}
