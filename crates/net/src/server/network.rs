@@ -229,7 +229,7 @@ impl Data {
         (send.tag, network.counted(port, outcome, self.deliveries))
     }
 
-    /// Give a frame of `port` to whom the switch says. Its first bytes have been copied; `find` looks for the rest once its length is known to be
+    /// Give a frame of `port` to the ports that the switch names. Its first bytes have been copied; `find` looks for the rest once its length is known to be
     /// allowed. Returns the bytes of the frame, and bytes moved for it.
     pub(super) fn send(
         &mut self,

@@ -54,7 +54,7 @@ impl ServedPort {
         }
     }
 
-    /// What a client is told of it.
+    /// What ATTACHED says of it.
     pub fn info(&self, pairs: u16) -> PortInfo {
         PortInfo::new(self.port().setup.rules.mac, self.network.mtu, self.vlan(), pairs)
     }
