@@ -198,7 +198,8 @@ impl Scaling {
         state.times.publish(&self.live);
         let has_strays = self.strays().next().is_some();
         let is_waiting = !state.wanted.is_empty() || state.times.has_unpublished();
-        let is_settled = busiest <= HARDLY_BUSY && !is_waiting && !has_strays && state.dedicated.iter().all(|of| of.is_ready);
+        let is_settled =
+            busiest <= HARDLY_BUSY && !is_waiting && !has_strays && state.dedicated.iter().all(Dedicated::is_settled);
         if is_settled && state.governor.is_at_rest(state.usable.len()) {
             self.wait_for_work(&mut state);
         }

@@ -22,6 +22,7 @@ use fipsee_ring::region::Region;
 use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode};
 use fipsee_serve::{Command, Pass, Queue, QueueName, Share, Taken, Turn, Worker, WorkerHandle, WorkerPlacement};
+use fipsee_topology::cache::choices_here;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde_json::{Value, json};
 
@@ -84,7 +85,7 @@ impl Rounds {
     /// Not one during which the CPU was taken away.
     pub(super) fn add(&mut self, ticks: u64, found: Found) {
         if found.full > 0 && !is_disturbed(ticks, found.empty + found.full) {
-            self.ticks += ticks;
+            self.ticks += without_reading(ticks);
             self.empty += found.empty;
             self.full += found.full;
             self.requests += found.requests;
@@ -96,6 +97,18 @@ impl Rounds {
         let full = count_f64(self.full.max(1));
         (((ns(self.ticks) - count_f64(self.empty) * empty_ns) / full).max(LEAST), count_f64(self.requests) / full)
     }
+}
+
+/// An interval without what reading the counter adds to it.
+fn without_reading(ticks: u64) -> u64 {
+    static READING_TICKS: LazyLock<u64> = LazyLock::new(|| {
+        let read = |_| {
+            let before = clock::ticks();
+            clock::ticks().wrapping_sub(before)
+        };
+        (0..10_000).map(read).min().unwrap_or(0)
+    });
+    ticks.saturating_sub(*READING_TICKS)
 }
 
 /// No round over so many queues takes as long: another thread had the CPU meanwhile.
@@ -156,7 +169,9 @@ impl Queue<Engine> for Counted {
 /// A channel without a socket: what the worker is to do for it, and the client's end.
 fn channel(disk: &Arc<AnyDisk>, number: u32, shape: Shape, share: &Share) -> Result<(Command<Engine>, AttachedChannel), String> {
     let failed = |what: &'static str| move |error: std::io::Error| format!("cannot make {what}: {error}");
-    let layout = RegionLayout::plan(&PROFILE, 1, shape.depth, shape.bytes, number);
+    let mut layout = RegionLayout::plan(&PROFILE, 1, shape.depth, shape.bytes, number);
+    // As the daemon's are.
+    layout.queues[0].choices = choices_here();
     let region = Arc::new(Region::create("fipsee-bench", layout.region_bytes).map_err(failed("memory"))?);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (control, _) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -230,7 +245,7 @@ fn serve(worker: &mut Worker<Engine>, counts: &AtomicBool, stops: &AtomicBool) -
             let paused = clock::ticks().wrapping_sub(ended);
             idle += 1;
             if idle <= PAUSES && !is_disturbed(paused, 0) {
-                times.pause_ticks += paused;
+                times.pause_ticks += without_reading(paused);
                 times.pauses += 1;
             }
         } else {
@@ -302,6 +317,29 @@ fn in_vain(disk: &Arc<AnyDisk>, queues: usize, shape: Shape) -> Result<[f64; 3],
     let samples = least_ns(TIMED_PASSES, || pass(&mut worker))?;
     let looks = least_ns(ACTIVE_PASSES, || crowd.round().map(drop))?;
     Ok([(visits - without) / all, (samples - without) / sampled, looks / all].map(|ns| ns.max(LEAST)))
+}
+
+/// Nanoseconds from a yield of one thread until another one of the same CPU runs.
+pub(super) fn switch_ns() -> Result<f64, String> {
+    let (cpu, stops) = (Cpus::choose().client, AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            bind_to(cpu);
+            while !stops.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+        });
+        let timed = scope.spawn(|| {
+            bind_to(cpu);
+            let there_and_back = least_ns(TIMED_PASSES, || {
+                std::thread::yield_now();
+                Ok(())
+            });
+            stops.store(true, Ordering::Relaxed);
+            Ok(there_and_back? / 2.0)
+        });
+        timed.join().unwrap_or_else(|_| Err("the thread that yields panicked".to_owned()))
+    })
 }
 
 /// Idle queues that a worker looks at in a pass (decision 0004).

@@ -15,20 +15,19 @@ use fipsee_serve::{Assignment, Command, Pass, Queue, QueueName, Share, Taken, Tu
 
 use super::costs::Costs;
 
-/// Empty passes after which a worker gives its CPU to another thread of it, and what the change costs in nanoseconds.
+/// Empty passes after which a worker gives its CPU to another thread of it, after each further one.
 const PASSES_BEFORE_YIELD: u32 = 256;
-const SWITCH_NS: f64 = 1_000.0;
 /// The part of the time that is not counted.
 const WARM_UP: f64 = 0.25;
 
 /// A machine and its load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Machine {
     pub(super) workers: usize,
     /// Threads that drive clients, each on a CPU of its own.
     pub(super) drivers: usize,
-    /// The first driver shares the first worker's CPU.
-    pub(super) shares_cpu: bool,
+    /// The first driver shares the first worker's CPU: nanoseconds of a change between them.
+    pub(super) switch_ns: Option<f64>,
     pub(super) queues: usize,
     pub(super) depth: u32,
     /// Of each request, of 512 bytes.
@@ -192,7 +191,7 @@ impl SimWorker {
         }
         self.now += self.costs.pause;
         self.idle_passes += 1;
-        if machine.shares_cpu && self.idle_passes > PASSES_BEFORE_YIELD {
+        if machine.switch_ns.is_some() && self.idle_passes > PASSES_BEFORE_YIELD {
             self.is_waiting = true;
         }
     }
@@ -230,7 +229,7 @@ pub(super) fn simulate(machine: &Machine, measured: &[Costs], seconds: f64) -> R
     let driver = |number: usize| {
         let lanes: Vec<usize> = (number..machine.queues).step_by(machine.drivers).collect();
         let costs = Costs::at(measured, count_f64(lanes.len().max(1) as u64));
-        Driver { lanes, next: 0, now: 0.0, costs, is_running: !(machine.shares_cpu && number == 0), empty: 0 }
+        Driver { lanes, next: 0, now: 0.0, costs, is_running: !(machine.switch_ns.is_some() && number == 0), empty: 0 }
     };
     let made = World {
         now: 0.0,
@@ -255,7 +254,7 @@ fn run(machine: &Machine, workers: &mut [SimWorker], duration: f64) {
         let others = workers.iter().enumerate().filter(|(number, _)| *number != next).map(|(_, worker)| worker.now);
         let limit = others.fold(f64::MAX, f64::min);
         if workers[next].is_waiting {
-            shared_driver(&mut workers[next], limit);
+            shared_driver(&mut workers[next], machine.switch_ns.unwrap_or(0.0), limit);
         } else {
             workers[next].pass(machine, limit);
         }
@@ -263,18 +262,18 @@ fn run(machine: &Machine, workers: &mut [SimWorker], duration: f64) {
 }
 
 /// The driver that shares this worker's CPU has it, until it finds nothing in a whole round; until another worker is due, first.
-fn shared_driver(worker: &mut SimWorker, limit: f64) {
+fn shared_driver(worker: &mut SimWorker, switch_ns: f64, limit: f64) {
     world(|world| {
         let World { lanes, drivers, counts_from, answered, .. } = world;
         let Some(driver) = drivers.first_mut() else { return };
         if !driver.is_running {
-            (driver.now, driver.empty, driver.is_running) = (worker.now + SWITCH_NS, 0, true);
+            (driver.now, driver.empty, driver.is_running) = (worker.now + switch_ns, 0, true);
         }
         loop {
             driver.turn(lanes, *counts_from, answered);
             if driver.empty >= driver.lanes.len() {
-                (driver.is_running, worker.is_waiting, worker.idle_passes) = (false, false, 0);
-                worker.now = driver.now + SWITCH_NS;
+                (driver.is_running, worker.is_waiting) = (false, false);
+                worker.now = driver.now + switch_ns;
                 return;
             }
             if driver.now > limit {
@@ -302,7 +301,7 @@ mod tests {
     }];
 
     fn rate(workers: usize, drivers: usize, queues: usize, depth: u32) -> f64 {
-        let machine = Machine { workers, drivers, shares_cpu: false, queues, depth, blocks: 8 };
+        let machine = Machine { workers, drivers, switch_ns: None, queues, depth, blocks: 8 };
         simulate(&machine, &COSTS, 0.005).expect("a simulation")
     }
 
@@ -325,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_worker_and_clients_on_one_cpu_take_turns() {
-        let machine = Machine { workers: 1, drivers: 1, shares_cpu: true, queues: 16, depth: 8, blocks: 8 };
+        let machine = Machine { workers: 1, drivers: 1, switch_ns: Some(1000.0), queues: 16, depth: 8, blocks: 8 };
         let shared = simulate(&machine, &COSTS, 0.01).expect("a simulation");
         let apart = rate(1, 1, 16, 8);
         assert!(shared > 0.1 * apart && shared < 0.9 * apart, "{shared} and {apart}");
@@ -333,7 +332,7 @@ mod tests {
 
     #[test]
     fn every_queue_of_many_is_served() {
-        let machine = Machine { workers: 32, drivers: 96, shares_cpu: false, queues: 2000, depth: 1, blocks: 8 };
+        let machine = Machine { workers: 32, drivers: 96, switch_ns: None, queues: 2000, depth: 1, blocks: 8 };
         assert!(simulate(&machine, &COSTS, 0.0005).expect("a simulation") > 32e6);
     }
 }

@@ -158,7 +158,7 @@ impl Part for Workers {
                 let model = Machine {
                     workers,
                     drivers: 1,
-                    shares_cpu: workers > 1,
+                    switch_ns: if workers > 1 { Some(costs::switch_ns()?) } else { None },
                     queues: clients,
                     depth: load.depth,
                     blocks: load.bytes / SECTOR_BYTES,
@@ -179,7 +179,7 @@ impl Part for Workers {
             tried.dedup();
             for workers in tried {
                 let drivers = (cpus - workers).min(queues);
-                let model = Machine { workers, drivers, shares_cpu: false, queues, depth: 1, blocks: 8 };
+                let model = Machine { workers, drivers, switch_ns: None, queues, depth: 1, blocks: 8 };
                 // Several rounds of each thread over its queues.
                 let seconds = 5e-4 + 4e-6 * count_f64((queues / cpus) as u64);
                 let rate = simulate(&model, costs, seconds)?;

@@ -1,6 +1,6 @@
 //! Workers that are for one disk, user, group, virtual machine or client alone. An owner is known by its key: `disk:a`, `user:1000`.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fipsee_serve::governor::Move;
 use fipsee_serve::{Pool, QueueName};
@@ -8,13 +8,28 @@ use fipsee_serve::{Pool, QueueName};
 use super::{Scaling, State, assigned_to};
 use crate::export::AttachedClient;
 
+/// A virtual machine that reconnects within this time still has its worker.
+const LONGEST_ABSENCE: Duration = Duration::from_secs(3);
+
 /// What has a worker to itself.
 pub(super) struct Dedicated {
     pub(super) owner: String,
     pub(super) worker: usize,
     /// The queues of others have left it.
     pub(super) is_ready: bool,
+    /// When none of its connections was found any more.
+    absent_since: Option<Instant>,
 }
+
+impl Dedicated {
+    /// Nothing is to come: neither queues that leave its worker nor its end.
+    pub(super) const fn is_settled(&self) -> bool {
+        self.is_ready && self.absent_since.is_none()
+    }
+}
+
+/// The keys of virtual machines begin with this.
+const MACHINE: &str = "machine:";
 
 /// The pool of an owner that has this worker to itself.
 pub(super) const fn number_of(worker: usize) -> u64 {
@@ -89,7 +104,7 @@ impl Scaling {
                 tracing::warn!(owner, "a client of a network came meanwhile, whose worker it would have been; dedicate it again");
                 break;
             };
-            state.dedicated.push(Dedicated { owner: owner.clone(), worker, is_ready: false });
+            state.dedicated.push(Dedicated { owner: owner.clone(), worker, is_ready: false, absent_since: None });
             self.set_pools(&mut state);
         }
         state.next = Some(Instant::now());
@@ -140,13 +155,19 @@ impl Scaling {
         self.find(queue.client, |_, pool| pool).unwrap_or(Pool::SHARED)
     }
 
-    /// Workers without other queues serve those that they are for, and owners that are gone have none any more. Called by the thread that
+    /// Workers without other queues serve those that they are for, and owners that are gone have none any more: virtual machines
+    /// after the time that a reconnection takes. Called by the thread that
     /// attaches clients, so that none is between the choice of its workers and its place in the list of its disk's clients.
     pub(super) fn settle_dedicated(&self, state: &mut State) {
-        let before = state.dedicated.len();
-        state.dedicated.retain(|of| self.is_present(&of.owner));
+        let (before, now) = (state.dedicated.len(), Instant::now());
+        state.dedicated.retain_mut(|of| {
+            of.absent_since = if self.is_present(&of.owner) { None } else { of.absent_since.or(Some(now)) };
+            // The numbers of clients are not given again.
+            let longest = if of.owner.starts_with(MACHINE) { LONGEST_ABSENCE } else { Duration::ZERO };
+            of.absent_since.is_none_or(|since| now.duration_since(since) < longest)
+        });
         let mut has_changed = std::mem::take(&mut state.has_freed) || state.dedicated.len() != before;
-        for Dedicated { owner, worker, is_ready } in state.dedicated.iter_mut().filter(|of| !of.is_ready) {
+        for Dedicated { owner, worker, is_ready, .. } in state.dedicated.iter_mut().filter(|of| !of.is_ready) {
             if assigned_to(&self.workers[*worker]) == 0 {
                 self.workers[*worker].counters.pool.set(number_of(*worker));
                 (*is_ready, has_changed) = (true, true);

@@ -183,7 +183,7 @@ fn a_virtual_machine_of_no_group_is_known_by_its_process() {
     let weighed = daemon.ask(&json!({ "method": "limit.set", "machine": process, "weight": 30, "iops": 1_000_000 }));
     assert_eq!((&weighed["weight"], &weighed["iops"], &weighed["dedicated"]), (&json!(30), &json!(1_000_000), &json!(true)));
     daemon.take_over();
-    expect(&daemon, &[(SHARED, 1), (own, 2)]);
+    expect(&daemon, &[(SHARED, 1), (own.clone(), 2)]);
     for (machine, version) in [(&mut one, 1), (&mut other, 2)] {
         (0..50).for_each(|number| machine.write_block(number % 8, version));
     }
@@ -192,6 +192,11 @@ fn a_virtual_machine_of_no_group_is_known_by_its_process() {
     assert_says(refused["error"].as_str().expect("refused"), &[&format!("machine {process}, client {client}"), "dedicate fewer"]);
     disk.detach(vec![queue]).expect("in order");
     drop((one, other));
+    eventually("both connections have ended", || workers_of(&daemon).iter().all(|(_, queues)| *queues == 0));
+    one = Vm::boot(&daemon.dir.path("vm"));
+    one.write_block(0, 9);
+    expect(&daemon, &[(SHARED, 0), (own, 1)]);
+    drop(one);
     eventually("its worker is free", || workers_of(&daemon).iter().all(|(owner, _)| owner.is_null()));
     assert_says(
         limit(&daemon, &target, true)["error"].as_str().expect("refused"),
