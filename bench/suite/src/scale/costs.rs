@@ -3,7 +3,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
@@ -24,26 +24,32 @@ use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode};
 use fipsee_serve::{Command, Pass, Queue, QueueName, Share, Taken, Turn, Worker, WorkerHandle, WorkerPlacement};
 use fipsee_topology::cache::choices_here;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::crowd::{Crowd, Shape};
+use super::model::{Machine, SharedCpu, simulate};
 use crate::place::bind_to;
 
 /// Numbers of queues at which costs are measured; between two of them they are interpolated.
-pub(super) const QUEUES: [usize; 4] = [1, 10, 100, 1000];
+pub(super) const QUEUES: [usize; 5] = [1, 3, 10, 100, 1000];
 /// In two measurements so many requests are in flight in each queue: their difference is the cost of one more in a visit.
 const DEPTHS: [u32; 2] = [1, 8];
 /// Nanoseconds: what is less than the cost of a time stamp cannot be timed by one, and no step takes no time.
 const LEAST: f64 = 1.0;
 const LONGEST_STEP: Duration = Duration::from_micros(100);
-/// Passes that find nothing after which a worker yields in each pause: the pauses before are timed.
-const PAUSES: u32 = 256;
 /// Empty visits after which a queue is idle, with some to spare.
 const PASSES_TO_IDLE: u32 = 1100;
 const TIMED_PASSES: u32 = 5000;
 /// Passes of active queues that are timed: fewer than make them idle.
 const ACTIVE_PASSES: u32 = 800;
 const TRIES: u32 = 8;
+/// Turns of another thread on the same CPU whose length is measured, and for how long at most.
+const SLICES: usize = 32;
+const LONGEST_SLICES: Duration = Duration::from_secs(1);
+/// Nanoseconds; about what moving a cache line between two CPUs takes.
+const MOST_AHEAD: f64 = 100.0;
+const FITTING_STEPS: u32 = 8;
+const FITTED_SECONDS: f64 = 0.005;
 
 /// In nanoseconds, with so many queues on each side.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -62,6 +68,9 @@ pub(super) struct Costs {
     pub(super) look: f64,
     pub(super) take: f64,
     pub(super) completion: f64,
+    /// Of both sides: the other one sees what a step publishes so long before the step ends, or, if negative, after that. Fitted, not
+    /// timed.
+    pub(super) ahead: f64,
 }
 
 /// Rounds over queues that found something: their time, and at how many queues they found nothing and something.
@@ -220,44 +229,43 @@ fn join(
     Ok(())
 }
 
-/// What passes that found something and pauses took.
-#[derive(Clone, Copy, Debug, Default)]
-struct WorkerTimes {
-    passes: Rounds,
-    pause_ticks: u64,
-    pauses: u64,
-}
-
-/// Serve until it is to stop. Nothing is counted before `counts`.
-fn serve(worker: &mut Worker<Engine>, counts: &AtomicBool, stops: &AtomicBool) -> WorkerTimes {
-    let (mut times, mut counted, mut idle) = (WorkerTimes::default(), false, 0);
+/// Serve until it is to stop, and time the passes that find something. Nothing is counted before `counts`.
+fn serve(worker: &mut Worker<Engine>, counts: &AtomicBool, stops: &AtomicBool) -> Rounds {
+    let (mut passes, mut counted) = (Rounds::default(), false);
     while !stops.load(Ordering::Relaxed) {
         if !counted && counts.load(Ordering::Relaxed) {
-            (times, counted) = (WorkerTimes::default(), true);
+            (passes, counted) = (Rounds::default(), true);
         }
         FOUND.set(Found::default());
         let started = clock::ticks();
         let pass = worker.pass();
-        let ended = clock::ticks();
-        times.passes.add(ended.wrapping_sub(started), FOUND.get());
+        passes.add(clock::ticks().wrapping_sub(started), FOUND.get());
         if pass == Pass::Idle {
             worker.rest(None);
-            let paused = clock::ticks().wrapping_sub(ended);
-            idle += 1;
-            if idle <= PAUSES && !is_disturbed(paused, 0) {
-                times.pause_ticks += without_reading(paused);
-                times.pauses += 1;
-            }
         } else {
             worker.worked();
-            idle = 0;
         }
     }
-    times
+    passes
 }
 
-/// Worker and clients at work for so long, with so many queues.
-fn under_load(disk: &Arc<AnyDisk>, queues: usize, shape: Shape, seconds: f64) -> Result<(WorkerTimes, Rounds), String> {
+/// Serve until it is to stop, without reading the time.
+fn serve_untimed(worker: &mut Worker<Engine>, _counts: &AtomicBool, stops: &AtomicBool) {
+    while !stops.load(Ordering::Relaxed) {
+        if worker.pass() == Pass::Idle {
+            worker.rest(None);
+        } else {
+            worker.worked();
+        }
+    }
+}
+
+/// Worker and clients at work for so long, with so many queues; what `serve` and `drive` say of it.
+fn under_load<W: Send, C: Send>(
+    (disk, queues, shape, seconds): (&Arc<AnyDisk>, usize, Shape, f64),
+    serve: fn(&mut Worker<Engine>, &AtomicBool, &AtomicBool) -> W,
+    drive: fn(&mut Crowd, Duration) -> Result<C, String>,
+) -> Result<(W, C), String> {
     let (counts, stops) = (AtomicBool::new(false), AtomicBool::new(false));
     let cpus = Cpus::choose();
     std::thread::scope(|scope| {
@@ -275,16 +283,16 @@ fn under_load(disk: &Arc<AnyDisk>, queues: usize, shape: Shape, seconds: f64) ->
             bind_to(cpus.client);
             let mut crowd = Crowd::new();
             join(&mut crowd, &for_clients, disk, (queues, shape))?;
-            crowd.run_timed(Duration::from_secs_f64(seconds / 4.0))?;
+            drive(&mut crowd, Duration::from_secs_f64(seconds / 4.0))?;
             counts.store(true, Ordering::Relaxed);
-            crowd.run_timed(Duration::from_secs_f64(seconds))
+            drive(&mut crowd, Duration::from_secs_f64(seconds))
         };
-        let rounds = scope.spawn(clients).join().unwrap_or_else(|_| Err("the clients' thread panicked".to_owned()));
+        let driven = scope.spawn(clients).join().unwrap_or_else(|_| Err("the clients' thread panicked".to_owned()));
         stops.store(true, Ordering::Relaxed);
         // It may have fallen asleep.
         handle.mailbox.send(Command::Stop);
-        let times = serving.join().unwrap_or_else(|_| Err("the worker's thread panicked".to_owned()));
-        Ok((times?, rounds?))
+        let served = serving.join().unwrap_or_else(|_| Err("the worker's thread panicked".to_owned()));
+        Ok((served?, driven?))
     })
 }
 
@@ -299,8 +307,8 @@ fn least_ns(count: u32, mut step: impl FnMut() -> Result<(), String>) -> Result<
     Ok(least)
 }
 
-/// Nanoseconds of what finds nothing, with so many queues: a visit, a sample of an idle queue, and a client's look.
-fn in_vain(disk: &Arc<AnyDisk>, queues: usize, shape: Shape) -> Result<[f64; 3], String> {
+/// Nanoseconds of what finds nothing, with so many queues: a visit, the pause after a pass, a sample of an idle queue, and a client's look.
+fn in_vain(disk: &Arc<AnyDisk>, queues: usize, shape: Shape) -> Result<[f64; 4], String> {
     let (mut worker, handle) = worker()?;
     let mut crowd = Crowd::silent();
     let pass = |worker: &mut Worker<Engine>| {
@@ -312,22 +320,33 @@ fn in_vain(disk: &Arc<AnyDisk>, queues: usize, shape: Shape) -> Result<[f64; 3],
     // The first adds the queues, which are active for a thousand passes.
     pass(&mut worker)?;
     let (all, sampled) = (count_f64(queues as u64), count_f64(SAMPLES_PER_PASS.min(queues) as u64));
-    let visits = least_ns(ACTIVE_PASSES / TRIES, || pass(&mut worker))?;
+    let visits = least_ns(ACTIVE_PASSES / 2 / TRIES, || pass(&mut worker))?;
+    // Fewer than those after which it would yield.
+    worker.worked();
+    let with_pauses = least_ns(ACTIVE_PASSES / 2 / TRIES, || {
+        worker.rest(None);
+        pass(&mut worker)
+    })?;
     (0..PASSES_TO_IDLE).try_for_each(|_| pass(&mut worker))?;
     let samples = least_ns(TIMED_PASSES, || pass(&mut worker))?;
     let looks = least_ns(ACTIVE_PASSES, || crowd.round().map(drop))?;
-    Ok([(visits - without) / all, (samples - without) / sampled, looks / all].map(|ns| ns.max(LEAST)))
+    let of_one = [(visits - without) / all, with_pauses - visits, (samples - without) / sampled, looks / all];
+    Ok(of_one.map(|ns| ns.max(LEAST)))
 }
 
-/// Nanoseconds from a yield of one thread until another one of the same CPU runs.
-pub(super) fn switch_ns() -> Result<f64, String> {
-    let (cpu, stops) = (Cpus::choose().client, AtomicBool::new(false));
+/// Two threads that take turns on a CPU: both yield, then neither does.
+pub(super) fn shared_cpu() -> Result<SharedCpu, String> {
+    let (cpu, stops) = (Cpus::choose().client, AtomicU32::new(0));
+    let turns = |before: fn(), rounds: u32| {
+        while stops.load(Ordering::Relaxed) < rounds {
+            before()
+        }
+    };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             bind_to(cpu);
-            while !stops.load(Ordering::Relaxed) {
-                std::thread::yield_now();
-            }
+            turns(std::thread::yield_now, 1);
+            turns(std::hint::spin_loop, 2);
         });
         let timed = scope.spawn(|| {
             bind_to(cpu);
@@ -335,11 +354,27 @@ pub(super) fn switch_ns() -> Result<f64, String> {
                 std::thread::yield_now();
                 Ok(())
             });
-            stops.store(true, Ordering::Relaxed);
-            Ok(there_and_back? / 2.0)
+            stops.store(1, Ordering::Relaxed);
+            let mut slices = slices();
+            stops.store(2, Ordering::Relaxed);
+            slices.sort_unstable();
+            let slice = ns(slices.get(slices.len() / 2).copied().unwrap_or(0));
+            Ok(SharedCpu { switch: there_and_back? / 2.0, slice })
         });
         timed.join().unwrap_or_else(|_| Err("the thread that yields panicked".to_owned()))
     })
+}
+
+/// Ticks of the times in which another thread had the CPU.
+fn slices() -> Vec<u64> {
+    let (mut slices, started) = (Vec::new(), Instant::now());
+    let (mut before, least) = (clock::ticks(), clock::duration_to_ticks(LONGEST_STEP));
+    while slices.len() < SLICES && started.elapsed() < LONGEST_SLICES {
+        let now = clock::ticks();
+        slices.extend(Some(now.wrapping_sub(before)).filter(|gap| *gap > least));
+        before = now;
+    }
+    slices
 }
 
 /// Idle queues that a worker looks at in a pass (decision 0004).
@@ -348,15 +383,30 @@ pub(super) const SAMPLES_PER_PASS: usize = 4;
 /// The costs of a disk at each number of queues.
 pub(super) fn measure(spec: &str, bytes: u64, queues: &[usize], seconds: f64) -> Result<Vec<Costs>, String> {
     let disk = Arc::new(DiskSpec::parse(&format!("m={spec}"))?.open()?);
+    let shape = |depth| Shape { queues: 1, depth, bytes };
+    // With more queues it is lost in the time of the visits.
+    let [_, pause, ..] = in_vain(&disk, 1, shape(1))?;
     let at = |queues: usize| {
-        let shape = |depth| Shape { queues: 1, depth, bytes };
-        let [one, more] = DEPTHS.map(|depth| under_load(&disk, queues, shape(depth), seconds));
+        let load = |depth| (&disk, queues, shape(depth), seconds);
+        let [one, more] = DEPTHS.map(|depth| under_load(load(depth), serve, Crowd::run_timed));
         let ((one, one_rounds), (more, more_rounds)) = (one?, more?);
-        let [empty_visit, sample, look] = in_vain(&disk, queues, shape(1))?;
-        let (visit, request) = split(&one.passes, &more.passes, empty_visit);
+        let [empty_visit, _, sample, look] = in_vain(&disk, queues, shape(1))?;
+        let (visit, request) = split(&one, &more, empty_visit);
         let (take, completion) = split(&one_rounds, &more_rounds, look);
-        let pause = (ns(one.pause_ticks) / count_f64(one.pauses.max(1))).max(LEAST);
-        Ok(Costs { queues: count_f64(queues as u64), pause, sample, empty_visit, visit, request, look, take, completion })
+        let costs = Costs {
+            queues: count_f64(queues as u64),
+            pause,
+            sample,
+            empty_visit,
+            visit,
+            request,
+            look,
+            take,
+            completion,
+            ahead: 0.0,
+        };
+        let ((), (seconds, completed)) = under_load(load(1), serve_untimed, Crowd::run)?;
+        costs.fitted(queues, bytes, count_f64(completed.iter().sum()) / seconds)
     };
     queues.iter().map(|queues| at(*queues)).collect()
 }
@@ -390,18 +440,41 @@ impl Costs {
                     look: between(|costs| costs.look),
                     take: between(|costs| costs.take),
                     completion: between(|costs| costs.completion),
+                    ahead: between(|costs| costs.ahead),
                 }
             }
             (None, []) => Self::default(),
         }
     }
 
+    /// With the `ahead` with which a simulated worker answers as many requests per second as a real one with so many queues, one request
+    /// in each, has answered.
+    fn fitted(self, queues: usize, bytes: u64, rate: f64) -> Result<Self, String> {
+        let machine =
+            Machine { workers: 1, drivers: 1, shared: None, queues, depth: 1, blocks: bytes / fipsee_block::wire::SECTOR_BYTES };
+        let (mut least, mut most) = (-MOST_AHEAD, self.visit.min(self.take).min(MOST_AHEAD));
+        for _ in 0..FITTING_STEPS {
+            let middle = f64::midpoint(least, most);
+            let is_slow = simulate(&machine, &[Self { ahead: middle, ..self }], FITTED_SECONDS)? < rate;
+            (least, most) = if is_slow { (middle, most) } else { (least, middle) };
+        }
+        Ok(Self { ahead: least, ..self })
+    }
+
+    pub(super) const NAMES: [&str; 9] =
+        ["pause", "sample", "empty visit", "visit", "request", "look", "take", "completion", "ahead"];
+
+    pub(super) const fn values(&self) -> [f64; 9] {
+        let Self { queues: _, pause, sample, empty_visit, visit, request, look, take, completion, ahead } = *self;
+        [pause, sample, empty_visit, visit, request, look, take, completion, ahead]
+    }
+
     pub(super) fn to_json(self) -> Value {
-        let Self { queues, pause, sample, empty_visit, visit, request, look, take, completion } = self;
-        json!({
-            "queues": queues, "pause_ns": pause, "sample_ns": sample, "empty_visit_ns": empty_visit,
-            "visit_ns": visit, "request_ns": request, "look_ns": look, "take_ns": take, "completion_ns": completion,
-        })
+        let key = |name: &str| format!("{}_ns", name.replace(' ', "_"));
+        let mut all: serde_json::Map<String, Value> =
+            Self::NAMES.iter().zip(self.values()).map(|(name, value)| (key(name), value.into())).collect();
+        all.insert("queues".to_owned(), self.queues.into());
+        all.into()
     }
 }
 

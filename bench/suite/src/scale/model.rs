@@ -26,12 +26,21 @@ pub(super) struct Machine {
     pub(super) workers: usize,
     /// Threads that drive clients, each on a CPU of its own.
     pub(super) drivers: usize,
-    /// The first driver shares the first worker's CPU: nanoseconds of a change between them.
-    pub(super) switch_ns: Option<f64>,
+    /// The first driver shares the first worker's CPU.
+    pub(super) shared: Option<SharedCpu>,
     pub(super) queues: usize,
     pub(super) depth: u32,
     /// Of each request, of 512 bytes.
     pub(super) blocks: u64,
+}
+
+/// How two threads take turns on a CPU, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct SharedCpu {
+    /// Of a change between them.
+    pub(super) switch: f64,
+    /// After which the other one has its turn, even if this one does not yield.
+    pub(super) slice: f64,
 }
 
 /// What both sides know of a queue: when requests and answers were published that the other side has not taken.
@@ -90,7 +99,7 @@ impl Driver {
         }
         lane.answers.drain(..count);
         self.now += self.costs.take + self.costs.completion * count_f64(count as u64);
-        lane.requests.extend(std::iter::repeat_n(self.now, count));
+        lane.requests.extend(std::iter::repeat_n(self.now - self.costs.ahead, count));
         self.empty = 0;
         if self.now >= counts_from {
             *answered += count as u64;
@@ -136,7 +145,7 @@ impl World {
         let taken = u32::try_from(ready).unwrap_or(u32::MAX);
         lane.budget = if taken == limit { (limit * 2).min(most) } else { (limit / 4).max(1) };
         self.now += self.costs.visit + self.costs.request * f64::from(taken);
-        lane.answers.extend(std::iter::repeat_n(self.now, ready));
+        lane.answers.extend(std::iter::repeat_n(self.now - self.costs.ahead, ready));
         taken
     }
 
@@ -175,25 +184,28 @@ struct SimWorker {
     now: f64,
     costs: Costs,
     idle_passes: u32,
+    /// If the first driver shares its CPU.
+    shared: Option<SharedCpu>,
+    /// When it began its turn on that.
+    turn_began: f64,
     /// The first driver has its CPU.
     is_waiting: bool,
 }
 
 impl SimWorker {
-    fn pass(&mut self, machine: &Machine, limit: f64) {
+    fn pass(&mut self, limit: f64) {
         world(|world| (world.now, world.costs, world.limit) = (self.now, self.costs, limit));
         let pass = self.worker.pass();
         // One that visits and samples nothing takes time, too.
         self.now = world(|world| world.now).max(self.now + self.costs.sample);
         if pass == Pass::Worked {
             self.idle_passes = 0;
-            return;
+        } else {
+            self.now += self.costs.pause;
+            self.idle_passes += 1;
         }
-        self.now += self.costs.pause;
-        self.idle_passes += 1;
-        if machine.switch_ns.is_some() && self.idle_passes > PASSES_BEFORE_YIELD {
-            self.is_waiting = true;
-        }
+        let ends = |shared: SharedCpu| self.idle_passes > PASSES_BEFORE_YIELD || self.now - self.turn_began > shared.slice;
+        self.is_waiting = self.shared.is_some_and(ends);
     }
 }
 
@@ -216,6 +228,8 @@ fn workers(machine: &Machine, measured: &[Costs]) -> Result<Vec<SimWorker>, Stri
         now: 0.0,
         costs: Costs::at(measured, count_f64(count(number).max(1) as u64)),
         idle_passes: 0,
+        shared: machine.shared.filter(|_| number == 0),
+        turn_began: 0.0,
         is_waiting: false,
     };
     Ok(made.into_iter().enumerate().map(with_costs).collect())
@@ -229,7 +243,7 @@ pub(super) fn simulate(machine: &Machine, measured: &[Costs], seconds: f64) -> R
     let driver = |number: usize| {
         let lanes: Vec<usize> = (number..machine.queues).step_by(machine.drivers).collect();
         let costs = Costs::at(measured, count_f64(lanes.len().max(1) as u64));
-        Driver { lanes, next: 0, now: 0.0, costs, is_running: !(machine.switch_ns.is_some() && number == 0), empty: 0 }
+        Driver { lanes, next: 0, now: 0.0, costs, is_running: !(machine.shared.is_some() && number == 0), empty: 0 }
     };
     let made = World {
         now: 0.0,
@@ -242,38 +256,40 @@ pub(super) fn simulate(machine: &Machine, measured: &[Costs], seconds: f64) -> R
     };
     let mut workers = workers(machine, measured)?;
     WORLD.set(Some(made));
-    run(machine, &mut workers, duration);
+    run(&mut workers, duration);
     let answered = WORLD.take().map_or(0, |world| world.answered);
     Ok(count_f64(answered) / (seconds * (1.0 - WARM_UP)))
 }
 
-fn run(machine: &Machine, workers: &mut [SimWorker], duration: f64) {
+fn run(workers: &mut [SimWorker], duration: f64) {
     loop {
         let least = (0..workers.len()).min_by(|one, other| workers[*one].now.total_cmp(&workers[*other].now));
         let Some(next) = least.filter(|next| workers[*next].now < duration) else { return };
         let others = workers.iter().enumerate().filter(|(number, _)| *number != next).map(|(_, worker)| worker.now);
         let limit = others.fold(f64::MAX, f64::min);
-        if workers[next].is_waiting {
-            shared_driver(&mut workers[next], machine.switch_ns.unwrap_or(0.0), limit);
-        } else {
-            workers[next].pass(machine, limit);
+        match workers[next].shared.filter(|_| workers[next].is_waiting) {
+            Some(shared) => shared_driver(&mut workers[next], shared, limit),
+            None => workers[next].pass(limit),
         }
     }
 }
 
-/// The driver that shares this worker's CPU has it, until it finds nothing in a whole round; until another worker is due, first.
-fn shared_driver(worker: &mut SimWorker, switch_ns: f64, limit: f64) {
+/// The driver that shares this worker's CPU has it, until it finds nothing in a whole round or its time is over; until another worker is due,
+/// first.
+fn shared_driver(worker: &mut SimWorker, shared: SharedCpu, limit: f64) {
     world(|world| {
         let World { lanes, drivers, counts_from, answered, .. } = world;
         let Some(driver) = drivers.first_mut() else { return };
         if !driver.is_running {
-            (driver.now, driver.empty, driver.is_running) = (worker.now + switch_ns, 0, true);
+            (driver.now, driver.empty, driver.is_running) = (worker.now + shared.switch, 0, true);
+            worker.turn_began = driver.now;
         }
         loop {
             driver.turn(lanes, *counts_from, answered);
-            if driver.empty >= driver.lanes.len() {
+            if driver.empty >= driver.lanes.len() || driver.now - worker.turn_began > shared.slice {
                 (driver.is_running, worker.is_waiting) = (false, false);
-                worker.now = driver.now + switch_ns;
+                worker.now = driver.now + shared.switch;
+                worker.turn_began = worker.now;
                 return;
             }
             if driver.now > limit {
@@ -298,10 +314,11 @@ mod tests {
         look: 20.0,
         take: 50.0,
         completion: 20.0,
+        ahead: 0.0,
     }];
 
     fn rate(workers: usize, drivers: usize, queues: usize, depth: u32) -> f64 {
-        let machine = Machine { workers, drivers, switch_ns: None, queues, depth, blocks: 8 };
+        let machine = Machine { workers, drivers, shared: None, queues, depth, blocks: 8 };
         simulate(&machine, &COSTS, 0.005).expect("a simulation")
     }
 
@@ -324,7 +341,14 @@ mod tests {
 
     #[test]
     fn a_worker_and_clients_on_one_cpu_take_turns() {
-        let machine = Machine { workers: 1, drivers: 1, switch_ns: Some(1000.0), queues: 16, depth: 8, blocks: 8 };
+        let machine = Machine {
+            workers: 1,
+            drivers: 1,
+            shared: Some(SharedCpu { switch: 1000.0, slice: 3e6 }),
+            queues: 16,
+            depth: 8,
+            blocks: 8,
+        };
         let shared = simulate(&machine, &COSTS, 0.01).expect("a simulation");
         let apart = rate(1, 1, 16, 8);
         assert!(shared > 0.1 * apart && shared < 0.9 * apart, "{shared} and {apart}");
@@ -332,7 +356,7 @@ mod tests {
 
     #[test]
     fn every_queue_of_many_is_served() {
-        let machine = Machine { workers: 32, drivers: 96, switch_ns: None, queues: 2000, depth: 1, blocks: 8 };
+        let machine = Machine { workers: 32, drivers: 96, shared: None, queues: 2000, depth: 1, blocks: 8 };
         assert!(simulate(&machine, &COSTS, 0.0005).expect("a simulation") > 32e6);
     }
 }

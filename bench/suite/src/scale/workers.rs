@@ -103,7 +103,7 @@ fn back(load: &Load, clients: usize) -> String {
 
 #[derive(Default)]
 pub(super) struct Workers {
-    /// Of the last round, by disk.
+    /// Of the last round, by load.
     costs: Vec<(&'static str, Vec<Costs>)>,
     /// Of a null disk: CPUs, clients, the best number of workers, and requests per second with it.
     larger: Vec<(usize, usize, usize, f64)>,
@@ -139,30 +139,24 @@ impl Workers {
 
 impl Part for Workers {
     fn measure(&mut self, settings: &Settings, _round: usize, results: &mut Results) -> Result<(), String> {
-        let seconds = settings.seconds / 2.0;
         self.costs.clear();
-        for load in &LOADS {
-            let is_chosen = |clients: &&usize| settings.chooses(&candidate(REAL, load, **clients));
-            let chosen: Vec<usize> = clients(settings, load).iter().filter(is_chosen).copied().collect();
-            if chosen.is_empty() {
-                continue;
-            }
-            if !self.costs.iter().any(|(spec, _)| *spec == load.spec) {
+        // Loads of the same disk are compared: one after the other for each number of clients.
+        for loads in LOADS.chunk_by(|one, other| one.spec == other.spec) {
+            let is_chosen = |load: &&Load| chosen(settings, load).next().is_some();
+            let loads: Vec<&Load> = loads.iter().filter(is_chosen).collect();
+            for load in loads.iter().filter(|load| load.workers.is_some()) {
                 let queues: &[usize] = if settings.quick { &QUICK_COSTS } else { &costs::QUEUES };
-                self.costs.push((load.spec, costs::measure(load.spec, load.bytes, queues, seconds)?));
+                self.costs.push((load.name, costs::measure(load.spec, load.bytes, queues, settings.seconds / 2.0)?));
             }
-            real(load, &chosen, settings, results)?;
-            let Some((_, costs)) = self.costs.iter().find(|(spec, _)| *spec == load.spec) else { continue };
-            let Some(workers) = load.workers else { continue };
-            for clients in chosen {
-                let model = Machine {
-                    workers,
-                    drivers: 1,
-                    switch_ns: if workers > 1 { Some(costs::switch_ns()?) } else { None },
-                    queues: clients,
-                    depth: load.depth,
-                    blocks: load.bytes / SECTOR_BYTES,
-                };
+            real(&loads, settings, results)?;
+        }
+        for (name, costs) in &self.costs {
+            let Some(load) = LOADS.iter().find(|load| load.name == *name) else { continue };
+            let workers = load.workers.unwrap_or(1);
+            let shared = if workers > 1 { Some(costs::shared_cpu()?) } else { None };
+            for clients in chosen(settings, load) {
+                let blocks = load.bytes / SECTOR_BYTES;
+                let model = Machine { workers, drivers: 1, shared, queues: clients, depth: load.depth, blocks };
                 results.add(&candidate(MODEL, load, clients), RATE, simulate(&model, costs, simulated_seconds(settings))?);
             }
         }
@@ -171,7 +165,7 @@ impl Part for Workers {
 
     /// Machines with more CPUs, each with the best number of workers.
     fn finish(&mut self, settings: &Settings, results: &mut Results) -> Result<(), String> {
-        let Some((_, costs)) = self.costs.iter().find(|(spec, _)| *spec == LOADS[0].spec) else { return Ok(()) };
+        let Some((_, costs)) = self.costs.iter().find(|(load, _)| *load == LOADS[0].name) else { return Ok(()) };
         let (cpus, queues): (&[usize], &[usize]) = if settings.quick { (&[4], &[10]) } else { (&CPUS, &QUEUES) };
         for (cpus, queues) in cpus.iter().flat_map(|cpus| queues.iter().map(move |queues| (*cpus, *queues))) {
             let mut best = (0, 0.0);
@@ -179,7 +173,7 @@ impl Part for Workers {
             tried.dedup();
             for workers in tried {
                 let drivers = (cpus - workers).min(queues);
-                let model = Machine { workers, drivers, switch_ns: None, queues, depth: 1, blocks: 8 };
+                let model = Machine { workers, drivers, shared: None, queues, depth: 1, blocks: 8 };
                 // Several rounds of each thread over its queues.
                 let seconds = 5e-4 + 4e-6 * count_f64((queues / cpus) as u64);
                 let rate = simulate(&model, costs, seconds)?;
@@ -204,6 +198,13 @@ impl Part for Workers {
                     let (simulated, ratio) = model.map_or((f64::NAN, f64::NAN), |model| (model.median(), model.ratio_to(real)));
                     println!("{:<56} {measured:>12.0} {simulated:>12.0} {ratio:>7.3} {cpu:>6.0}", &name[2..]);
                 }
+            }
+        }
+        for (load, at) in &self.costs {
+            println!("\ncosts in ns, {load:<44} {}", Costs::NAMES.map(|name| format!("{name:>12}")).concat());
+            for costs in at {
+                let shown = costs.values().map(|value| format!("{value:>12.1}")).concat();
+                println!("{:>58} {shown}", format!("{} queues", costs.queues));
             }
         }
         for (cpus, queues, workers, rate) in &self.larger {
@@ -242,8 +243,8 @@ impl Part for Workers {
 
     fn to_json(&self) -> Option<(&'static str, Value)> {
         let at = |costs: &[Costs]| costs.iter().map(|costs| costs.to_json()).collect::<Vec<_>>();
-        let of_disk = |(spec, costs): &(&str, Vec<Costs>)| json!({ "disk": spec, "at": at(costs) });
-        Some(("costs", self.costs.iter().map(of_disk).collect()))
+        let of_load = |(load, costs): &(&str, Vec<Costs>)| json!({ "load": load, "at": at(costs) });
+        Some(("costs", self.costs.iter().map(of_load).collect()))
     }
 
     fn picture(&self, results: &Results, entry: &Value) -> Option<Picture> {
@@ -263,8 +264,13 @@ const fn simulated_seconds(settings: &Settings) -> f64 {
     if settings.quick { SIMULATED_SECONDS / 10.0 } else { SIMULATED_SECONDS }
 }
 
-/// The daemon as it ships, with the first worker on the clients' CPU where there are two.
-fn real(load: &Load, clients: &[usize], settings: &Settings, results: &mut Results) -> Result<(), String> {
+/// The numbers of clients that are measured.
+fn chosen<'a>(settings: &'a Settings, load: &'a Load) -> impl Iterator<Item = usize> + 'a {
+    clients(settings, load).iter().copied().filter(|clients| settings.chooses(&candidate(REAL, load, *clients)))
+}
+
+/// The daemon as it ships, with the first of two workers on the clients' CPU; with 1..2 that is the second.
+fn start(load: &Load, settings: &Settings, results: &mut Results) -> Result<Daemon, String> {
     let cpus = Cpus::choose();
     let (workers, list) = match load.workers {
         Some(1) => ("1".to_owned(), cpus.server.to_string()),
@@ -278,24 +284,53 @@ fn real(load: &Load, clients: &[usize], settings: &Settings, results: &mut Resul
     }
     let (percent, _) = daemon_usage(&daemon, if settings.quick { IDLE / 20 } else { IDLE })?;
     results.add(&idle(load), CPU_PERCENT, percent);
-    let user = rustix::process::geteuid().as_raw();
-    let shape = Shape { queues: 1, depth: load.depth, bytes: load.bytes };
-    let mut runs: Vec<(String, usize)> = clients.iter().map(|count| (candidate(REAL, load, *count), *count)).collect();
-    if load.workers.is_none() {
-        runs.extend(clients.iter().rev().map(|count| (back(load, *count), *count)));
+    Ok(daemon)
+}
+
+/// A daemon for each load, and for each number of clients one after the other.
+fn real(loads: &[&Load], settings: &Settings, results: &mut Results) -> Result<(), String> {
+    let mut daemons = Vec::new();
+    for load in loads {
+        daemons.push((*load, start(load, settings, results)?));
     }
-    on(cpus.client, || {
-        for (name, count) in runs {
-            let mut crowd = Crowd::new();
-            crowd.yields = load.workers != Some(1);
-            (0..count).try_for_each(|_| crowd.join(&daemon.socket(), user, shape))?;
-            crowd.run(Duration::from_secs_f64(settings.seconds / 4.0))?;
-            let before = daemon.usage()?.0;
-            let (seconds, completed) = crowd.run(Duration::from_secs_f64(settings.seconds))?;
-            let used = daemon.usage()?.0.saturating_sub(before);
-            results.add(&name, RATE, count_f64(completed.iter().sum()) / seconds);
-            results.add(&name, CPU_PERCENT, 100.0 * used.as_secs_f64() / seconds);
+    let mut counts: Vec<usize> = loads.iter().flat_map(|load| chosen(settings, load)).collect();
+    counts.sort_unstable();
+    counts.dedup();
+    let falling = counts.iter().rev().map(|count| (*count, true));
+    let runs = counts.iter().map(|count| (*count, false)).chain(falling);
+    let of_daemons = || {
+        for (count, falls) in runs {
+            for (load, daemon) in &daemons {
+                let name = if falls { back(load, count) } else { candidate(REAL, load, count) };
+                if chosen(settings, load).any(|chosen| chosen == count) && (!falls || load.workers.is_none()) {
+                    run(&name, (load, count), daemon, settings, results)?;
+                }
+            }
         }
         Ok(())
-    })
+    };
+    on(Cpus::choose().client, of_daemons)
+}
+
+fn run(
+    name: &str,
+    (load, clients): (&Load, usize),
+    daemon: &Daemon,
+    settings: &Settings,
+    results: &mut Results,
+) -> Result<(), String> {
+    let user = rustix::process::geteuid().as_raw();
+    let shape = Shape { queues: 1, depth: load.depth, bytes: load.bytes };
+    let mut crowd = Crowd::new();
+    crowd.yields = load.workers != Some(1);
+    (0..clients).try_for_each(|_| crowd.join(&daemon.socket(), user, shape))?;
+    // Until 1..2 workers have found out how many they are.
+    let warm_up = if load.workers.is_some() { settings.seconds / 4.0 } else { settings.seconds };
+    crowd.run(Duration::from_secs_f64(warm_up))?;
+    let before = daemon.usage()?.0;
+    let (seconds, completed) = crowd.run(Duration::from_secs_f64(settings.seconds))?;
+    let used = daemon.usage()?.0.saturating_sub(before);
+    results.add(name, RATE, count_f64(completed.iter().sum()) / seconds);
+    results.add(name, CPU_PERCENT, 100.0 * used.as_secs_f64() / seconds);
+    Ok(())
 }
