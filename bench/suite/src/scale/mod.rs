@@ -7,6 +7,7 @@ mod crowd;
 mod dedicated;
 mod fairness;
 mod figures;
+mod harness;
 mod model;
 mod notified;
 mod ours;

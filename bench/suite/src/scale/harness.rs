@@ -1,0 +1,195 @@
+//! A real worker on its CPU serves real queues of a disk, whose clients are driven from the other CPU, all in this process, so that each step
+//! can be timed where it happens.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fipsee_block::client::{AttachOptions, Disk};
+use fipsee_block::disk::{AnyDisk, Disk as _, Engine};
+use fipsee_block::server::{DiskQueue, QueueServer, QueueSetup};
+use fipsee_block::wire::PROFILE;
+use fipsee_measure::cpus::Cpus;
+use fipsee_ring::channel::{ClientQueue, RegionLayout, ServerQueue};
+use fipsee_ring::clock;
+use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
+use fipsee_ring::handshake::AttachedChannel;
+use fipsee_ring::memory::RegionTable;
+use fipsee_ring::region::Region;
+use fipsee_ring::seqpacket::Seqpacket;
+use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode};
+use fipsee_serve::{Command, Pass, Queue, QueueName, Share, Taken, Turn, Worker, WorkerHandle, WorkerPlacement};
+use fipsee_topology::cache::choices_here;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use super::costs::{Found, Rounds};
+use super::crowd::{Crowd, Shape};
+use crate::place::bind_to;
+
+thread_local! {
+    /// What the worker of this thread has found in its pass.
+    static FOUND: Cell<Found> = Cell::default();
+}
+
+/// A queue whose visits are counted.
+struct Counted(DiskQueue);
+
+impl Queue<Engine> for Counted {
+    fn end(&self) -> Option<&ServerQueue> {
+        self.0.end()
+    }
+
+    fn end_mut(&mut self) -> Option<&mut ServerQueue> {
+        self.0.end_mut()
+    }
+
+    fn visit(&mut self, engine: &mut Engine, turn: Turn) -> Taken {
+        let taken = self.0.visit(engine, turn);
+        let Found { empty, full, requests } = FOUND.get();
+        FOUND.set(if taken.requests == 0 {
+            Found { empty: empty + 1, full, requests }
+        } else {
+            Found { empty, full: full + 1, requests: requests + u64::from(taken.requests) }
+        });
+        taken
+    }
+
+    fn has_work(&self) -> bool {
+        Queue::<Engine>::has_work(&self.0)
+    }
+
+    fn flush(&mut self) {
+        Queue::<Engine>::flush(&mut self.0);
+    }
+
+    fn moved(&mut self, id: u32) {
+        Queue::<Engine>::moved(&mut self.0, id);
+    }
+
+    fn saved_state(&mut self, own: bool) -> Option<Box<dyn Any + Send>> {
+        self.0.saved_state(own)
+    }
+}
+
+/// A channel without a socket: what the worker is to do for it, and the client's end.
+fn channel(disk: &Arc<AnyDisk>, number: u32, shape: Shape, share: &Share) -> Result<(Command<Engine>, AttachedChannel), String> {
+    let failed = |what: &'static str| move |error: std::io::Error| format!("cannot make {what}: {error}");
+    let mut layout = RegionLayout::plan(&PROFILE, 1, shape.depth, shape.bytes, number);
+    // As the daemon's are.
+    layout.queues[0].choices = choices_here();
+    let region = Arc::new(Region::create("fipsee-bench", layout.region_bytes).map_err(failed("memory"))?);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (control, _) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(|error| format!("cannot make a pair of sockets: {error}"))?;
+    let doorbell = EventDoorbell::new().map_err(failed("an eventfd"))?;
+    let (ours, theirs) = SocketDoorbell::pair().map_err(failed("a doorbell"))?;
+    let (geometry, info) = (&layout.queues[0], disk.info());
+    let server = ServerQueue::open(&region, geometry, doorbell.clone(), ours, &geometry.tuning());
+    let server = server.map_err(|fault| fault.to_string())?;
+    let client = ClientQueue::open(&region, geometry, doorbell, theirs, &geometry.tuning()).map_err(|fault| fault.to_string())?;
+    let memory =
+        RegionTable::of_pool(&region, layout.pool_offset_bytes, layout.pool_bytes).map_err(|fault| format!("{fault:?}"))?;
+    let (depth, disk) = (geometry.depth, Arc::clone(disk));
+    let make = move |id| {
+        let setup = QueueSetup { depth, info, read_only: true, memory, counters: Arc::default() };
+        Ok(Counted(DiskQueue::new(QueueServer::new(server, id, setup), disk)))
+    };
+    let name = QueueName { client: number.into(), index: 0 };
+    let service_info = info.to_bytes();
+    let attached = AttachedChannel { control: Seqpacket::from_fd(control), region, layout, service_info, queues: vec![client] };
+    Ok((Command::add(name, share.clone(), make, |_| {}), attached))
+}
+
+/// A worker of the calling thread.
+pub(super) fn worker() -> Result<(Worker<Engine>, WorkerHandle<Engine>), String> {
+    let engine = Engine::new(16).map_err(|error| format!("cannot make an engine: {error}"))?;
+    Worker::new(WorkerPlacement::default(), Backoff::new(WaitMode::Adaptive, DEFAULT_LOOK), engine)
+        .map_err(|error| format!("cannot make a worker: {error}"))
+}
+
+pub(super) fn join(
+    crowd: &mut Crowd,
+    handle: &WorkerHandle<Engine>,
+    disk: &Arc<AnyDisk>,
+    (queues, shape): (usize, Shape),
+) -> Result<(), String> {
+    let share = Share::own("user");
+    for number in (0_u32..).take(queues) {
+        let (command, attached) = channel(disk, number, shape, &share)?;
+        handle.mailbox.send(command);
+        let options = AttachOptions { depth: shape.depth, pool_bytes: shape.bytes, ..AttachOptions::new("m") };
+        let (disk, queues) = Disk::over(attached, &options).map_err(|error| error.to_string())?;
+        let buffer = disk.allocate(shape.bytes).map_err(|error| error.to_string())?;
+        crowd.join_with((disk, queues, buffer), shape);
+    }
+    Ok(())
+}
+
+/// Serve until it is to stop, and time the passes that find something. Nothing is counted before `counts`.
+pub(super) fn serve(worker: &mut Worker<Engine>, counts: &AtomicBool, stops: &AtomicBool) -> Rounds {
+    let (mut passes, mut counted) = (Rounds::default(), false);
+    while !stops.load(Ordering::Relaxed) {
+        if !counted && counts.load(Ordering::Relaxed) {
+            (passes, counted) = (Rounds::default(), true);
+        }
+        FOUND.set(Found::default());
+        let started = clock::ticks();
+        let pass = worker.pass();
+        passes.add(clock::ticks().wrapping_sub(started), FOUND.get());
+        if pass == Pass::Idle {
+            worker.rest(None);
+        } else {
+            worker.worked();
+        }
+    }
+    passes
+}
+
+/// Serve until it is to stop, without reading the time.
+pub(super) fn serve_untimed(worker: &mut Worker<Engine>, _counts: &AtomicBool, stops: &AtomicBool) {
+    while !stops.load(Ordering::Relaxed) {
+        if worker.pass() == Pass::Idle {
+            worker.rest(None);
+        } else {
+            worker.worked();
+        }
+    }
+}
+
+/// Worker and clients at work for so long, with so many queues; what `serve` and `drive` say of it.
+pub(super) fn under_load<W: Send, C: Send>(
+    (disk, queues, shape, seconds): (&Arc<AnyDisk>, usize, Shape, f64),
+    serve: fn(&mut Worker<Engine>, &AtomicBool, &AtomicBool) -> W,
+    drive: fn(&mut Crowd, Duration) -> Result<C, String>,
+) -> Result<(W, C), String> {
+    let (counts, stops) = (AtomicBool::new(false), AtomicBool::new(false));
+    let cpus = Cpus::choose();
+    std::thread::scope(|scope| {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (counts, stops) = (&counts, &stops);
+        let serving = scope.spawn(move || {
+            bind_to(cpus.server);
+            let (mut worker, handle) = worker()?;
+            let _ = sender.send(handle);
+            Ok::<_, String>(serve(&mut worker, counts, stops))
+        });
+        let handle = receiver.recv().map_err(|_| "the worker could not start; its error is above".to_owned())?;
+        let for_clients = handle.clone();
+        let clients = move || {
+            bind_to(cpus.client);
+            let mut crowd = Crowd::new();
+            join(&mut crowd, &for_clients, disk, (queues, shape))?;
+            drive(&mut crowd, Duration::from_secs_f64(seconds / 4.0))?;
+            counts.store(true, Ordering::Relaxed);
+            drive(&mut crowd, Duration::from_secs_f64(seconds))
+        };
+        let driven = scope.spawn(clients).join().unwrap_or_else(|_| Err("the clients' thread panicked".to_owned()));
+        stops.store(true, Ordering::Relaxed);
+        // It may have fallen asleep.
+        handle.mailbox.send(Command::Stop);
+        let served = serving.join().unwrap_or_else(|_| Err("the worker's thread panicked".to_owned()));
+        Ok((served?, driven?))
+    })
+}
