@@ -3,7 +3,8 @@
 //! without.
 //!
 //! While the worker of the shared disk has the CPU of its client, the dedicated disk has no requests, and the first one after
-//! that is slower than others, whatever took the time. So without the others the client makes the same pauses.
+//! that is slower than others, whatever took the time. So without the others the client makes the same pauses, and uses its CPU's caches
+//! meanwhile, as they would: what is slow because of their client's memory is no matter of the worker.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -39,11 +40,16 @@ const WARM_UP: f64 = 0.2;
 /// Between two looks at the clock.
 const TURNS: usize = 16;
 
-/// The others are there; or they are not, and the client is away from its CPU as often and as long, or never.
+/// The others are there; or they are not, and the client is away from its CPU as often and as long, with something else in its caches after that
+/// or not, or never.
 const BESIDE: &str = "beside 100 shared clients";
-const PAUSED: &str = "alone, with the same pauses";
+const USED: &str = "alone, with such pauses, in which the caches are used";
+const PAUSED: &str = "alone, with such pauses";
 const ALONE: &str = "alone";
-const PLACES: [&str; 3] = [BESIDE, PAUSED, ALONE];
+const PLACES: [&str; 4] = [BESIDE, USED, PAUSED, ALONE];
+/// Bytes: queues and data of 100 clients.
+const FOOTPRINT: usize = 1 << 20;
+const LINE: usize = 64;
 
 fn candidate(kind: &str, place: &str) -> String {
     format!("dedicated {kind} disk, 4 KiB, QD1, {place}")
@@ -129,6 +135,27 @@ struct Cycle {
     away: Duration,
 }
 
+/// Pauses as long as those of a cycle, and memory that is read meanwhile.
+struct Pauses {
+    cycle: Cycle,
+    memory: Vec<u64>,
+    next: usize,
+}
+
+impl Pauses {
+    fn new(cycle: Cycle, place: &str) -> Self {
+        let bytes = if place == USED { FOOTPRINT } else { LINE };
+        Self { cycle, memory: vec![1; bytes / size_of::<u64>()], next: 0 }
+    }
+
+    fn pause(&mut self, since: Instant) {
+        while since.elapsed() < self.cycle.away {
+            self.next = (self.next + LINE / size_of::<u64>()) % self.memory.len();
+            std::hint::black_box(self.memory[self.next]);
+        }
+    }
+}
+
 /// Requests per second of the dedicated disk and of the others, and the mean cycle.
 struct Driven {
     rates: [f64; 2],
@@ -136,7 +163,7 @@ struct Driven {
 }
 
 /// Keep the client of the dedicated disk and the others going for so long; without others, with such pauses.
-fn drive(dedicated: &mut Crowd, others: &mut Crowd, pauses: Option<Cycle>, seconds: f64) -> Result<Driven, String> {
+fn drive(dedicated: &mut Crowd, others: &mut Crowd, mut pauses: Option<&mut Pauses>, seconds: f64) -> Result<Driven, String> {
     let (started, mut empty, mut answered) = (Instant::now(), 0, [0; 2]);
     let (mut since, mut away, mut cycles) = (started, Duration::ZERO, 0);
     while started.elapsed() < Duration::from_secs_f64(seconds) {
@@ -149,10 +176,8 @@ fn drive(dedicated: &mut Crowd, others: &mut Crowd, pauses: Option<Cycle>, secon
         // The worker of the others has the same CPU.
         if !others.lanes.is_empty() && empty > others.lanes.len() {
             std::thread::yield_now();
-        } else if let Some(cycle) = pauses.filter(|cycle| since.elapsed() >= cycle.busy) {
-            while paused.elapsed() < cycle.away {
-                std::hint::spin_loop();
-            }
+        } else if let Some(pauses) = pauses.as_mut().filter(|pauses| since.elapsed() >= pauses.cycle.busy) {
+            pauses.pause(paused);
         } else {
             continue;
         }
@@ -172,18 +197,19 @@ fn measure_kind(kind: &str, settings: &Settings, results: &mut Results) -> Resul
     on(cpus.client, || {
         let mut dedicated = Crowd::new();
         dedicated.join_with(attach_to(&daemon.socket(), "d", user, ORDINARY, WaitMode::Adaptive)?, ORDINARY);
-        let (mut pauses, mut all) = (None, Vec::new());
+        let (mut cycle, mut all) = (None, Vec::new());
         for place in PLACES {
             let mut others = Crowd::new();
             if place == BESIDE {
                 (0..clients).try_for_each(|_| others.join(&daemon.socket(), user, ORDINARY))?;
             }
-            let pauses_now = pauses.filter(|_| place == PAUSED);
-            drive(&mut dedicated, &mut others, pauses_now, settings.seconds * WARM_UP)?;
+            let has_pauses = [USED, PAUSED].contains(&place);
+            let mut pauses = cycle.filter(|_| has_pauses).map(|cycle| Pauses::new(cycle, place));
+            drive(&mut dedicated, &mut others, pauses.as_mut(), settings.seconds * WARM_UP)?;
             let before = times(&daemon.ask(&json!({ "method": "stat" }))?)?;
-            let driven = drive(&mut dedicated, &mut others, pauses_now, settings.seconds * MEASURED)?;
+            let driven = drive(&mut dedicated, &mut others, pauses.as_mut(), settings.seconds * MEASURED)?;
             let times = between(&before, times(&daemon.ask(&json!({ "method": "stat" }))?)?);
-            pauses = pauses.or(Some(driven.cycle));
+            cycle = cycle.or(Some(driven.cycle));
             let name = candidate(kind, place);
             results.add(&name, P50, quantile(&times, 0.5));
             results.add(&name, P999, quantile(&times, 0.999));
@@ -227,7 +253,7 @@ impl Part for Dedicated {
     fn claims(&self, _settings: &Settings, _results: &Results) -> Vec<Claim> {
         let of = |kind: &&'static str| {
             let of_place = |place| self.times.get(&candidate(kind, place)).map(|times| quantile(times, 0.999));
-            (format!("{kind} disk"), of_place(BESIDE).zip(of_place(PAUSED)).map(|(beside, alone)| beside / alone))
+            (format!("{kind} disk"), of_place(BESIDE).zip(of_place(USED)).map(|(beside, alone)| beside / alone))
         };
         let text = "p99.9 of a dedicated disk's service time beside 100 shared clients over without";
         vec![Claim::all_at_most(LIMIT, text, KINDS.iter().map(of))]
