@@ -49,6 +49,25 @@
 #define FIPSEE_NET_STATUS_WRONG_VLAN 7
 #define FIPSEE_NET_STATUS_LIMITED 8
 #define FIPSEE_NET_STATUS_TOO_SMALL 9
+#define FIPSEE_NET_STATUS_BAD_OFFLOAD 10
+
+/* Offloads: in `flags` of ATTACH, and those in force in the information of a port. */
+#define FIPSEE_NET_OFFLOAD_CHECKSUM 1
+#define FIPSEE_NET_OFFLOAD_TSO4 2
+#define FIPSEE_NET_OFFLOAD_TSO6 4
+#define FIPSEE_NET_OFFLOAD_ECN 8
+#define FIPSEE_NET_OFFLOAD_USO 16
+
+/* Longest packet of a frame that is still to be divided. */
+#define FIPSEE_NET_MAX_SEGMENTED_BYTES 65535
+
+/* Flags of a frame's offload, and types of segmentation. */
+#define FIPSEE_NET_CHECKSUM_NEEDED 1
+#define FIPSEE_NET_CHECKSUM_VALID 2
+#define FIPSEE_NET_SEGMENT_TCP4 1
+#define FIPSEE_NET_SEGMENT_TCP6 4
+#define FIPSEE_NET_SEGMENT_UDP 5
+#define FIPSEE_NET_SEGMENT_ECN 0x80		/* added to one of TCP */
 
 /* What is left to be done with a frame, as the header of virtio-net. 0 without an offload in force. */
 struct fipsee_net_offload {

@@ -94,18 +94,18 @@ pub enum Tagging {
 
 /// The first bytes of a frame, as they are to leave.
 #[derive(Clone, Copy, Debug)]
-pub struct Head {
-    bytes: [u8; Self::MAX],
+pub struct Head<const MAX: usize> {
+    bytes: [u8; MAX],
     length: usize,
 }
 
-impl Head {
-    /// Those of a message, and a tag.
-    pub const MAX: usize = crate::wire::MAX_SMALL_BYTES + VLAN_TAG_BYTES as usize;
+/// Those of a message, and a tag.
+pub type ShortHead = Head<{ crate::wire::MAX_SMALL_BYTES + VLAN_TAG_BYTES as usize }>;
 
-    /// `first` begins with a whole header, with its tag if it has one, and is no longer than a message can hold.
+impl<const MAX: usize> Head<MAX> {
+    /// `first` begins with a whole header, with its tag if it has one. What does not fit is left out.
     pub fn new(first: &[u8], tagging: Tagging) -> Self {
-        let mut head = Self { bytes: [0; Self::MAX], length: 0 };
+        let mut head = Self { bytes: [0; MAX], length: 0 };
         let is_tagged = first.get(TYPE_OFFSET..TYPE_OFFSET + 2) == Some(&TAG_TYPE);
         let (addresses, rest) = first.split_at(TYPE_OFFSET.min(first.len()));
         let rest = match tagging {
@@ -160,16 +160,16 @@ mod tests {
 
     #[test]
     fn tag_is_put_replaced_and_removed() {
-        assert_eq!(Head::new(&TAGGED, Tagging::Remove).bytes(), PLAIN);
-        assert_eq!(Head::new(&PLAIN, Tagging::Remove).bytes(), PLAIN);
-        assert_eq!(Head::new(&TAGGED, Tagging::AsItIs).bytes(), TAGGED);
+        assert_eq!(ShortHead::new(&TAGGED, Tagging::Remove).bytes(), PLAIN);
+        assert_eq!(ShortHead::new(&PLAIN, Tagging::Remove).bytes(), PLAIN);
+        assert_eq!(ShortHead::new(&TAGGED, Tagging::AsItIs).bytes(), TAGGED);
         let mut expected = TAGGED;
         expected[14] = 0;
-        assert_eq!(Head::new(&PLAIN, Tagging::Put(42)).bytes(), expected);
+        assert_eq!(ShortHead::new(&PLAIN, Tagging::Put(42)).bytes(), expected);
         expected[15] = 7;
-        assert_eq!(Head::new(&TAGGED, Tagging::Put(7)).bytes(), expected);
+        assert_eq!(ShortHead::new(&TAGGED, Tagging::Put(7)).bytes(), expected);
         let longest = [0; crate::wire::MAX_SMALL_BYTES];
-        assert_eq!(Head::new(&longest, Tagging::Put(1)).bytes().len(), Head::MAX);
+        assert_eq!(ShortHead::new(&longest, Tagging::Put(1)).bytes().len(), longest.len() + 4);
     }
 
     #[test]

@@ -5,8 +5,10 @@
 
 #![allow(missing_docs, reason = "a comment is where a name and a type do not say it")]
 
+pub mod checksum;
 pub mod error;
 pub mod frame;
+pub mod offload;
 mod port;
 #[cfg(feature = "server")]
 pub mod server;

@@ -18,14 +18,14 @@ use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::wait::Backoff;
 
 pub use self::buffers::Buffer;
-use self::buffers::{Buffers, divide, give_back, stride_bytes, too_long};
+use self::buffers::{Buffers, divide, give_back, received_bytes, stride_bytes, too_long};
 pub use self::options::{AttachOptions, ListedPortInfo, list};
 use crate::error::{Error, NetError};
 use crate::frame::{HEADER_BYTES, Mac};
 use crate::wire::{
     Filled, KIND_RECEIVED, KIND_RECEIVED_SMALL, MAX_FIRST_BYTES, MAX_FRAME_BUFFERS, MAX_MTU, MAX_POSTED, MAX_SMALL_BYTES,
     OPERATION_SEND, OPERATION_SEND_SMALL, Offload, PROFILE, PortInfo, Post, PostedBuffer, QUEUES_PER_PAIR, SERVICE_NET, Send,
-    Small, Status, first_byte, max_frame_bytes, sent_tag,
+    Small, Status, first_byte, max_offloaded_bytes, sent_tag,
 };
 
 /// The pool has this id.
@@ -50,6 +50,8 @@ pub struct Port {
     refused: Option<Status>,
     refused_count: u64,
     sent_back: u64,
+    /// Of the frame that was received last.
+    received_offload: Offload,
 }
 
 impl Port {
@@ -71,13 +73,13 @@ impl Port {
         options.wait.available()?;
         let (pairs, depth) = (options.pairs.max(1), options.depth.max(1));
         let bytes = |stride_bytes: u32| u64::from(depth) * u64::from(stride_bytes);
-        let longest = stride_bytes(max_frame_bytes(MAX_MTU));
-        let received = options.buffer_bytes.map_or(longest, stride_bytes);
+        let longest = stride_bytes(max_offloaded_bytes(MAX_MTU, options.offloads));
+        let received = received_bytes(options, longest, options.offloads);
         let wanted = Wanted {
             service: SERVICE_NET,
             queue_count: pairs.saturating_mul(QUEUES_PER_PAIR),
             depth,
-            flags: 0,
+            flags: options.offloads,
             pool_bytes: u64::from(pairs) * (bytes(longest) + bytes(received)),
             name: options.name.clone(),
         };
@@ -86,7 +88,7 @@ impl Port {
 
     fn over(attached: AttachedChannel, options: &AttachOptions) -> Result<Vec<Self>, Error> {
         let AttachedChannel { control, region, layout, service_info, queues } = attached;
-        let info = PortInfo::from_bytes(&service_info)?;
+        let info = PortInfo::from_bytes(&service_info, options.offloads)?;
         let count = queues.len();
         expect("the queues of a port", count as u64, count == usize::from(info.pairs * QUEUES_PER_PAIR))?;
         // Whole cache lines.
@@ -114,6 +116,7 @@ impl Port {
                 refused: None,
                 refused_count: 0,
                 sent_back: 0,
+                received_offload: Offload::NONE,
             };
             port.post(true);
             ports.push(port);
@@ -144,15 +147,24 @@ impl Port {
     /// # Errors
     /// As [`send`](Self::send).
     pub fn stage(&mut self, frame: &[u8]) -> Result<(), Error> {
+        self.stage_offloaded(frame, Offload::NONE)
+    }
+
+    /// As [`stage`](Self::stage), of a frame that leaves something to be done, by offloads that are in force
+    /// ([`info`](Self::info)).
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn stage_offloaded(&mut self, frame: &[u8], offload: Offload) -> Result<(), Error> {
         self.check_length(frame.len())?;
         let tag = self.free_tag()?;
-        let message = if frame.len() <= MAX_SMALL_BYTES {
+        let message = if frame.len() <= MAX_SMALL_BYTES && offload == Offload::NONE {
             Small::new(OPERATION_SEND_SMALL, tag, frame).to_message()
         } else {
-            let (first, rest) = frame.split_at(MAX_FIRST_BYTES);
+            let (first, rest) = frame.split_at(MAX_FIRST_BYTES.min(frame.len()));
             let offset_bytes = self.sending.region_offset_bytes(tag) + MAX_FIRST_BYTES as u64;
             self.region.write(offset_bytes, rest)?;
-            self.send_message(tag, first, rest.len())
+            self.send_message(tag, first, rest.len(), offload)
         };
         self.staged.push(message);
         Ok(())
@@ -175,6 +187,14 @@ impl Port {
     /// # Errors
     /// [`NetError::Length`]; the buffer is then free again. [`NetError::OtherBuffer`].
     pub fn send_buffer(&mut self, buffer: Buffer, length_bytes: u32) -> Result<(), Error> {
+        self.send_buffer_offloaded(buffer, length_bytes, Offload::NONE)
+    }
+
+    /// As [`send_buffer`](Self::send_buffer), of a frame that leaves something to be done, by offloads that are in force.
+    ///
+    /// # Errors
+    /// As [`send_buffer`](Self::send_buffer).
+    pub fn send_buffer_offloaded(&mut self, buffer: Buffer, length_bytes: u32, offload: Offload) -> Result<(), Error> {
         self.check_own(&buffer)?;
         let Buffer { tag, offset_bytes, .. } = buffer;
         if let Err(error) = self.check_length(length_bytes as usize) {
@@ -184,7 +204,7 @@ impl Port {
         let mut first = [0; MAX_FIRST_BYTES];
         let first = &mut first[..MAX_FIRST_BYTES.min(length_bytes as usize)];
         self.region.read(offset_bytes, first)?;
-        let message = self.send_message(tag, first, length_bytes as usize - first.len());
+        let message = self.send_message(tag, first, length_bytes as usize - first.len(), offload);
         self.staged.push(message);
         Ok(())
     }
@@ -205,12 +225,11 @@ impl Port {
         if is_own { Ok(()) } else { Err(Error::Service(NetError::OtherBuffer)) }
     }
 
-    fn send_message(&self, tag: u16, first: &[u8], rest_bytes: usize) -> Message {
+    fn send_message(&self, tag: u16, first: &[u8], rest_bytes: usize, offload: Offload) -> Message {
         let mut bytes = [0; MAX_FIRST_BYTES];
         bytes[..first.len()].copy_from_slice(first);
         let rest_bytes = u32::try_from(rest_bytes).unwrap_or(u32::MAX);
-        let (memory, offload) = (POOL, Offload::default());
-        let first_bytes = u8::try_from(first.len()).unwrap_or(u8::MAX);
+        let (memory, first_bytes) = (POOL, u8::try_from(first.len()).unwrap_or(u8::MAX));
         // Behind the first ones; without a rest it means nothing.
         let offset_bytes = if rest_bytes == 0 { 0 } else { self.sending.pool_offset_bytes(tag) + u32::from(first_bytes) };
         let operation = OPERATION_SEND;
@@ -326,8 +345,14 @@ impl Port {
         self.ended_by(received)
     }
 
+    /// What the frame that was received last leaves to be done. Nothing, unless the attachment has offloads in force.
+    pub const fn received_offload(&self) -> Offload {
+        self.received_offload
+    }
+
     fn try_receive(&mut self, frame: &mut Vec<u8>) -> Result<bool, Error> {
         frame.clear();
+        self.received_offload = Offload::NONE;
         let mut message = Message::ZERO;
         if !self.receive.queue.completions.receive(&mut message) {
             self.post(true);
@@ -383,7 +408,9 @@ impl Port {
         let is_possible = (HEADER_BYTES..=self.info.max_frame_bytes).contains(&length_bytes);
         expect("the length of a frame", length_bytes, fits && is_possible)?;
         expect("a reserved field", reserved | reserved_too, reserved == 0 && reserved_too == 0)?;
-        expect("an offload that was not asked for", offload.flags, offload == Offload::default())?;
+        let is_in_force = offload.needs().is_some_and(|needs| needs & !self.info.offloads == 0);
+        expect("an offload that is not in force", offload.flags, is_in_force)?;
+        self.received_offload = offload;
         frame.resize(length_bytes as usize, 0);
         for (tag, piece) in tags[..count].iter().zip(frame.chunks_mut(stride)) {
             self.take_back(*tag)?;

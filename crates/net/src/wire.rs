@@ -11,6 +11,7 @@ use fipsee_ring::wire::all_zero;
 use fipsee_ring::{Message, PeerFault};
 
 use crate::frame::{HEADER_BYTES, Mac, VLAN_TAG_BYTES};
+use crate::offload;
 
 /// Service number of networks.
 pub const SERVICE_NET: u16 = 3;
@@ -55,6 +56,30 @@ pub const MAX_FRAME_BUFFERS: usize = 20;
 /// Most entries in a message that gives back.
 pub const MAX_RETURNED: usize = 14;
 
+/// Offloads, in flags of ATTACH and in the information of a port: the checksum of TCP and UDP.
+pub const OFFLOAD_CHECKSUM: u32 = 1;
+/// Segmentation of TCP over IPv4 and over IPv6, and of such with congestion notification.
+pub const OFFLOAD_TSO4: u32 = 2;
+pub const OFFLOAD_TSO6: u32 = 4;
+pub const OFFLOAD_ECN: u32 = 8;
+/// Segmentation of UDP.
+pub const OFFLOAD_USO: u32 = 16;
+/// All that there are.
+pub const OFFLOADS: u32 = OFFLOAD_CHECKSUM | OFFLOAD_TSO4 | OFFLOAD_TSO6 | OFFLOAD_ECN | OFFLOAD_USO;
+/// Those with which a frame may be longer than the MTU.
+pub const SEGMENTATION: u32 = OFFLOAD_TSO4 | OFFLOAD_TSO6 | OFFLOAD_USO;
+/// Longest packet of a frame that is still to be divided.
+pub const MAX_SEGMENTED_BYTES: u32 = 65_535;
+
+/// Flags of a frame's offload: the checksum is left to be done; it has been checked.
+pub const CHECKSUM_NEEDED: u8 = 1;
+pub const CHECKSUM_VALID: u8 = 2;
+/// Types of segmentation, and what may be added for congestion notification.
+pub const SEGMENT_TCP4: u8 = 1;
+pub const SEGMENT_TCP6: u8 = 4;
+pub const SEGMENT_UDP: u8 = 5;
+pub const SEGMENT_ECN: u8 = 0x80;
+
 /// Flag of a listed port: a client is attached.
 pub const LISTED_IN_USE: u32 = 1;
 
@@ -81,11 +106,13 @@ pub enum Status {
     Limited,
     /// As many buffers as a frame may fill hold less than one that came.
     TooSmall,
+    /// What it leaves to be done is not true of the frame.
+    BadOffload,
 }
 
 impl Status {
     /// Every status, by its number on the wire.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Ok,
         Self::Invalid,
         Self::Unsupported,
@@ -96,6 +123,7 @@ impl Status {
         Self::WrongVlan,
         Self::Limited,
         Self::TooSmall,
+        Self::BadOffload,
     ];
 
     pub fn to_wire(self) -> u16 {
@@ -112,7 +140,9 @@ impl Status {
         match self {
             Self::Ok => "sent",
             Self::Invalid => "a field of the message is not what the protocol allows; the client library is at fault",
-            Self::Unsupported => "the daemon does not know the operation, or the offload is not in force; send without offloads",
+            Self::Unsupported => {
+                "the daemon does not know the operation, or the offload is not in force; ask for it when attaching"
+            }
             Self::BadMemory => "the buffer is outside the memory of the port; use memory of its pool",
             Self::TooShort => "the frame has no whole Ethernet header (14 bytes)",
             Self::TooLong => "the frame is longer than the MTU of the network and its headers; send less at a time",
@@ -120,6 +150,7 @@ impl Status {
             Self::WrongVlan => "the port is not in this VLAN; see vlan and trunk in its configuration",
             Self::Limited => "the port sends more broadcasts and frames to unknown addresses than it may; see flood_limit",
             Self::TooSmall => "20 buffers hold less than a frame that came; post buffers as long as the longest frame",
+            Self::BadOffload => "the headers of the frame are not what its offload says; complete the frame before it is sent",
         }
     }
 }
@@ -176,7 +207,7 @@ fipsee_ring::wire_structures! {
     pub PortInfo: 64 {
         0 mac: [u8; 6],
         6 mtu: u16,
-        /// Longest frame: the MTU, the Ethernet header and a VLAN tag.
+        /// Longest frame: the MTU, or with segmentation in force 65,535, the Ethernet header and a VLAN tag.
         8 max_frame_bytes: u32,
         /// Offloads in force.
         12 offloads: u32,
@@ -195,9 +226,24 @@ pub fn max_frame_bytes(mtu: u16) -> u32 {
     u32::from(mtu) + HEADER_BYTES + VLAN_TAG_BYTES
 }
 
+/// Of a network with this MTU, where these offloads are in force.
+pub fn max_offloaded_bytes(mtu: u16, offloads: u32) -> u32 {
+    match offloads & SEGMENTATION {
+        0 => max_frame_bytes(mtu),
+        _ => MAX_SEGMENTED_BYTES + HEADER_BYTES + VLAN_TAG_BYTES,
+    }
+}
+
 impl PortInfo {
     pub fn new(mac: Mac, mtu: u16, vlan: u16, pairs: u16) -> Self {
         Self { mac: mac.0, mtu, max_frame_bytes: max_frame_bytes(mtu), offloads: 0, vlan, pairs, reserved: [0; 11] }
+    }
+
+    /// The same with these offloads in force.
+    #[must_use]
+    pub fn with_offloads(self, offloads: u32) -> Self {
+        let max_frame_bytes = max_offloaded_bytes(self.mtu, offloads);
+        Self { offloads, max_frame_bytes, ..self }
     }
 
     /// As it is in ATTACHED.
@@ -205,14 +251,14 @@ impl PortInfo {
         zerocopy::transmute!(*self)
     }
 
-    /// Check what a peer sent.
-    pub fn from_bytes(bytes: &[u8; SERVICE_INFO_BYTES]) -> Result<Self, PeerFault> {
+    /// Check what a peer sent that was asked for these offloads.
+    pub fn from_bytes(bytes: &[u8; SERVICE_INFO_BYTES], asked: u32) -> Result<Self, PeerFault> {
         let info: Self = zerocopy::transmute!(*bytes);
         let Self { mac, mtu, max_frame_bytes: longest, offloads, vlan, pairs, reserved } = info;
         expect("a port's MAC address, of a group", mac[0], !Mac(mac).is_group())?;
         expect("the MTU", mtu, (MIN_MTU..=MAX_MTU).contains(&mtu))?;
-        expect("the longest frame", longest, longest == max_frame_bytes(mtu))?;
-        expect("offloads that were not asked for", offloads, offloads == 0)?;
+        expect("offloads that were not asked for", offloads, offloads & !asked == 0 && offloads == offload::granted(offloads))?;
+        expect("the longest frame", longest, longest == max_offloaded_bytes(mtu, offloads))?;
         expect("the VLAN", vlan, vlan <= crate::frame::MAX_VLAN)?;
         expect("the pairs of queues", pairs, (1..=MAX_PAIRS).contains(&pairs))?;
         all_zero(offset_of!(Self, reserved), &reserved).map(|()| info)
@@ -291,8 +337,13 @@ impl Filled {
     pub fn new(length_bytes: u32, buffers: &[u16]) -> Self {
         let count = u8::try_from(buffers.len().min(MAX_FRAME_BUFFERS)).unwrap_or(0);
         let tags = std::array::from_fn(|index| buffers.get(index).copied().unwrap_or(0));
-        let offload = Offload::default();
+        let offload = Offload::NONE;
         Self { kind: KIND_RECEIVED, count, reserved: 0, length_bytes, offload, reserved_too: 0, tags, stamp: 0 }
+    }
+
+    #[must_use]
+    pub const fn with_offload(self, offload: Offload) -> Self {
+        Self { offload, ..self }
     }
 }
 

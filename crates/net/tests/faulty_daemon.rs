@@ -111,7 +111,7 @@ fn answers_that_no_daemon_gives_end_the_attachment() {
         returned(&|returned| returned.count = 15),
         returned(&|returned| returned.reserved = 1),
         returned(&|returned| returned.entries[0].tag = 8),
-        returned(&|returned| returned.entries[0].status = 10),
+        returned(&|returned| returned.entries[0].status = 1000),
         returned(&|returned| returned.entries[0].status = 0),
         Returned::new(&[(0, Status::BadMemory), (1, Status::Ok)]).to_message(),
     ];

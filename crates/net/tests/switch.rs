@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fipsee_net::frame::{Head, Header, Mac, Tagging};
+use fipsee_net::frame::{Header, Mac, ShortHead, Tagging};
 use fipsee_net::switch::{Delivery, Learning, PortNumber, Rules, Switch, Vlans};
 use fipsee_net::wire::Status;
 use fipsee_testkit::random::Random;
@@ -244,7 +244,7 @@ fn check_deliveries(rules: &[Rules], from: usize, header: &Header, to: &[Deliver
         assert!(!(receiver.isolated && rules[from].isolated), "from one isolated port to another");
         let is_for_it = header.destination.is_group() || header.destination == receiver.mac || receiver.any_source;
         assert!(is_for_it, "{} at {number}", header.destination);
-        let left = Head::new(&bytes(header), *tagging);
+        let left = ShortHead::new(&bytes(header), *tagging);
         let left_header = Header::of(left.bytes()).expect("a header");
         assert_eq!((left_header.destination, left_header.source), (header.destination, header.source));
         assert_eq!(vlan_at(receiver, left_header.tag), Some(vlan), "{tagging:?} of {header:?} at {receiver:?}");

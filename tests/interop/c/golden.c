@@ -161,6 +161,10 @@ static const struct fipsee_net_post frame_post = {
 static const struct fipsee_net_filled frame_filled = {
 	.kind = FIPSEE_NET_RECEIVED, .count = 2, .length_bytes = 1514, .tags = { 0, 1 },
 };
+static const struct fipsee_net_filled frame_segmented = {
+	.kind = FIPSEE_NET_RECEIVED, .count = 2, .length_bytes = 2962,
+	.offload = { FIPSEE_NET_CHECKSUM_NEEDED, FIPSEE_NET_SEGMENT_TCP4, 66, 1448, 34, 16 }, .tags = { 0, 1 },
+};
 static const struct fipsee_net_returned frame_returned = {
 	.kind = FIPSEE_NET_RETURNED, .count = 2,
 	.entries = { { 7, FIPSEE_NET_STATUS_OK }, { 8, FIPSEE_NET_STATUS_WRONG_SOURCE } },
@@ -289,7 +293,8 @@ const char *interop_golden(size_t index, uint8_t *into, size_t *length_bytes)
 		STRUCTURE("vm-reply-rung", vm_rung),
 		STRUCTURE("attach-port", attach_port), STRUCTURE("port-info", port_info),
 		PAYLOAD("frame-send", frame_send), PAYLOAD("frame-small", frame_small), PAYLOAD("frame-post", frame_post),
-		PAYLOAD("frame-filled", frame_filled), PAYLOAD("frame-returned", frame_returned),
+		PAYLOAD("frame-filled", frame_filled), PAYLOAD("frame-segmented", frame_segmented),
+		PAYLOAD("frame-returned", frame_returned),
 	};
 	const size_t plain_count = sizeof(plain) / sizeof(plain[0]);
 

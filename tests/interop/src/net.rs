@@ -30,6 +30,18 @@ pub(crate) fn layout(table: &mut Table) {
         ("NET_MAX_FRAME_BUFFERS", number(wire::MAX_FRAME_BUFFERS)),
         ("NET_MAX_RETURNED", number(wire::MAX_RETURNED)),
         ("NET_LISTED_IN_USE", wire::LISTED_IN_USE.into()),
+        ("NET_OFFLOAD_CHECKSUM", wire::OFFLOAD_CHECKSUM.into()),
+        ("NET_OFFLOAD_TSO4", wire::OFFLOAD_TSO4.into()),
+        ("NET_OFFLOAD_TSO6", wire::OFFLOAD_TSO6.into()),
+        ("NET_OFFLOAD_ECN", wire::OFFLOAD_ECN.into()),
+        ("NET_OFFLOAD_USO", wire::OFFLOAD_USO.into()),
+        ("NET_MAX_SEGMENTED_BYTES", wire::MAX_SEGMENTED_BYTES.into()),
+        ("NET_CHECKSUM_NEEDED", wire::CHECKSUM_NEEDED.into()),
+        ("NET_CHECKSUM_VALID", wire::CHECKSUM_VALID.into()),
+        ("NET_SEGMENT_TCP4", wire::SEGMENT_TCP4.into()),
+        ("NET_SEGMENT_TCP6", wire::SEGMENT_TCP6.into()),
+        ("NET_SEGMENT_UDP", wire::SEGMENT_UDP.into()),
+        ("NET_SEGMENT_ECN", wire::SEGMENT_ECN.into()),
     ];
     table.extend(plain.map(|(name, value): (&str, u64)| (name.to_owned(), value)));
     for status in Status::ALL {
@@ -67,6 +79,17 @@ fn send() -> Send {
     }
 }
 
+fn segmented() -> Offload {
+    Offload {
+        flags: wire::CHECKSUM_NEEDED,
+        segmentation: wire::SEGMENT_TCP4,
+        header_bytes: 66,
+        segment_bytes: 1448,
+        checksum_start: 34,
+        checksum_offset: 16,
+    }
+}
+
 pub(crate) fn examples() -> Examples {
     let attach = Wanted {
         service: wire::SERVICE_NET,
@@ -83,6 +106,7 @@ pub(crate) fn examples() -> Examples {
         ("frame-small", Small::new(wire::OPERATION_SEND_SMALL, 8, &broadcast).to_message()),
         ("frame-post", Post::new(&[buffer(0, 4096), buffer(1, 5632)]).to_message()),
         ("frame-filled", Filled::new(1514, &[0, 1]).to_message()),
+        ("frame-segmented", Filled::new(2962, &[0, 1]).with_offload(segmented()).to_message()),
         ("frame-returned", Returned::new(&[(7, Status::Ok), (8, Status::WrongSource)]).to_message()),
     ];
     let messages = messages.map(|(name, message)| (name.to_owned(), message.to_bytes()[..60].to_vec()));

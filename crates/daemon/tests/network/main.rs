@@ -4,6 +4,7 @@ mod configured;
 mod endings;
 mod exchange;
 mod hostile;
+mod offloads;
 mod placed;
 
 use std::path::Path;

@@ -11,10 +11,12 @@ use fipsee_ring::{Message, PeerFault};
 use super::AttachOptions;
 use crate::error::{Error, NetError};
 use crate::frame::HEADER_BYTES;
-use crate::wire::{KIND_RETURNED, MAX_RETURNED, PortInfo, Returned, Status};
+use crate::wire::{KIND_RETURNED, MAX_RETURNED, PortInfo, Returned, SEGMENTATION, Status};
 
 /// Buffers begin at cache lines.
 const BUFFER_ALIGN_BYTES: u32 = 64;
+/// Of a receive buffer where frames of 64 KiB come, which fill 17, and 20 are the most that one may fill.
+const SEGMENTED_BUFFER_BYTES: u32 = 4096;
 /// Buffers of one direction: equal pieces of the pool, known by their numbers, which are their tags.
 #[derive(Debug)]
 pub(super) struct Buffers {
@@ -86,6 +88,12 @@ pub(super) const fn stride_bytes(length_bytes: u32) -> u32 {
     length_bytes.next_multiple_of(BUFFER_ALIGN_BYTES)
 }
 
+/// The length of a receive buffer, where frames may be so long and these offloads are in force.
+pub(super) fn received_bytes(options: &AttachOptions, longest: u32, offloads: u32) -> u32 {
+    let usual = if offloads & SEGMENTATION == 0 { longest } else { SEGMENTED_BUFFER_BYTES };
+    stride_bytes(options.buffer_bytes.unwrap_or(usual).clamp(64, longest))
+}
+
 /// The buffers of a pair: transmit buffers as long as the longest frame, and receive buffers, as many as the depth and the memory allow.
 pub(super) fn divide(
     info: &PortInfo,
@@ -94,7 +102,7 @@ pub(super) fn divide(
     options: &AttachOptions,
 ) -> Result<(Buffers, Buffers), Error> {
     let sent = stride_bytes(info.max_frame_bytes);
-    let received = stride_bytes(options.buffer_bytes.map_or(info.max_frame_bytes, |bytes| bytes.clamp(64, info.max_frame_bytes)));
+    let received = received_bytes(options, info.max_frame_bytes, info.offloads);
     let most = (share_bytes / u64::from(sent + received)).min(u64::from(u16::MAX));
     if most == 0 {
         let (pool_bytes, least_bytes) = (share_bytes, u64::from(sent + received));

@@ -25,6 +25,9 @@ pub struct AttachOptions {
     pub buffer_bytes: Option<u32>,
     /// Receive buffers that are posted, if not `depth`.
     pub posted: Option<u32>,
+    /// What frames may leave to be done, sent and received ones: bits `OFFLOAD_*` of [`wire`](crate::wire). The daemon may grant fewer.
+    /// With segmentation frames of 64 KiB come: receive buffers are then 4 KiB long if nothing else is said.
+    pub offloads: u32,
     /// How [`Port::wait`](crate::port::Port::wait) waits, and how long it looks before it sleeps, in adaptive mode.
     pub wait: WaitMode,
     pub look: Duration,
@@ -34,7 +37,7 @@ impl AttachOptions {
     /// One pair of depth 256, adaptive waiting.
     pub fn new(name: &str) -> Self {
         let (name, wait, look) = (name.to_owned(), WaitMode::default(), DEFAULT_LOOK);
-        Self { name, pairs: 1, depth: 256, buffer_bytes: None, posted: None, wait, look }
+        Self { name, pairs: 1, depth: 256, buffer_bytes: None, posted: None, offloads: 0, wait, look }
     }
 }
 

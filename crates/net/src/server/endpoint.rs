@@ -9,9 +9,9 @@ use crate::wire::Offload;
 /// A frame on its way to a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    /// Its first bytes, which were copied from the sender.
+    /// Its first bytes, which were copied from the sender: at most 60, or 142 with all headers of a frame that is or was to be divided.
     pub head: &'a [u8],
-    /// The rest, in the sender's memory, which may change at any moment.
+    /// The rest, mostly in the sender's memory, which may change at any moment.
     pub rest: &'a [Span],
     /// Of both.
     pub length_bytes: u32,
@@ -37,6 +37,11 @@ pub trait Receive: Send {
     /// `frame.rest` is mapped for loads during the call.
     unsafe fn deliver(&mut self, frame: &Frame<'_>) -> Delivered;
 
+    /// What may be left to it: bits `OFFLOAD_*`. It gets no frame whose offload needs others. That is asked for such frames alone.
+    fn offloads(&self) -> u32 {
+        0
+    }
+
     /// At the end of a visit in which a delivery was the first: notify the peer, if it asks for that.
     fn flush(&mut self);
 }
@@ -57,6 +62,13 @@ impl Endpoint {
             Self::Rings(receiver) => unsafe { receiver.deliver(frame) },
             // SAFETY: by the caller.
             Self::Other(receiver) => unsafe { receiver.deliver(frame) },
+        }
+    }
+
+    pub(super) fn offloads(&self) -> u32 {
+        match self {
+            Self::Rings(receiver) => receiver.offloads(),
+            Self::Other(receiver) => receiver.offloads(),
         }
     }
 

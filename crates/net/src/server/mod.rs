@@ -6,10 +6,12 @@
 mod copy;
 mod endpoint;
 mod network;
+mod outputs;
 mod port;
 mod queue;
 mod receiver;
 mod service;
+mod software;
 
 pub use self::endpoint::{Delivered, Frame, Receive};
 pub use self::network::{Allow, Holder, NetworkSetup, Outcome, PortSetup};

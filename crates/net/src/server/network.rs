@@ -10,10 +10,13 @@ use fipsee_ring::memory::{Memory, RegionTable, Span};
 use fipsee_serve::session::Credentials;
 
 use super::endpoint::{Endpoint, Frame};
-use crate::frame::{HEADER_BYTES, Head, Header, VLAN_TAG_BYTES};
+use super::outputs::Outputs;
+use super::software::{Offloaded, Software};
+use crate::frame::{HEADER_BYTES, Header, ShortHead, VLAN_TAG_BYTES};
 use crate::switch::{Delivery, Learning, PortNumber, Rules, Switch};
 use crate::wire::{
-    MAX_FIRST_BYTES, MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Send, Small, Status, first_byte,
+    MAX_FIRST_BYTES, MAX_SEGMENTED_BYTES, MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Send, Small, Status,
+    first_byte,
 };
 
 /// May a client with these credentials attach?
@@ -55,7 +58,7 @@ pub(super) struct PortCounters {
 }
 
 /// One worker serves all queues of a network as a rule, and nothing else writes.
-fn count(counter: &AtomicU64, more: u64) {
+pub(super) fn count(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
 }
 
@@ -95,15 +98,11 @@ pub(super) struct Network {
 /// What queues change.
 pub(super) struct Data {
     pub(super) switch: Switch,
-    /// Of each port, by pair.
-    receivers: Vec<Vec<Option<Endpoint>>>,
-    /// Those that were given a frame since they were last flushed.
-    touched: Vec<(PortNumber, usize)>,
-    /// Attempts to give a frame to a port, and useless messages of receivers, for the frame that is being sent.
-    deliveries: u64,
+    outputs: Outputs,
     /// Places to work in.
     to: Vec<Delivery>,
     spans: Vec<Span>,
+    software: Software,
 }
 
 /// What came of a frame that was sent.
@@ -112,7 +111,7 @@ pub struct Outcome {
     pub status: Status,
     /// Bytes that were moved.
     pub bytes: u64,
-    /// How often a receiver was looked at for it, whether it got it or not.
+    /// How often a receiver was looked at for it, whether it got it or not, and other work that costs as much.
     pub deliveries: u64,
 }
 
@@ -120,9 +119,8 @@ impl Network {
     pub(super) fn new(setup: NetworkSetup) -> Self {
         let NetworkSetup { name, mtu, learning, ports } = setup;
         let switch = Switch::new(ports.iter().map(|port| port.rules.clone()).collect(), learning);
-        let receivers = ports.iter().map(|_| Vec::new()).collect();
-        let (touched, to, spans) = (Vec::with_capacity(64), Vec::with_capacity(ports.len()), Vec::with_capacity(1));
-        let data = Mutex::new(Data { switch, receivers, touched, deliveries: 0, to, spans });
+        let (to, spans, software) = (Vec::with_capacity(ports.len()), Vec::with_capacity(1), Software::new());
+        let data = Mutex::new(Data { switch, outputs: Outputs::new(ports.len()), to, spans, software });
         let attached = Attached { holders: vec![None; ports.len()], worker: None };
         let ports = ports.into_iter().map(|setup| Port { setup, counters: PortCounters::default() }).collect();
         Self { name, mtu, ports, attached: Mutex::new(attached), data }
@@ -166,42 +164,36 @@ impl Network {
 impl Data {
     /// A receive queue of a port is served from now on.
     pub(super) fn add(&mut self, port: PortNumber, pair: usize, endpoint: Endpoint) {
-        let receivers = &mut self.receivers[usize::from(port)];
-        if receivers.len() <= pair {
-            receivers.resize_with(pair + 1, || None);
-        }
-        receivers[pair] = Some(endpoint);
-        // Each is there once at most: a worker that serves allocates nothing.
-        self.touched.reserve(self.receivers.iter().map(Vec::len).sum());
+        self.outputs.add(port, pair, endpoint);
         self.switch.set_up(port, true);
     }
 
     /// It is served no more. With the last one the port is down.
     pub(super) fn remove(&mut self, port: PortNumber, pair: usize) {
-        let receivers = &mut self.receivers[usize::from(port)];
-        if let Some(receiver) = receivers.get_mut(pair) {
-            *receiver = None;
-        }
-        if receivers.iter().all(Option::is_none) {
-            receivers.clear();
+        if self.outputs.remove(port, pair) {
             self.switch.set_up(port, false);
         }
     }
 
     pub(super) fn endpoint(&self, port: PortNumber, pair: usize) -> Option<&Endpoint> {
-        self.receivers.get(usize::from(port))?.get(pair)?.as_ref()
+        self.outputs.endpoint(port, pair)
     }
 
     /// For the frame that was sent last.
     pub(super) const fn deliveries(&self) -> u64 {
-        self.deliveries
+        self.outputs.deliveries
     }
 
-    /// Carry out a message of a transmit queue of `port`, whose memory is `memory`.
+    /// Ring for those that have got something and sleep.
+    pub(super) fn flush(&mut self) {
+        self.outputs.flush();
+    }
+
+    /// Carry out a message of a transmit queue of a port with these offloads in force, whose memory is `memory`.
     pub(super) fn transmit(
         &mut self,
         network: &Network,
-        port: PortNumber,
+        (port, offloads): (PortNumber, u32),
         message: &Message,
         memory: &RegionTable,
         now_ns: u64,
@@ -215,105 +207,66 @@ impl Data {
             }
             OPERATION_SEND_SMALL => {
                 let first = small.bytes.get(..usize::from(small.length_bytes)).ok_or(Status::Invalid);
-                first.map(|first| (first, 0, Offload::default()))
+                first.map(|first| (first, 0, Offload::NONE))
             }
             _ => Err(Status::Unsupported),
         };
         let outcome = match parsed {
             Ok((first, rest_bytes, offload)) => {
                 let rest = |spans: &mut Vec<Span>| memory.find(send.extent(), ACCESS_READ, spans).map_err(|_| Status::BadMemory);
-                self.send(network, port, (first, offload), (rest_bytes, rest), now_ns)
+                self.send(network, (port, offloads), (first, offload), (rest_bytes, rest), now_ns)
             }
             Err(status) => Err(status),
         };
-        (send.tag, network.counted(port, outcome, self.deliveries))
+        (send.tag, network.counted(port, outcome, self.deliveries()))
     }
 
-    /// Give a frame of `port` to the ports that the switch names. Its first bytes have been copied; `find` looks for the rest once its length is known to be
-    /// allowed. Returns the bytes of the frame, and bytes moved for it.
+    /// Give a frame of a port, which may leave to others what these offloads allow, to the ports that the switch names. Its first bytes have
+    /// been copied; `find` looks for the rest once its length is known to be allowed. Returns the bytes of the frame, and bytes moved for it.
     pub(super) fn send(
         &mut self,
         network: &Network,
-        port: PortNumber,
+        (port, offloads): (PortNumber, u32),
         (first, offload): (&[u8], Offload),
         (rest_bytes, find): (u32, impl FnOnce(&mut Vec<Span>) -> Result<(), Status>),
         now_ns: u64,
     ) -> Result<(u64, u64), Status> {
-        self.deliveries = 0;
-        self.spans.clear();
-        if offload != Offload::default() {
+        let Self { switch, outputs, to, spans, software } = self;
+        outputs.deliveries = 0;
+        spans.clear();
+        let is_plain = offload == Offload::NONE;
+        if !is_plain && (offloads == 0 || offload.needs().is_none_or(|needs| needs & !offloads != 0)) {
             return Err(Status::Unsupported);
         }
         let header = Header::of(first).ok_or(Status::TooShort)?;
-        let tag_bytes = if header.tag.is_some() { VLAN_TAG_BYTES } else { 0 };
+        let packet = HEADER_BYTES + if header.tag.is_some() { VLAN_TAG_BYTES } else { 0 };
+        let longest_packet = if offload.segmentation == 0 { network.mtu.into() } else { MAX_SEGMENTED_BYTES };
         let length_bytes = first.len() as u64 + u64::from(rest_bytes);
-        if length_bytes > u64::from(u32::from(network.mtu) + HEADER_BYTES + tag_bytes) {
+        if length_bytes > u64::from(longest_packet + packet) {
             return Err(Status::TooLong);
         }
         if rest_bytes > 0 {
-            find(&mut self.spans)?;
+            find(spans)?;
         }
-        let mut to = std::mem::take(&mut self.to);
         to.clear();
-        let verdict = self.switch.forward(port, &header, now_ns, &mut to);
+        if !is_plain {
+            // SAFETY: found in memory that the sender's queue keeps mapped, which lends it during this call.
+            let offloaded = unsafe { Offloaded::new(&offload, first, spans, (packet, network.mtu, length_bytes)) }?;
+            switch.forward(port, &header, now_ns, to)?;
+            // SAFETY: likewise.
+            return Ok((length_bytes, unsafe { offloaded.deliver((network, outputs), to, spans, software) }));
+        }
+        switch.forward(port, &header, now_ns, to)?;
         let mut moved_bytes = 0;
-        for (number, tagging) in &to {
-            moved_bytes += self.deliver(network, *number, &Head::new(first, *tagging), (rest_bytes, offload));
+        for (number, tagging) in to.iter() {
+            let head = ShortHead::new(first, *tagging);
+            let length_bytes = u32::try_from(head.bytes().len()).unwrap_or(u32::MAX).saturating_add(rest_bytes);
+            let frame = Frame { head: head.bytes(), rest: spans, length_bytes, offload };
+            // SAFETY: likewise.
+            moved_bytes += unsafe { outputs.deliver(network, *number, &frame) };
         }
-        self.to = to;
-        verdict.map(|()| (length_bytes, moved_bytes))
+        Ok((length_bytes, moved_bytes))
     }
-
-    /// Give a frame to a port: `head`, then what `spans` has. Returns the bytes moved.
-    fn deliver(&mut self, network: &Network, port: PortNumber, head: &Head, (rest_bytes, offload): (u32, Offload)) -> u64 {
-        let counters = &network.ports[usize::from(port)].counters;
-        let receivers = &mut self.receivers[usize::from(port)];
-        let pair = flow(head.bytes()) % receivers.len().max(1);
-        let length_bytes = u32::try_from(head.bytes().len()).unwrap_or(u32::MAX).saturating_add(rest_bytes);
-        self.deliveries += 1;
-        let Some(receiver) = receivers.get_mut(pair).and_then(Option::as_mut) else {
-            count(&counters.dropped, 1);
-            return 0;
-        };
-        let frame = Frame { head: head.bytes(), rest: &self.spans, length_bytes, offload };
-        // SAFETY: found in memory that the sender's queue keeps mapped, which lends it during this call.
-        let delivered = unsafe { receiver.deliver(&frame) };
-        self.deliveries += u64::from(delivered.useless);
-        if delivered.is_first {
-            self.touched.push((port, pair));
-        }
-        if !delivered.is_taken {
-            count(&counters.dropped, 1);
-            return 0;
-        }
-        count(&counters.received, 1);
-        count(&counters.received_bytes, length_bytes.into());
-        length_bytes.into()
-    }
-
-    /// Ring for those that have got something and sleep.
-    pub(super) fn flush(&mut self) {
-        while let Some((port, pair)) = self.touched.pop() {
-            if let Some(receiver) = self.receivers[usize::from(port)].get_mut(pair).and_then(Option::as_mut) {
-                receiver.flush();
-            }
-        }
-    }
-}
-
-/// A number that is the same for all frames of a flow: from the addresses, and those of IPv4.
-fn flow(first: &[u8]) -> usize {
-    const ADDRESSES: usize = 12;
-    let (macs, rest) = first.split_at(ADDRESSES.min(first.len()));
-    let ips = match rest.first_chunk() {
-        Some([8, 0]) => rest.get(14..22).unwrap_or_default(),
-        _ => &[],
-    };
-    // FNV-1a.
-    let mix = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
-    let hash = macs.iter().chain(ips).fold(0x811c_9dc5, mix);
-    // The last bytes have not reached all bits yet.
-    ((hash ^ (hash >> 15)).wrapping_mul(0x2c1b_3c6d) >> 16) as usize
 }
 
 const _: () = assert!(MAX_FIRST_BYTES <= MAX_SMALL_BYTES, "a head holds the first bytes of either message");

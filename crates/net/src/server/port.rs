@@ -10,7 +10,7 @@ use super::endpoint::{Endpoint, Receive};
 use super::network::{Data, Holder, Network, Outcome, Port};
 use super::queue::now_ns;
 use crate::switch::{PortNumber, Vlans};
-use crate::wire::{Offload, PortInfo};
+use crate::wire::{OFFLOADS, Offload, PortInfo};
 
 /// A port of a network.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ impl ServedPort {
         }
     }
 
-    /// What ATTACHED says of it.
+    /// What ATTACHED says of it, without offloads.
     pub fn info(&self, pairs: u16) -> PortInfo {
         PortInfo::new(self.port().setup.rules.mac, self.network.mtu, self.vlan(), pairs)
     }
@@ -128,6 +128,7 @@ pub struct Sending<'a> {
 
 impl Sending<'_> {
     /// Send a frame: `first`, which was copied and holds 14 to 56 bytes, all of the Ethernet header with a tag among them, and then `rest`.
+    /// What `offload` leaves to be done is checked against the frame, and done for receivers that do not take it.
     ///
     /// # Safety
     /// `rest` is mapped for loads during the call.
@@ -139,7 +140,7 @@ impl Sending<'_> {
             spans.extend_from_slice(rest);
             Ok(())
         };
-        let sent = data.send(network, *number, (first, offload), (rest_bytes, find), *now_ns);
+        let sent = data.send(network, (*number, OFFLOADS), (first, offload), (rest_bytes, find), *now_ns);
         network.counted(*number, sent, data.deliveries())
     }
 }

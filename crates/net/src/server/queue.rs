@@ -24,13 +24,15 @@ pub(super) struct TransmitQueue {
     end: ServerQueue,
     memory: RegionTable,
     port: ServedPort,
+    /// In force.
+    offloads: u32,
     depth: u32,
     returned: Vec<(u16, Status)>,
 }
 
 impl TransmitQueue {
-    pub(super) fn new(end: ServerQueue, memory: RegionTable, port: ServedPort, depth: u32) -> Self {
-        Self { end, memory, port, depth, returned: Vec::with_capacity(MAX_RETURNED) }
+    pub(super) fn new(end: ServerQueue, memory: RegionTable, (port, offloads): (ServedPort, u32), depth: u32) -> Self {
+        Self { end, memory, port, offloads, depth, returned: Vec::with_capacity(MAX_RETURNED) }
     }
 }
 
@@ -50,7 +52,7 @@ impl<E: Engine> Queue<E> for TransmitQueue {
     }
 
     fn visit(&mut self, _engine: &mut E, turn: Turn) -> Taken {
-        let Self { end: ServerQueue { requests, completions, .. }, memory, port, depth, returned } = self;
+        let Self { end: ServerQueue { requests, completions, .. }, memory, port, offloads, depth, returned } = self;
         let ServedPort { network, number } = port;
         if !requests.has_message() {
             return Taken::NOTHING;
@@ -64,7 +66,7 @@ impl<E: Engine> Queue<E> for TransmitQueue {
         let (now_ns, most) = (now_ns(), BUDGET.min(*depth).min(turn.requests));
         let (mut taken, mut message) = (Taken::NOTHING, Message::ZERO);
         while taken.requests < most && taken.units < turn.units && requests.receive(&mut message) {
-            let (tag, outcome) = data.transmit(network, *number, &message, memory, now_ns);
+            let (tag, outcome) = data.transmit(network, (*number, *offloads), &message, memory, now_ns);
             // To give it to one receiver costs about as much as a request: a visit ends with the frame that is its 256th delivery.
             taken = taken.and(Taken::new(1, outcome.bytes.div_ceil(BLOCK_BYTES)).with_more_work(outcome.deliveries));
             returned.push((tag, outcome.status));
@@ -160,7 +162,7 @@ mod tests {
         let (end, memory, geometry) = (grant.queues.remove(0), memory(&grant), grant.layout.queues[0]);
         let ring = geometry.request_ring(&grant.region, &geometry.tuning()).expect("it fits");
         let client = Writer::new(ring, end.requests.cursor(), &geometry.tuning());
-        (TransmitQueue::new(end, memory, ServedPort::new(network, 0), 8), client, grant)
+        (TransmitQueue::new(end, memory, (ServedPort::new(network, 0), 0), 8), client, grant)
     }
 
     fn memory(grant: &Grant) -> RegionTable {
@@ -209,7 +211,7 @@ mod tests {
         let ring = geometry.request_ring(&grant.region, &geometry.tuning()).expect("it fits");
         let (end, memory) = (grant.queues.remove(0), memory(&grant));
         let mut poster = Writer::new(ring, end.requests.cursor(), &geometry.tuning());
-        queue.port.network.data().add(2, 0, Endpoint::Rings(Box::new(Receiver::new(end, memory))));
+        queue.port.network.data().add(2, 0, Endpoint::Rings(Box::new(Receiver::new(end, memory, 0))));
         let buffer = |length_bytes| PostedBuffer { tag: 0, memory: 0, offset_bytes: 0, length_bytes };
         // One of each can be used, and holds little.
         (0..6).for_each(|_| poster.publish(&Post::new(&[buffer(1), buffer(0), buffer(5000)]).to_message()));

@@ -11,7 +11,7 @@ use fipsee_serve::session::Positions;
 use super::copy::copy_frame;
 use super::endpoint::{Delivered, Frame};
 use crate::wire::{
-    Filled, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS, MAX_POSTED, MAX_RETURNED, MAX_SMALL_BYTES, OPERATION_POST, Post,
+    Filled, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS, MAX_POSTED, MAX_RETURNED, MAX_SMALL_BYTES, OPERATION_POST, Offload, Post,
     PostedBuffer, Returned, Small, Status,
 };
 
@@ -22,6 +22,8 @@ const MAX_USELESS: u32 = 4;
 pub(super) struct Receiver {
     end: ServerQueue,
     memory: RegionTable,
+    /// In force.
+    offloads: u32,
     /// Checked buffers that hold no frame yet, with their memory.
     ready: VecDeque<(PostedBuffer, Span)>,
     ready_bytes: u64,
@@ -35,10 +37,10 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(end: ServerQueue, memory: RegionTable) -> Self {
+    pub(super) fn new(end: ServerQueue, memory: RegionTable, offloads: u32) -> Self {
         let most = MAX_FRAME_BUFFERS + MAX_POSTED;
         let (ready, spans, tags) = (VecDeque::with_capacity(most), Vec::with_capacity(most), Vec::with_capacity(most));
-        Self { end, memory, ready, ready_bytes: 0, spans, tags, touched: false, useless: 0 }
+        Self { end, memory, offloads, ready, ready_bytes: 0, spans, tags, touched: false, useless: 0 }
     }
 
     /// Continue with buffers that were taken in another process.
@@ -53,6 +55,10 @@ impl Receiver {
     pub(super) fn state(&self) -> (Positions, Vec<PostedBuffer>) {
         let ready = self.ready.iter().map(|(buffer, _)| *buffer).collect();
         ((self.end.requests.cursor(), self.end.completions.cursor()), ready)
+    }
+
+    pub(super) const fn offloads(&self) -> u32 {
+        self.offloads
     }
 
     /// Put a frame into posted buffers, and answer them.
@@ -70,8 +76,9 @@ impl Receiver {
     ///
     /// # Safety
     /// As [`deliver`](Self::deliver).
-    unsafe fn put(&mut self, &Frame { head, rest, length_bytes, .. }: &Frame<'_>) -> bool {
-        if length_bytes as usize <= MAX_SMALL_BYTES {
+    unsafe fn put(&mut self, &Frame { head, rest, length_bytes, offload }: &Frame<'_>) -> bool {
+        // A message that holds the frame has no room for an offload.
+        if length_bytes as usize <= MAX_SMALL_BYTES && offload == Offload::NONE {
             // SAFETY: by the caller.
             return unsafe { self.deliver_small(head, rest, length_bytes as usize) };
         }
@@ -89,7 +96,7 @@ impl Receiver {
         }
         // SAFETY: the caller vouches for `rest`; the buffers are in the memory that this queue keeps mapped.
         unsafe { copy_frame(head, rest, &self.spans) };
-        self.publish(&Filled::new(length_bytes, &self.tags).to_message());
+        self.publish(&Filled::new(length_bytes, &self.tags).with_offload(offload).to_message());
         true
     }
 

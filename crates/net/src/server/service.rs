@@ -16,6 +16,7 @@ use super::network::{Holder, Network, NetworkSetup, Port};
 use super::port::ServedPort;
 use super::queue::{QueueState, ReceiveQueue, TransmitQueue};
 use super::receiver::Receiver;
+use crate::offload;
 use crate::switch::{PortNumber, Rules, Vlans};
 use crate::wire::{ListedPort, MAX_PAIRS, PROFILE, PostedBuffer, QUEUES_PER_PAIR, SERVICE_NET, Status};
 
@@ -50,8 +51,13 @@ struct PortAttachment {
     name: String,
     port: ServedPort,
     channel: Channel,
+    /// In force.
+    offloads: u32,
     follow: Follow,
 }
+
+/// Between what describes a port and the offloads in force, where another process is told of both.
+const OFFLOADED: &str = " offloads ";
 
 /// The daemon's end of a queue, and its state, unless it is new.
 type QueueEnd = (ServerQueue, Vec<PostedBuffer>);
@@ -115,18 +121,25 @@ impl<E: Engine> Networks<E> {
             geometry.worker_cpu_plus_1 = cpu.filter(|_| is_sent).and_then(|cpu| u32::try_from(cpu + 1).ok()).unwrap_or(0);
         }
         let mut grant = Grant::new(layout, |_| {})?;
-        let held = self.hold(client, port, Channel::of(&grant), &assignments);
+        let offloads = offload::granted(wanted.flags);
+        let held = self.hold(client, (port, offloads), Channel::of(&grant), &assignments);
         let ends = std::mem::take(&mut grant.queues).into_iter().map(|end| (end, Vec::new())).collect();
         let commands = held.serve(client, &assignments, ends);
-        let reply = grant.attached(port.info(pairs).to_bytes());
+        let reply = grant.attached(port.info(pairs).with_offloads(offloads).to_bytes());
         Ok(Granted { attachment: Box::new(held), assignments, reply, grant, commands })
     }
 
-    fn hold(&self, client: &Client<'_>, port: &ServedPort, channel: Channel, assignments: &[Assignment]) -> PortAttachment {
+    fn hold(
+        &self,
+        client: &Client<'_>,
+        (port, offloads): (&ServedPort, u32),
+        channel: Channel,
+        assignments: &[Assignment],
+    ) -> PortAttachment {
         let (name, port, follow) = (port.name(), port.clone(), Arc::clone(&self.follow));
         let assigned = assignments.first().map(|first| Assigned { port: &name, worker: first.worker, queues: assignments.len() });
         follow(client.id, assigned);
-        PortAttachment { name, port, channel, follow }
+        PortAttachment { name, port, channel, offloads, follow }
     }
 }
 
@@ -165,7 +178,7 @@ impl PortAttachment {
         let Channel { region, layout, .. } = &self.channel;
         let memory = RegionTable::of_pool(region, layout.pool_offset_bytes, layout.pool_bytes);
         let memory = memory.map_err(|_| "it does not fit the region that was laid out for it".to_owned());
-        let port = self.port.clone();
+        let (port, offloads) = (self.port.clone(), self.offloads);
         let (id, name, share) = (client.id, QueueName { client: client.id, index }, client.share.clone());
         let added = move |added: Result<(), NotAdded<E>>| {
             if let Err(error) = added {
@@ -173,10 +186,10 @@ impl PortAttachment {
             }
         };
         if index.is_multiple_of(QUEUES_PER_PAIR) {
-            return Command::add(name, share, move |_| Ok(TransmitQueue::new(end, memory?, port, depth)), added);
+            return Command::add(name, share, move |_| Ok(TransmitQueue::new(end, memory?, (port, offloads), depth)), added);
         }
         let queue = memory.and_then(|memory| {
-            let (pair, mut receiver) = (usize::from(index / QUEUES_PER_PAIR), Receiver::new(end, memory));
+            let (pair, mut receiver) = (usize::from(index / QUEUES_PER_PAIR), Receiver::new(end, memory, offloads));
             receiver.restore(&ready).map_err(|_| "a buffer that was posted is not in its memory".to_owned())?;
             receivers.push((pair, receiver));
             Ok(ReceiveQueue::new(port, pair))
@@ -213,8 +226,8 @@ impl<E: Engine> Service<E> for Networks<E> {
     }
 
     fn attach(&self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<E>, Denial> {
-        if wanted.flags != 0 || !wanted.queue_count.is_multiple_of(QUEUES_PER_PAIR) {
-            let text = "ATTACH to a port has flags, or an odd number of queues; upgrade the daemon or fix the client";
+        if !wanted.queue_count.is_multiple_of(QUEUES_PER_PAIR) {
+            let text = "ATTACH to a port has an odd number of queues; fix the client";
             return Err(refuse(RefusalCode::Malformed, text).into());
         }
         let port = self.find(client, &wanted.name)?;
@@ -224,8 +237,10 @@ impl<E: Engine> Service<E> for Networks<E> {
 
     fn adopt(&self, client: &Client<'_>, parts: Vec<Part<OwnedFd>>) -> Result<Adopted<E>, String> {
         let AdoptedChannel { own, channel, queues } = Channel::adopt(&PROFILE, parts)?;
-        let mut words = own.split(' ');
-        let name = words.next().unwrap_or_default();
+        let (own, offloads) = own.split_once(OFFLOADED).unwrap_or((own.as_str(), "0"));
+        let known = offloads.parse().ok().filter(|offloads| offload::granted(*offloads) == *offloads);
+        let offloads = known.ok_or_else(|| format!("its offloads '{offloads}' are not known here"))?;
+        let name = own.split(' ').next().unwrap_or_default();
         let port = self.find(client, name).map_err(|_| format!("its port '{name}' is not there"))?;
         if own != port.described() {
             return Err(format!("its port '{name}' has another MAC address, MTU or VLAN here: {own}"));
@@ -238,7 +253,7 @@ impl<E: Engine> Service<E> for Networks<E> {
             ends.push((end, ready));
         }
         let assignments = port.assign(&self.workers, ends.len());
-        let held = self.hold(client, &port, channel, &assignments);
+        let held = self.hold(client, (&port, offloads), channel, &assignments);
         let (id, commands) = (client.id, held.serve(client, &assignments, ends));
         let is_same = Box::new(move |quiesced: &Quiesced| quiesced.has_states(id, &states));
         Ok(Adopted { attachment: Box::new(held), assignments, commands, is_same })
@@ -255,7 +270,10 @@ impl<E: Engine> Attachment<E> for PortAttachment {
     }
 
     fn save(&self, client: u64, quiesced: &Quiesced) -> Result<Vec<Part<BorrowedFd<'_>>>, String> {
-        let own = self.port.described();
+        let own = match self.offloads {
+            0 => self.port.described(),
+            offloads => format!("{}{OFFLOADED}{offloads}", self.port.described()),
+        };
         self.channel.save(&own, |index| {
             let state = quiesced.state::<QueueState>(QueueName { client, index });
             let (positions, ready) = state.ok_or_else(|| format!("its queue {index} is not served"))?;
@@ -337,7 +355,7 @@ fn may(rules: &Rules) -> String {
 }
 
 fn port_metrics(port: &Port, holder: Option<Holder>) -> Metric {
-    const NAMES: [(Status, &str); 8] = [
+    const NAMES: [(Status, &str); 9] = [
         (Status::Invalid, "invalid"),
         (Status::Unsupported, "unsupported"),
         (Status::BadMemory, "bad_memory"),
@@ -346,6 +364,7 @@ fn port_metrics(port: &Port, holder: Option<Holder>) -> Metric {
         (Status::WrongSource, "wrong_source"),
         (Status::WrongVlan, "wrong_vlan"),
         (Status::Limited, "limited"),
+        (Status::BadOffload, "bad_offload"),
     ];
     let read = |counter: &AtomicU64| Metric::from(counter.load(Ordering::Relaxed));
     let counters = &port.counters;

@@ -1,0 +1,112 @@
+//! Where frames leave a network: the receiving sides of its ports.
+
+use super::endpoint::{Endpoint, Frame};
+use super::network::{Network, count};
+use crate::switch::PortNumber;
+
+pub(super) struct Outputs {
+    /// Of each port, by pair.
+    receivers: Vec<Vec<Option<Endpoint>>>,
+    /// Those that were given a frame since they were last flushed.
+    touched: Vec<(PortNumber, usize)>,
+    /// Attempts to give a frame to a port, useless messages of receivers, and what had to be done with it, for the frame that is being sent.
+    pub(super) deliveries: u64,
+}
+
+impl Outputs {
+    /// Of so many ports.
+    pub(super) fn new(ports: usize) -> Self {
+        Self { receivers: (0..ports).map(|_| Vec::new()).collect(), touched: Vec::with_capacity(64), deliveries: 0 }
+    }
+
+    /// A receive queue of a port is served from now on.
+    pub(super) fn add(&mut self, port: PortNumber, pair: usize, endpoint: Endpoint) {
+        let receivers = &mut self.receivers[usize::from(port)];
+        if receivers.len() <= pair {
+            receivers.resize_with(pair + 1, || None);
+        }
+        receivers[pair] = Some(endpoint);
+        // Each is there once at most: a worker that serves allocates nothing.
+        self.touched.reserve(self.receivers.iter().map(Vec::len).sum());
+    }
+
+    /// It is served no more. `true`: it was the last one of the port.
+    pub(super) fn remove(&mut self, port: PortNumber, pair: usize) -> bool {
+        let receivers = &mut self.receivers[usize::from(port)];
+        if let Some(receiver) = receivers.get_mut(pair) {
+            *receiver = None;
+        }
+        let was_last = receivers.iter().all(Option::is_none);
+        if was_last {
+            receivers.clear();
+        }
+        was_last
+    }
+
+    pub(super) fn endpoint(&self, port: PortNumber, pair: usize) -> Option<&Endpoint> {
+        self.receivers.get(usize::from(port))?.get(pair)?.as_ref()
+    }
+
+    /// The offloads of the side that gets a frame with these first bytes. One that is not there takes any: the frame is dropped.
+    pub(super) fn offloads(&self, port: PortNumber, head: &[u8]) -> u32 {
+        let pair = flow(head) % self.receivers[usize::from(port)].len().max(1);
+        self.endpoint(port, pair).map_or(u32::MAX, Endpoint::offloads)
+    }
+
+    /// Give a frame to a port. Returns the bytes moved.
+    ///
+    /// # Safety
+    /// The rest of the frame is mapped for loads.
+    pub(super) unsafe fn deliver(&mut self, network: &Network, port: PortNumber, frame: &Frame<'_>) -> u64 {
+        let counters = &network.ports[usize::from(port)].counters;
+        let receivers = &mut self.receivers[usize::from(port)];
+        let pair = flow(frame.head) % receivers.len().max(1);
+        self.deliveries += 1;
+        let Some(receiver) = receivers.get_mut(pair).and_then(Option::as_mut) else {
+            count(&counters.dropped, 1);
+            return 0;
+        };
+        // SAFETY: by the caller.
+        let delivered = unsafe { receiver.deliver(frame) };
+        self.deliveries += u64::from(delivered.useless);
+        if delivered.is_first {
+            self.touched.push((port, pair));
+        }
+        if !delivered.is_taken {
+            count(&counters.dropped, 1);
+            return 0;
+        }
+        count(&counters.received, 1);
+        count(&counters.received_bytes, frame.length_bytes.into());
+        frame.length_bytes.into()
+    }
+
+    /// A port does not get the rest of a frame.
+    pub(super) fn lose(&self, network: &Network, port: PortNumber) {
+        count(&network.ports[usize::from(port)].counters.dropped, 1);
+    }
+
+    /// Ring for those that have got something and sleep.
+    pub(super) fn flush(&mut self) {
+        while let Some((port, pair)) = self.touched.pop() {
+            if let Some(receiver) = self.receivers[usize::from(port)].get_mut(pair).and_then(Option::as_mut) {
+                receiver.flush();
+            }
+        }
+    }
+}
+
+/// A number that is the same for all frames of a flow: from the addresses, and those of IPv4.
+fn flow(first: &[u8]) -> usize {
+    const ADDRESSES: usize = 12;
+    let (macs, rest) = first.split_at(ADDRESSES.min(first.len()));
+    let ips = match rest.first_chunk() {
+        Some([8, 0]) => rest.get(14..22).unwrap_or_default(),
+        _ => &[],
+    };
+    // FNV-1a.
+    let mix = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    let hash = macs.iter().chain(ips).fold(0x811c_9dc5, mix);
+    // The last bytes have not reached all bits yet.
+    ((hash ^ (hash >> 15)).wrapping_mul(0x2c1b_3c6d) >> 16) as usize
+}
