@@ -24,16 +24,30 @@
 #define FIPSEE_NET_SEND_SMALL 2
 #define FIPSEE_NET_POST 3
 
+/* Of a transmit queue, beside frames. */
+#define FIPSEE_NET_ACKNOWLEDGE 4
+#define FIPSEE_NET_JOIN 5
+#define FIPSEE_NET_LEAVE 6
+#define FIPSEE_NET_ALL_GROUPS 7
+#define FIPSEE_NET_NO_GROUP 8
+
+/* Flags of ATTACH: which bits are offloads, the client takes events, and from which bit on the least MTU is. */
+#define FIPSEE_NET_ATTACH_OFFLOADS 0xff
+#define FIPSEE_NET_ATTACH_EVENTS 0x100
+#define FIPSEE_NET_ATTACH_MTU_SHIFT 16
+
 /* Kinds of answers. */
 #define FIPSEE_NET_RETURNED 0
 #define FIPSEE_NET_RECEIVED 1
 #define FIPSEE_NET_RECEIVED_SMALL 2
+#define FIPSEE_NET_EVENT 3		/* answers nothing */
 
 #define FIPSEE_NET_MAX_FIRST_BYTES 36
 #define FIPSEE_NET_MAX_SMALL_BYTES 56
 #define FIPSEE_NET_MAX_POSTED 4
 #define FIPSEE_NET_MAX_FRAME_BUFFERS 20
 #define FIPSEE_NET_MAX_RETURNED 14
+#define FIPSEE_NET_MAX_GROUPS 64
 
 /* Flag of a listed port: a client has it. */
 #define FIPSEE_NET_LISTED_IN_USE 1
@@ -50,6 +64,8 @@
 #define FIPSEE_NET_STATUS_LIMITED 8
 #define FIPSEE_NET_STATUS_TOO_SMALL 9
 #define FIPSEE_NET_STATUS_BAD_OFFLOAD 10
+#define FIPSEE_NET_STATUS_WRONG_IP 11
+#define FIPSEE_NET_STATUS_DOWN 12
 
 /* Offloads: in `flags` of ATTACH, and those in force in the information of a port. */
 #define FIPSEE_NET_OFFLOAD_CHECKSUM 1
@@ -142,6 +158,30 @@ struct fipsee_net_filled {
 FIPSEE_ASSERT_SIZE(struct fipsee_net_filled, FIPSEE_SLOT_BYTES);
 FIPSEE_ASSERT_AT(struct fipsee_net_filled, tags, 20);
 FIPSEE_ASSERT_AT(struct fipsee_net_filled, stamp, FIPSEE_STAMP_OFFSET_BYTES);
+
+/* A request that is no frame, in shared memory (a slot of a transmit queue's request ring). */
+struct fipsee_net_request {
+	uint8_t operation;
+	uint8_t reserved;
+	uint16_t tag;
+	uint8_t group[6];
+	uint8_t reserved_end[50];
+	uint32_t stamp;
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_net_request, FIPSEE_SLOT_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_net_request, stamp, FIPSEE_STAMP_OFFSET_BYTES);
+
+/* What a port is like now, in shared memory. */
+struct fipsee_net_event {
+	uint8_t kind;
+	uint8_t link;				/* 1: up, 0: down */
+	uint16_t mtu;
+	uint8_t mac[6];
+	uint8_t reserved[50];
+	uint32_t stamp;
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_net_event, FIPSEE_SLOT_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_net_event, stamp, FIPSEE_STAMP_OFFSET_BYTES);
 
 struct fipsee_net_returned_entry {
 	uint16_t tag;

@@ -169,6 +169,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ("fipsee-net", &[("List the ports, and see what each has done", "fipsee net ls\nfipsee net stat")]),
     ("fipsee-net-ls", &[("List the ports that you may attach to", "fipsee net ls")]),
     ("fipsee-net-info", &[("See who has which port of a network", "fipsee net info lan")]),
+    ("fipsee-net-set", &[("Take a port down, and up again", "fipsee net set lan/a --down\nfipsee net set lan/a --up")]),
     ("fipsee-net-stat", &[("Frames of each port, sent, received, dropped and refused", "fipsee net stat")]),
     (
         "fipsee-net-ping",

@@ -27,6 +27,18 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Take a port down, or up again: it neither sends nor gets frames meanwhile, and its client is told
+    Set {
+        /// Network and port, for example lan/a
+        port: String,
+        #[arg(long, conflicts_with = "up", required_unless_present = "up")]
+        down: bool,
+        #[arg(long)]
+        up: bool,
+        /// Print JSON: {"port", "link"}
+        #[arg(long)]
+        json: bool,
+    },
     /// Show what ports have sent, received and dropped since the daemon started
     Stat {
         /// Print JSON: {"networks": [{"network", "ports": [{"port", "sent", "received", "dropped", "refused", ...}]}]}
@@ -43,6 +55,10 @@ pub(crate) fn run(socket: &Path, command: &Command) -> Result<(), Error> {
     match command {
         Command::Ls { json } => ls(socket, *json),
         Command::Info { network, json } => info(socket, network, *json),
+        Command::Set { port, down, json, .. } => {
+            let set = admin::ask(socket, "net.set", &json!({ "port": port, "down": down }))?;
+            if *json { output::print_json(&set) } else { output::print(&format!("{port} is {}\n", admin::text(&set, "link"))) }
+        }
         Command::Stat { json } => {
             let networks = networks(socket)?;
             if *json { output::print_json(&json!({ "networks": networks })) } else { output::print(&render_stat(&networks)) }
@@ -89,10 +105,10 @@ fn render_info(network: &Value) -> String {
     text.push_str(&format!(
         "learned  {learned} addresses beside those of ports; {moved} have moved, {not_learned} had no place\n\n"
     ));
-    let mut table = Table::new(4, &["PORT", "MAC", "VLANS", "MAY", "CLIENT"]);
+    let mut table = Table::new(5, &["PORT", "MAC", "VLANS", "MAY", "LINK", "CLIENT"]);
     for port in admin::list(network, "ports") {
         let client = port.get("client").and_then(Value::as_u64).map_or_else(|| "-".to_owned(), |client| client.to_string());
-        let words = ["port", "mac", "vlans", "may"].map(|key| admin::text(port, key).to_owned());
+        let words = ["port", "mac", "vlans", "may", "link"].map(|key| admin::text(port, key).to_owned());
         table.push(words.into_iter().chain([client]).collect());
     }
     text + &table.render()
@@ -126,14 +142,14 @@ mod tests {
     #[test]
     fn networks_are_shown_as_tables() {
         let port = json!({
-            "port": "a", "mac": "02:00:00:00:00:01", "vlans": "10", "may": "isolated", "client": 3,
+            "port": "a", "mac": "02:00:00:00:00:01", "vlans": "10", "may": "isolated", "link": "up", "client": 3,
             "sent": 5, "sent_bytes": 300, "received": 2, "received_bytes": 2048, "dropped": 1, "refused": { "invalid": 2, "limited": 3 },
         });
         let network =
             json!({ "network": "lan", "mtu": 1500, "macs_learned": 4, "macs_moved": 1, "macs_not_learned": 0, "ports": [port] });
         let cells = |text: &str| text.lines().last().expect("a line").split_whitespace().collect::<Vec<_>>().join(" ");
         let info = render_info(&network);
-        assert_eq!(cells(&info), "a 02:00:00:00:00:01 10 isolated 3");
+        assert_eq!(cells(&info), "a 02:00:00:00:00:01 10 isolated up 3");
         assert!(info.contains("learned  4 addresses beside those of ports; 1 have moved, 0 had no place"), "{info}");
         assert_eq!(cells(&render_stat(&[network])), "lan/a 5 300 B 2 2 KiB 1 5");
     }

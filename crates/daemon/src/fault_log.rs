@@ -1,4 +1,4 @@
-//! Disk errors, in the log and in counters. A failing disk logs its first line at once, and from then on at most one a
+//! Disk errors, and ports of networks that were blocked, in the log and in counters. A failing disk logs its first line at once, and from then on at most one a
 //! second for each kind of fault: with the first error since the previous line, and their number.
 
 use std::collections::HashMap;
@@ -36,6 +36,13 @@ impl FaultLog {
         let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
         let now = Instant::now();
         self.quiet.retain(|_, until| *until > now);
+        for (port, times) in self.live.switches.newly_blocked(&self.doorbell) {
+            tracing::warn!(
+                port,
+                times,
+                "frames came back through the port: it is blocked for 10 seconds; remove the loop behind it"
+            );
+        }
         let mut rest = None;
         for export in &self.live.now().exports {
             let Some(faults) = export.disk.faults() else { continue };

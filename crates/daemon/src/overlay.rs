@@ -8,7 +8,7 @@ use fipsee_block::disk::DiskSpec;
 use fipsee_serve::governor::Mode;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{DiskConfig, ShareConfig, user_key};
+use crate::config::{DiskConfig, NetworkConfig, ShareConfig, user_key};
 use crate::disk_limits::DiskLimits;
 use crate::disk_text;
 use crate::export::AllowList;
@@ -31,6 +31,9 @@ pub(crate) struct Overlay {
     /// What was set of users, groups, virtual machines and clients, by their keys.
     #[serde(default)]
     shares: BTreeMap<String, ShareSettings>,
+    /// Is a port of a network down? By its name, with that of its network.
+    #[serde(default)]
+    ports_down: BTreeMap<String, bool>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -147,13 +150,34 @@ impl Overlay {
         self.workers = Some(mode.to_string());
     }
 
+    pub(crate) fn set_port_down(&mut self, name: &str, down: bool) {
+        self.ports_down.insert(name.to_owned(), down);
+    }
+
+    /// Ports that were taken down, or up.
+    pub(crate) const fn ports_down(&self) -> &BTreeMap<String, bool> {
+        &self.ports_down
+    }
+
+    /// The configured networks with these changes.
+    pub(crate) fn over_networks(&self, configured: &[NetworkConfig]) -> Vec<NetworkConfig> {
+        let mut networks = configured.to_vec();
+        for network in &mut networks {
+            for port in &mut network.ports {
+                let set = self.ports_down.get(&format!("{}/{}", network.name, port.name));
+                port.rules.down = set.copied().unwrap_or(port.rules.down);
+            }
+        }
+        networks
+    }
+
     pub(crate) fn workers(&self) -> Option<Mode> {
         self.workers.as_deref()?.parse().ok()
     }
 
     /// The same in pieces of one change each, which fit a packet.
     pub(crate) fn pieces(&self) -> Vec<Self> {
-        let Self { added, removed, set, detached, workers, shares } = self;
+        let Self { added, removed, set, detached, workers, shares, ports_down } = self;
         let of = Self::default;
         let added = added.iter().map(|disk| Self { added: vec![disk.clone()], ..of() });
         let removed = removed.iter().map(|name| Self { removed: BTreeSet::from([name.clone()]), ..of() });
@@ -161,10 +185,12 @@ impl Overlay {
         let detached = detached.iter().map(|path| Self { detached: BTreeSet::from([path.clone()]), ..of() });
         let workers = workers.iter().map(|mode| Self { workers: Some(mode.clone()), ..of() });
         let shares = shares.iter().map(|(key, to)| Self { shares: BTreeMap::from([(key.clone(), *to)]), ..of() });
-        added.chain(removed).chain(set).chain(detached).chain(workers).chain(shares).collect()
+        let ports = ports_down.iter().map(|(name, down)| Self { ports_down: BTreeMap::from([(name.clone(), *down)]), ..of() });
+        added.chain(removed).chain(set).chain(detached).chain(workers).chain(shares).chain(ports).collect()
     }
 
-    pub(crate) fn extend(&mut self, Self { added, removed, set, detached, workers, shares }: Self) {
+    pub(crate) fn extend(&mut self, Self { added, removed, set, detached, workers, shares, ports_down }: Self) {
+        self.ports_down.extend(ports_down);
         self.workers = workers.or_else(|| self.workers.take());
         self.added.extend(added);
         self.removed.extend(removed);

@@ -1,6 +1,7 @@
 //! A program's end of a port: one pair of queues, its buffers, and how it waits.
 
 mod buffers;
+mod changes;
 mod options;
 
 use std::collections::VecDeque;
@@ -19,13 +20,14 @@ use fipsee_ring::wait::Backoff;
 
 pub use self::buffers::Buffer;
 use self::buffers::{Buffers, divide, give_back, received_bytes, stride_bytes, too_long};
+use self::changes::Changes;
 pub use self::options::{AttachOptions, ListedPortInfo, list};
 use crate::error::{Error, NetError};
 use crate::frame::{HEADER_BYTES, Mac};
 use crate::wire::{
-    Filled, KIND_RECEIVED, KIND_RECEIVED_SMALL, MAX_FIRST_BYTES, MAX_FRAME_BUFFERS, MAX_MTU, MAX_POSTED, MAX_SMALL_BYTES,
-    OPERATION_SEND, OPERATION_SEND_SMALL, Offload, PROFILE, PortInfo, Post, PostedBuffer, QUEUES_PER_PAIR, SERVICE_NET, Send,
-    Small, Status, first_byte, max_offloaded_bytes, sent_tag,
+    Filled, KIND_EVENT, KIND_RECEIVED, KIND_RECEIVED_SMALL, MAX_FIRST_BYTES, MAX_FRAME_BUFFERS, MAX_MTU, MAX_POSTED,
+    MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, PROFILE, PortInfo, Post, PostedBuffer, QUEUES_PER_PAIR,
+    SERVICE_NET, Send, Small, Status, first_byte, max_offloaded_bytes, sent_tag,
 };
 
 /// The pool has this id.
@@ -52,6 +54,7 @@ pub struct Port {
     sent_back: u64,
     /// Of the frame that was received last.
     received_offload: Offload,
+    changes: Changes,
 }
 
 impl Port {
@@ -79,7 +82,7 @@ impl Port {
             service: SERVICE_NET,
             queue_count: pairs.saturating_mul(QUEUES_PER_PAIR),
             depth,
-            flags: options.offloads,
+            flags: options.flags(),
             pool_bytes: u64::from(pairs) * (bytes(longest) + bytes(received)),
             name: options.name.clone(),
         };
@@ -117,6 +120,7 @@ impl Port {
                 refused_count: 0,
                 sent_back: 0,
                 received_offload: Offload::NONE,
+                changes: Changes::default(),
             };
             port.post(true);
             ports.push(port);
@@ -356,12 +360,17 @@ impl Port {
         let mut message = Message::ZERO;
         if !self.receive.queue.completions.receive(&mut message) {
             self.post(true);
+            self.acknowledge()?;
             self.receive.check_liveness_now_and_then(|| self.control.is_hung_up())?;
             return Ok(false);
         }
         match first_byte(&message) {
             KIND_RECEIVED_SMALL => self.take_small(&Small::of(&message), frame)?,
             KIND_RECEIVED => self.take_filled(&Filled::of(&message), frame)?,
+            KIND_EVENT => {
+                self.take_event(&message)?;
+                return Ok(false);
+            }
             _ => {
                 let (requests, unposted) = (&mut self.receive.queue.requests, &mut self.unposted);
                 let ((refused, refusals), count) = give_back(&message, &mut self.receiving, |tag| {

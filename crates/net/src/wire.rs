@@ -37,6 +37,14 @@ pub const OPERATION_SEND: u8 = 1;
 pub const OPERATION_SEND_SMALL: u8 = 2;
 /// Operation of a receive queue: buffers for frames.
 pub const OPERATION_POST: u8 = 3;
+/// Operations of a transmit queue beside frames: the event that came last on the receive queue of the pair is acknowledged.
+pub const OPERATION_ACKNOWLEDGE: u8 = 4;
+/// A group whose frames the port gets, or gets no more.
+pub const OPERATION_JOIN: u8 = 5;
+pub const OPERATION_LEAVE: u8 = 6;
+/// The frames of all groups, as in the beginning, or of none.
+pub const OPERATION_ALL_GROUPS: u8 = 7;
+pub const OPERATION_NO_GROUP: u8 = 8;
 
 /// Kind of an answer: what is given back, with a status each.
 pub const KIND_RETURNED: u8 = 0;
@@ -44,6 +52,8 @@ pub const KIND_RETURNED: u8 = 0;
 pub const KIND_RECEIVED: u8 = 1;
 /// Kind of an answer on a receive queue: a frame in the message.
 pub const KIND_RECEIVED_SMALL: u8 = 2;
+/// Kind of a message on a receive queue that answers nothing: something about the port has changed.
+pub const KIND_EVENT: u8 = 3;
 
 /// Most bytes of a frame in the message that sends it, if the rest is in memory.
 pub const MAX_FIRST_BYTES: usize = 36;
@@ -55,6 +65,14 @@ pub const MAX_POSTED: usize = 4;
 pub const MAX_FRAME_BUFFERS: usize = 20;
 /// Most entries in a message that gives back.
 pub const MAX_RETURNED: usize = 14;
+
+/// Flags of ATTACH: which bits are offloads, whether the client takes events, and from which bit on the least MTU is that it can do with.
+pub const ATTACH_OFFLOADS: u32 = 0xff;
+pub const ATTACH_EVENTS: u32 = 0x100;
+pub const ATTACH_MTU_SHIFT: u32 = 16;
+
+/// Most groups that a port names.
+pub const MAX_GROUPS: usize = 64;
 
 /// Offloads, in flags of ATTACH and in the information of a port: the checksum of TCP and UDP.
 pub const OFFLOAD_CHECKSUM: u32 = 1;
@@ -102,17 +120,21 @@ pub enum Status {
     WrongSource,
     /// The port is not in this VLAN.
     WrongVlan,
-    /// The port has sent more broadcasts and frames to unknown addresses than it may.
+    /// The port has sent more broadcasts and frames to unknown addresses than it may, or has named as many groups as it may.
     Limited,
     /// As many buffers as a frame may fill hold less than one that came.
     TooSmall,
     /// What it leaves to be done is not true of the frame.
     BadOffload,
+    /// The port may not send with this IP address.
+    WrongIp,
+    /// An administrator took the port down, or frames come back through it.
+    Down,
 }
 
 impl Status {
     /// Every status, by its number on the wire.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Ok,
         Self::Invalid,
         Self::Unsupported,
@@ -124,6 +146,8 @@ impl Status {
         Self::Limited,
         Self::TooSmall,
         Self::BadOffload,
+        Self::WrongIp,
+        Self::Down,
     ];
 
     pub fn to_wire(self) -> u16 {
@@ -148,9 +172,15 @@ impl Status {
             Self::TooLong => "the frame is longer than the MTU of the network and its headers; send less at a time",
             Self::WrongSource => "the port may not send with this source address; use its own, or configure any_source = true",
             Self::WrongVlan => "the port is not in this VLAN; see vlan and trunk in its configuration",
-            Self::Limited => "the port sends more broadcasts and frames to unknown addresses than it may; see flood_limit",
+            Self::Limited => {
+                "the port sends more broadcasts and frames to unknown addresses than it may (see flood_limit), or names more than 64 groups"
+            }
             Self::TooSmall => "20 buffers hold less than a frame that came; post buffers as long as the longest frame",
             Self::BadOffload => "the headers of the frame are not what its offload says; complete the frame before it is sent",
+            Self::WrongIp => "the port may not send with this IP address; see ips in its configuration",
+            Self::Down => {
+                "the port is down: by `fipsee net set`, or for 10 seconds because frames came back through it; see `fipsee net info`"
+            }
         }
     }
 }
@@ -196,6 +226,19 @@ fipsee_ring::wire_structures! {
         8 offload: Offload,
         18 reserved_too: u16,
         20 tags: [u16; MAX_FRAME_BUFFERS],
+        60 stamp: u32,
+    }
+    /// A request of a transmit queue that is no frame.
+    pub Request: 64 { 0 operation: u8, 1 reserved: u8, 2 tag: u16, 4 group: [u8; 6], 10 reserved_end: [u8; 50], 60 stamp: u32 }
+    /// What a port is like now.
+    #[derive(PartialEq, Eq)]
+    pub Event: 64 {
+        0 kind: u8,
+        /// 1: up, 0: down.
+        1 link: u8,
+        2 mtu: u16,
+        4 mac: [u8; 6],
+        10 reserved: [u8; 50],
         60 stamp: u32,
     }
     /// Something that is given back.
@@ -304,7 +347,35 @@ macro_rules! messages {
     )* };
 }
 
-messages! { Send Small Post Filled Returned }
+messages! { Send Small Post Filled Returned Request Event }
+
+impl Request {
+    /// With the group that it is about, if any.
+    pub const fn new(operation: u8, tag: u16, group: Option<Mac>) -> Self {
+        let Mac(group) = match group {
+            Some(group) => group,
+            None => Mac([0; 6]),
+        };
+        Self { operation, reserved: 0, tag, group, reserved_end: [0; 50], stamp: 0 }
+    }
+}
+
+impl Event {
+    pub const fn new(is_up: bool, mac: Mac, mtu: u16) -> Self {
+        let link = if is_up { 1 } else { 0 };
+        Self { kind: KIND_EVENT, link, mtu, mac: mac.0, reserved: [0; 50], stamp: 0 }
+    }
+
+    /// Check what a daemon sent.
+    pub fn checked(message: &Message) -> Result<Self, PeerFault> {
+        let event = Self::of(message);
+        expect("the state of a link", event.link, event.link <= 1)?;
+        expect("a port's MAC address, of a group", event.mac[0], !Mac(event.mac).is_group())?;
+        expect("the MTU", event.mtu, (MIN_MTU..=MAX_MTU).contains(&event.mtu))?;
+        expect("a reserved field", event.reserved[0], event.reserved == [0; 50])?;
+        Ok(event)
+    }
+}
 
 impl Send {
     /// Where the rest is; any values.

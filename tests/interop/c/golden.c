@@ -165,6 +165,10 @@ static const struct fipsee_net_filled frame_segmented = {
 	.kind = FIPSEE_NET_RECEIVED, .count = 2, .length_bytes = 2962,
 	.offload = { FIPSEE_NET_CHECKSUM_NEEDED, FIPSEE_NET_SEGMENT_TCP4, 66, 1448, 34, 16 }, .tags = { 0, 1 },
 };
+static const struct fipsee_net_event frame_event = { .kind = FIPSEE_NET_EVENT, .mtu = 1500, .mac = { MAC_A } };
+static const struct fipsee_net_request frame_join = {
+	.operation = FIPSEE_NET_JOIN, .tag = 9, .group = { 0x33, 0x33, 0, 0, 0, 1 },
+};
 static const struct fipsee_net_returned frame_returned = {
 	.kind = FIPSEE_NET_RETURNED, .count = 2,
 	.entries = { { 7, FIPSEE_NET_STATUS_OK }, { 8, FIPSEE_NET_STATUS_WRONG_SOURCE } },
@@ -294,7 +298,7 @@ const char *interop_golden(size_t index, uint8_t *into, size_t *length_bytes)
 		STRUCTURE("attach-port", attach_port), STRUCTURE("port-info", port_info),
 		PAYLOAD("frame-send", frame_send), PAYLOAD("frame-small", frame_small), PAYLOAD("frame-post", frame_post),
 		PAYLOAD("frame-filled", frame_filled), PAYLOAD("frame-segmented", frame_segmented),
-		PAYLOAD("frame-returned", frame_returned),
+		PAYLOAD("frame-event", frame_event), PAYLOAD("frame-join", frame_join), PAYLOAD("frame-returned", frame_returned),
 	};
 	const size_t plain_count = sizeof(plain) / sizeof(plain[0]);
 

@@ -2,7 +2,7 @@
 
 use fipsee_net::frame::Mac;
 use fipsee_net::wire::{
-    self, Filled, ListedPort, Offload, PortInfo, Post, PostedBuffer, Returned, ReturnedEntry, Send, Small, Status,
+    self, Event, Filled, ListedPort, Offload, PortInfo, Post, PostedBuffer, Request, Returned, ReturnedEntry, Send, Small, Status,
 };
 use fipsee_ring::control::{Control, Wanted};
 
@@ -30,6 +30,16 @@ pub(crate) fn layout(table: &mut Table) {
         ("NET_MAX_FRAME_BUFFERS", number(wire::MAX_FRAME_BUFFERS)),
         ("NET_MAX_RETURNED", number(wire::MAX_RETURNED)),
         ("NET_LISTED_IN_USE", wire::LISTED_IN_USE.into()),
+        ("NET_ACKNOWLEDGE", wire::OPERATION_ACKNOWLEDGE.into()),
+        ("NET_JOIN", wire::OPERATION_JOIN.into()),
+        ("NET_LEAVE", wire::OPERATION_LEAVE.into()),
+        ("NET_ALL_GROUPS", wire::OPERATION_ALL_GROUPS.into()),
+        ("NET_NO_GROUP", wire::OPERATION_NO_GROUP.into()),
+        ("NET_ATTACH_OFFLOADS", wire::ATTACH_OFFLOADS.into()),
+        ("NET_ATTACH_EVENTS", wire::ATTACH_EVENTS.into()),
+        ("NET_ATTACH_MTU_SHIFT", wire::ATTACH_MTU_SHIFT.into()),
+        ("NET_EVENT", wire::KIND_EVENT.into()),
+        ("NET_MAX_GROUPS", number(wire::MAX_GROUPS)),
         ("NET_OFFLOAD_CHECKSUM", wire::OFFLOAD_CHECKSUM.into()),
         ("NET_OFFLOAD_TSO4", wire::OFFLOAD_TSO4.into()),
         ("NET_OFFLOAD_TSO6", wire::OFFLOAD_TSO6.into()),
@@ -53,6 +63,8 @@ pub(crate) fn layout(table: &mut Table) {
     structure::<PostedBuffer>(table, "net_posted_buffer");
     structure::<Post>(table, "net_post");
     structure::<Filled>(table, "net_filled");
+    structure::<Request>(table, "net_request");
+    structure::<Event>(table, "net_event");
     structure::<ReturnedEntry>(table, "net_returned_entry");
     structure::<Returned>(table, "net_returned");
     structure::<PortInfo>(table, "net_port_info");
@@ -107,6 +119,8 @@ pub(crate) fn examples() -> Examples {
         ("frame-post", Post::new(&[buffer(0, 4096), buffer(1, 5632)]).to_message()),
         ("frame-filled", Filled::new(1514, &[0, 1]).to_message()),
         ("frame-segmented", Filled::new(2962, &[0, 1]).with_offload(segmented()).to_message()),
+        ("frame-event", Event::new(false, Mac(A), 1500).to_message()),
+        ("frame-join", Request::new(wire::OPERATION_JOIN, 9, Some(Mac([0x33, 0x33, 0, 0, 0, 1]))).to_message()),
         ("frame-returned", Returned::new(&[(7, Status::Ok), (8, Status::WrongSource)]).to_message()),
     ];
     let messages = messages.map(|(name, message)| (name.to_owned(), message.to_bytes()[..60].to_vec()));

@@ -35,7 +35,7 @@ impl Admin {
         for export in &served.exports {
             text.push_str(&self.disk_table(export));
         }
-        text.push_str(&dump_networks(&self.running.networks, quoted));
+        text.push_str(&dump_networks(&self.overlay.over_networks(&self.running.networks), quoted));
         if served.exports.is_empty() && self.running.networks.is_empty() {
             text.push_str("\n# No disk is served: fipseed wants one.\n");
         }

@@ -139,6 +139,13 @@ parameters! {
         vhost_user: PathBuf,
     }
 
+    struct SetPort {
+        /// Network and port, for example `lan/a`
+        port: String,
+        /// Does it neither send nor get frames, whoever has it?
+        down: bool,
+    }
+
     struct SetWorkers {
         /// A number; a range, of which as many are used as the load needs: `1..4`; `auto`; or `off`: nothing changes
         workers: String,
@@ -206,6 +213,8 @@ methods! {
     "disk.detach" Detach(Detach) -> Disk,
     /// When sleeping clients and guests of a disk are notified of completions.
     "notify.set" Notify(SetNotify) -> Disk,
+    /// Take a port of a network down, or up again.
+    "net.set" SetPort(SetPort) -> Port,
     /// What queues and workers have done since the start.
     "stat" Stat(Nothing) -> Stat,
     /// The workers: their CPUs, whether they are in use, and how long they were busy.
@@ -264,6 +273,10 @@ mod schema {
         }
         Limits {
             limits: Vec<BTreeMap<String, Value>>,
+        }
+        Port {
+            port: String,
+            link: String,
         }
         Disks {
             disks: Vec<BTreeMap<String, Value>>,

@@ -5,6 +5,7 @@ mod disks;
 mod dump;
 mod limit;
 mod methods;
+mod networks;
 mod rpc;
 mod server;
 mod view;
@@ -87,6 +88,7 @@ impl Admin {
             Call::Attach(attach) => self.attach(&attach.disk, &attach.vhost_user)?,
             Call::Detach(detach) => self.detach(&detach.vhost_user)?,
             Call::Notify(set) => self.set_notify(&set)?,
+            Call::SetPort(set) => self.set_port(&set)?,
             Call::Workers(_) => self.describe_workers(),
             Call::SetWorkers(wanted) => self.set_workers(&wanted.workers)?,
             Call::Reload(_) => json!(self.reload()?),

@@ -1,6 +1,7 @@
 //! `[[network]]`: a switch and its ports.
 
 use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -24,6 +25,9 @@ const PORT_KEYS: &[&str] = &[
     "any_source",
     "isolated",
     "mirror",
+    "allmulti",
+    "ips",
+    "down",
     "flood_limit",
     "allow_users",
     "allow_groups",
@@ -111,6 +115,9 @@ fn read_port(network: &str, entries: &DeTable<'_>, at: Range<usize>, find: Find<
             any_source: table.flag("any_source")?,
             isolated: table.flag("isolated")?,
             mirror: table.flag("mirror")?,
+            allmulti: table.flag("allmulti")?,
+            ips: table.take("ips", |value| list(value, "[\"192.0.2.1\"]", ip))?.unwrap_or_default(),
+            down: table.flag("down")?,
             flood_limit: flood_limit.unwrap_or(usual.flood_limit),
             ..usual
         };
@@ -137,6 +144,15 @@ fn mac(value: &DeValue<'_>) -> Result<Mac, String> {
     match mac.is_group() || mac == Mac::default() {
         true => Err(format!("{mac} is no address of one station; its first byte is even, for example 02")),
         false => Ok(mac),
+    }
+}
+
+fn ip(value: &DeValue<'_>) -> Result<IpAddr, String> {
+    let text = text(value)?;
+    let ip: IpAddr = text.parse().map_err(|_| format!("'{text}' is no IP address; for example 192.0.2.1 or 2001:db8::1"))?;
+    match ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
+        true => Err(format!("{ip} is no address of one station")),
+        false => Ok(ip),
     }
 }
 
@@ -167,7 +183,12 @@ pub(crate) fn dump(networks: &[NetworkConfig], quoted: impl Fn(&str) -> String) 
                     native.iter().for_each(|vlan| _ = writeln!(out, "vlan = {vlan}"));
                 }
             }
-            let flags = [("any_source", rules.any_source), ("isolated", rules.isolated), ("mirror", rules.mirror)];
+            if !rules.ips.is_empty() {
+                let ips: Vec<String> = rules.ips.iter().map(|ip| quoted(&ip.to_string())).collect();
+                let _ = writeln!(out, "ips = [{}]", ips.join(", "));
+            }
+            let (multi, down) = (("allmulti", rules.allmulti), ("down", rules.down));
+            let flags = [("any_source", rules.any_source), ("isolated", rules.isolated), ("mirror", rules.mirror), multi, down];
             for (key, _) in flags.into_iter().chain([("allow_everyone", allow.everyone)]).filter(|(_, set)| *set) {
                 let _ = writeln!(out, "{key} = true");
             }

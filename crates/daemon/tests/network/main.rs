@@ -1,5 +1,6 @@
 //! Networks through a real daemon: frames between clients, the ends of clients and daemons, clients that break the rules, and the configuration.
 
+mod administered;
 mod configured;
 mod endings;
 mod exchange;

@@ -9,7 +9,7 @@ use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
 
 use crate::error::Error;
 use crate::frame::Mac;
-use crate::wire::{LISTED_IN_USE, ListedPort, SERVICE_NET};
+use crate::wire::{ATTACH_EVENTS, ATTACH_MTU_SHIFT, ATTACH_OFFLOADS, LISTED_IN_USE, ListedPort, SERVICE_NET};
 
 /// Options of an attachment.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub struct AttachOptions {
     /// What frames may leave to be done, sent and received ones: bits `OFFLOAD_*` of [`wire`](crate::wire). The daemon may grant fewer.
     /// With segmentation frames of 64 KiB come: receive buffers are then 4 KiB long if nothing else is said.
     pub offloads: u32,
+    /// The daemon refuses a client that needs a greater MTU than the network has.
+    pub least_mtu: Option<u16>,
     /// How [`Port::wait`](crate::port::Port::wait) waits, and how long it looks before it sleeps, in adaptive mode.
     pub wait: WaitMode,
     pub look: Duration,
@@ -37,7 +39,13 @@ impl AttachOptions {
     /// One pair of depth 256, adaptive waiting.
     pub fn new(name: &str) -> Self {
         let (name, wait, look) = (name.to_owned(), WaitMode::default(), DEFAULT_LOOK);
-        Self { name, pairs: 1, depth: 256, buffer_bytes: None, posted: None, offloads: 0, wait, look }
+        Self { name, pairs: 1, depth: 256, buffer_bytes: None, posted: None, offloads: 0, least_mtu: None, wait, look }
+    }
+
+    /// As in ATTACH.
+    pub(super) fn flags(&self) -> u32 {
+        let least_mtu = u32::from(self.least_mtu.unwrap_or(0)) << ATTACH_MTU_SHIFT;
+        self.offloads & ATTACH_OFFLOADS | ATTACH_EVENTS | least_mtu
     }
 }
 

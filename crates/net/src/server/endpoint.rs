@@ -2,9 +2,10 @@
 
 use fipsee_ring::memory::Span;
 
+use super::events::Events;
 use super::queue::QueueState;
 use super::receiver::Receiver;
-use crate::wire::Offload;
+use crate::wire::{Event, Offload, Status};
 
 /// A frame on its way to a port.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +43,9 @@ pub trait Receive: Send {
         0
     }
 
+    /// An administrator has taken the port down, or up again. It gets no frames while it is down in any case.
+    fn set_link(&mut self, _is_up: bool) {}
+
     /// At the end of a visit in which a delivery was the first: notify the peer, if it asks for that.
     fn flush(&mut self);
 }
@@ -76,6 +80,28 @@ impl Endpoint {
         match self {
             Self::Rings(receiver) => receiver.flush(),
             Self::Other(receiver) => receiver.flush(),
+        }
+    }
+
+    /// The port, with this event to tell of it, is up or down. `true`: it is the first since the last flush that the peer may have to be notified of.
+    pub(super) fn set_link(&mut self, is_up: bool, event: impl Fn(bool) -> Event) -> bool {
+        match self {
+            Self::Rings(receiver) => receiver.tell(|events| Ok(events.set(!is_up)), event).unwrap_or(false),
+            Self::Other(receiver) => {
+                receiver.set_link(is_up);
+                false
+            }
+        }
+    }
+
+    /// The client has taken the last event.
+    ///
+    /// # Errors
+    /// There was none.
+    pub(super) fn acknowledge(&mut self, event: impl Fn(bool) -> Event) -> Result<bool, Status> {
+        match self {
+            Self::Rings(receiver) => receiver.tell(Events::acknowledge, event),
+            Self::Other(_) => Err(Status::Invalid),
         }
     }
 

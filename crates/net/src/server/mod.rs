@@ -5,6 +5,7 @@
 
 mod copy;
 mod endpoint;
+mod events;
 mod network;
 mod outputs;
 mod port;

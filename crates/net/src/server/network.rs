@@ -2,21 +2,23 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use fipsee_ring::Message;
 use fipsee_ring::control::ACCESS_READ;
+use fipsee_ring::doorbell::EventDoorbell;
 use fipsee_ring::memory::{Memory, RegionTable, Span};
 use fipsee_serve::session::Credentials;
 
 use super::endpoint::{Endpoint, Frame};
 use super::outputs::Outputs;
-use super::software::{Offloaded, Software};
-use crate::frame::{HEADER_BYTES, Header, ShortHead, VLAN_TAG_BYTES};
-use crate::switch::{Delivery, Learning, PortNumber, Rules, Switch};
+use super::queue::Sender;
+use super::software::{Inspected, Software};
+use crate::frame::{HEADER_BYTES, Header, Mac, ShortHead, VLAN_TAG_BYTES};
+use crate::switch::{Delivery, Learning, Link, PortNumber, Rules, Switch};
 use crate::wire::{
-    MAX_FIRST_BYTES, MAX_SEGMENTED_BYTES, MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Send, Small, Status,
-    first_byte,
+    Event, MAX_FIRST_BYTES, MAX_SEGMENTED_BYTES, MAX_SMALL_BYTES, OPERATION_ACKNOWLEDGE, OPERATION_ALL_GROUPS, OPERATION_JOIN,
+    OPERATION_LEAVE, OPERATION_NO_GROUP, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Request, Send, Small, Status, first_byte,
 };
 
 /// May a client with these credentials attach?
@@ -55,6 +57,9 @@ pub(super) struct PortCounters {
     pub(super) dropped: AtomicU64,
     /// Frames of it that the switch did not take, by status.
     pub(super) refused: [AtomicU64; Status::ALL.len()],
+    /// How often it was blocked because frames came back through it, and of how many of these the log has heard.
+    pub(super) blocked: AtomicU64,
+    logged: AtomicU64,
 }
 
 /// One worker serves all queues of a network as a rule, and nothing else writes.
@@ -93,6 +98,8 @@ pub(super) struct Network {
     pub(super) ports: Vec<Port>,
     pub(super) attached: Mutex<Attached>,
     data: Mutex<Data>,
+    /// Rung when a port was blocked.
+    alarm: OnceLock<EventDoorbell>,
 }
 
 /// What queues change.
@@ -123,7 +130,28 @@ impl Network {
         let data = Mutex::new(Data { switch, outputs: Outputs::new(ports.len()), to, spans, software });
         let attached = Attached { holders: vec![None; ports.len()], worker: None };
         let ports = ports.into_iter().map(|setup| Port { setup, counters: PortCounters::default() }).collect();
-        Self { name, mtu, ports, attached: Mutex::new(attached), data }
+        Self { name, mtu, ports, attached: Mutex::new(attached), data, alarm: OnceLock::new() }
+    }
+
+    /// What a client is told when a port is up or down.
+    pub(super) fn event(&self, port: PortNumber, is_up: bool) -> Event {
+        Event::new(is_up, self.ports[usize::from(port)].setup.rules.mac, self.mtu)
+    }
+
+    /// A port was blocked.
+    #[cold]
+    fn blocked(&self, port: PortNumber) {
+        count(&self.ports[usize::from(port)].counters.blocked, 1);
+        self.alarm.get().into_iter().for_each(EventDoorbell::ring);
+    }
+
+    /// Ports that were blocked since this was called last, and how often since the start. From now on `alarm` is rung when there are some.
+    pub(super) fn newly_blocked(&self, alarm: &EventDoorbell) -> impl Iterator<Item = (&Port, u64)> {
+        let _ = self.alarm.set(alarm.clone());
+        self.ports.iter().filter_map(|port| {
+            let blocked = port.counters.blocked.load(Ordering::Relaxed);
+            (port.counters.logged.swap(blocked, Ordering::Relaxed) != blocked).then_some((port, blocked))
+        })
     }
 
     pub(super) fn attached(&self) -> MutexGuard<'_, Attached> {
@@ -168,6 +196,12 @@ impl Data {
         self.switch.set_up(port, true);
     }
 
+    /// Tell the sides of a port whether an administrator has taken it down.
+    pub(super) fn tell_link(&mut self, network: &Network, port: PortNumber) {
+        self.outputs.set_link(network, port, self.switch.link(port) != Link::Down);
+        self.flush();
+    }
+
     /// It is served no more. With the last one the port is down.
     pub(super) fn remove(&mut self, port: PortNumber, pair: usize) {
         if self.outputs.remove(port, pair) {
@@ -189,11 +223,11 @@ impl Data {
         self.outputs.flush();
     }
 
-    /// Carry out a message of a transmit queue of a port with these offloads in force, whose memory is `memory`.
+    /// Carry out a message of a transmit queue, whose memory is `memory`.
     pub(super) fn transmit(
         &mut self,
         network: &Network,
-        (port, offloads): (PortNumber, u32),
+        sender: Sender,
         message: &Message,
         memory: &RegionTable,
         now_ns: u64,
@@ -209,16 +243,35 @@ impl Data {
                 let first = small.bytes.get(..usize::from(small.length_bytes)).ok_or(Status::Invalid);
                 first.map(|first| (first, 0, Offload::NONE))
             }
+            operation @ OPERATION_ACKNOWLEDGE..=OPERATION_NO_GROUP => {
+                let status = self.request(network, sender, operation, &Request::of(message)).err();
+                status.into_iter().for_each(|status| _ = network.counted(sender.port, Err(status), 0));
+                return (send.tag, Outcome { status: status.unwrap_or(Status::Ok), bytes: 0, deliveries: 0 });
+            }
             _ => Err(Status::Unsupported),
         };
         let outcome = match parsed {
             Ok((first, rest_bytes, offload)) => {
                 let rest = |spans: &mut Vec<Span>| memory.find(send.extent(), ACCESS_READ, spans).map_err(|_| Status::BadMemory);
-                self.send(network, (port, offloads), (first, offload), (rest_bytes, rest), now_ns)
+                self.send(network, (sender.port, sender.offloads), (first, offload), (rest_bytes, rest), now_ns)
             }
             Err(status) => Err(status),
         };
-        (send.tag, network.counted(port, outcome, self.deliveries()))
+        (send.tag, network.counted(sender.port, outcome, self.deliveries()))
+    }
+
+    /// A message that is no frame.
+    fn request(&mut self, network: &Network, sender: Sender, operation: u8, request: &Request) -> Result<(), Status> {
+        let (group, port) = (Mac(request.group), sender.port);
+        if request.reserved != 0 || request.reserved_end != [0; 50] {
+            return Err(Status::Invalid);
+        }
+        match operation {
+            OPERATION_JOIN | OPERATION_LEAVE => self.switch.join(port, group, operation == OPERATION_JOIN),
+            _ if group != Mac::default() => Err(Status::Invalid),
+            OPERATION_ACKNOWLEDGE => self.outputs.acknowledge(network, port, sender.pair),
+            _ => Ok(self.switch.join_all(port, operation == OPERATION_ALL_GROUPS)),
+        }
     }
 
     /// Give a frame of a port, which may leave to others what these offloads allow, to the ports that the switch names. Its first bytes have
@@ -234,7 +287,7 @@ impl Data {
         let Self { switch, outputs, to, spans, software } = self;
         outputs.deliveries = 0;
         spans.clear();
-        let is_plain = offload == Offload::NONE;
+        let (is_plain, deeply) = (offload == Offload::NONE, switch.looks_at_ips(port));
         if !is_plain && (offloads == 0 || offload.needs().is_none_or(|needs| needs & !offloads != 0)) {
             return Err(Status::Unsupported);
         }
@@ -249,14 +302,24 @@ impl Data {
             find(spans)?;
         }
         to.clear();
-        if !is_plain {
+        let forward = |switch: &mut Switch, to: &mut Vec<Delivery>| {
+            let forwarded = switch.forward(port, &header, now_ns, to);
+            if forwarded.is_err() {
+                switch.take_blocked().into_iter().for_each(|port| network.blocked(port));
+            }
+            forwarded
+        };
+        if !is_plain || deeply {
             // SAFETY: found in memory that the sender's queue keeps mapped, which lends it during this call.
-            let offloaded = unsafe { Offloaded::new(&offload, first, spans, (packet, network.mtu, length_bytes)) }?;
-            switch.forward(port, &header, now_ns, to)?;
+            let inspected = unsafe { Inspected::new(&offload, first, spans, (packet, network.mtu, length_bytes), deeply) }?;
+            if !switch.may_send(port, &header, &inspected.head()[packet as usize..]) {
+                return Err(Status::WrongIp);
+            }
+            forward(switch, to)?;
             // SAFETY: likewise.
-            return Ok((length_bytes, unsafe { offloaded.deliver((network, outputs), to, spans, software) }));
+            return Ok((length_bytes, unsafe { inspected.deliver((network, outputs), to, spans, software) }));
         }
-        switch.forward(port, &header, now_ns, to)?;
+        forward(switch, to)?;
         let mut moved_bytes = 0;
         for (number, tagging) in to.iter() {
             let head = ShortHead::new(first, *tagging);

@@ -3,6 +3,7 @@
 use super::endpoint::{Endpoint, Frame};
 use super::network::{Network, count};
 use crate::switch::PortNumber;
+use crate::wire::Status;
 
 pub(super) struct Outputs {
     /// Of each port, by pair.
@@ -45,6 +46,24 @@ impl Outputs {
 
     pub(super) fn endpoint(&self, port: PortNumber, pair: usize) -> Option<&Endpoint> {
         self.receivers.get(usize::from(port))?.get(pair)?.as_ref()
+    }
+
+    /// A port is up or down.
+    pub(super) fn set_link(&mut self, network: &Network, port: PortNumber, is_up: bool) {
+        for (pair, endpoint) in self.receivers[usize::from(port)].iter_mut().enumerate() {
+            if endpoint.as_mut().is_some_and(|endpoint| endpoint.set_link(is_up, |is_up| network.event(port, is_up))) {
+                self.touched.push((port, pair));
+            }
+        }
+    }
+
+    /// The client of a port has taken the last event of this pair.
+    pub(super) fn acknowledge(&mut self, network: &Network, port: PortNumber, pair: usize) -> Result<(), Status> {
+        let endpoint = self.receivers[usize::from(port)].get_mut(pair).and_then(Option::as_mut).ok_or(Status::Invalid)?;
+        if endpoint.acknowledge(|is_up| network.event(port, is_up))? {
+            self.touched.push((port, pair));
+        }
+        Ok(())
     }
 
     /// The offloads of the side that gets a frame with these first bytes. One that is not there takes any: the frame is dropped.

@@ -9,8 +9,9 @@ use fipsee_serve::{Assignment, Engine, WorkerHandle};
 use super::endpoint::{Endpoint, Receive};
 use super::network::{Data, Holder, Network, Outcome, Port};
 use super::queue::now_ns;
-use crate::switch::{PortNumber, Vlans};
-use crate::wire::{OFFLOADS, Offload, PortInfo};
+use crate::frame::Mac;
+use crate::switch::{Link, PortNumber, Vlans};
+use crate::wire::{OFFLOADS, Offload, PortInfo, Status};
 
 /// A port of a network.
 #[derive(Clone)]
@@ -105,7 +106,30 @@ impl ServedPort {
 
     /// Frames for this pair of the port go to `receiver` from now on. With the first one the port is up.
     pub fn add(&self, pair: usize, receiver: Box<dyn Receive>) {
-        self.network.data().add(self.number, pair, Endpoint::Other(receiver));
+        let mut data = self.network.data();
+        data.add(self.number, pair, Endpoint::Other(receiver));
+        data.tell_link(&self.network, self.number);
+    }
+
+    /// An administrator takes it down, whatever has it, or up again. Its sides are told.
+    pub fn set_down(&self, down: bool) {
+        let mut data = self.network.data();
+        data.switch.set_down(self.number, down);
+        data.tell_link(&self.network, self.number);
+    }
+
+    pub fn link(&self) -> Link {
+        self.network.data().switch.link(self.number)
+    }
+
+    /// It gets frames to these groups and broadcasts; `None`: to all groups.
+    ///
+    /// # Errors
+    /// There are more than [`MAX_GROUPS`](crate::wire::MAX_GROUPS), or one is none.
+    pub fn set_groups(&self, groups: Option<&[Mac]>) -> Result<(), Status> {
+        let mut data = self.network.data();
+        data.switch.join_all(self.number, groups.is_none());
+        groups.into_iter().flatten().try_for_each(|group| data.switch.join(self.number, *group, true))
     }
 
     /// No frame goes to this pair of the port any more. With the last one it is down.

@@ -1,6 +1,7 @@
 //! The queues of a port, on their worker's thread.
 
 use std::any::Any;
+use std::sync::Arc;
 
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::memory::RegionTable;
@@ -8,7 +9,10 @@ use fipsee_ring::{Message, clock};
 use fipsee_serve::session::Positions;
 use fipsee_serve::{Engine, Queue, Taken, Turn};
 
+use super::events::Events;
+use super::network::Network;
 use super::port::ServedPort;
+use crate::switch::PortNumber;
 use crate::wire::{MAX_RETURNED, PostedBuffer, Returned, Status};
 
 /// Most frames of one visit.
@@ -17,22 +21,36 @@ const BLOCK_BYTES: u64 = 512;
 const NS_PER_SECOND: u128 = 1_000_000_000;
 
 /// What another process needs to continue with a queue.
-pub(super) type QueueState = (Positions, Vec<PostedBuffer>);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct QueueState {
+    pub(super) positions: Positions,
+    /// That were taken from a receive queue, and hold no frame yet.
+    pub(super) buffers: Vec<PostedBuffer>,
+    pub(super) events: Events,
+}
+
+/// Whose frames a transmit queue has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sender {
+    pub(super) port: PortNumber,
+    pub(super) pair: usize,
+    /// In force.
+    pub(super) offloads: u32,
+}
 
 /// A transmit queue.
 pub(super) struct TransmitQueue {
     end: ServerQueue,
     memory: RegionTable,
-    port: ServedPort,
-    /// In force.
-    offloads: u32,
+    network: Arc<Network>,
+    sender: Sender,
     depth: u32,
     returned: Vec<(u16, Status)>,
 }
 
 impl TransmitQueue {
-    pub(super) fn new(end: ServerQueue, memory: RegionTable, (port, offloads): (ServedPort, u32), depth: u32) -> Self {
-        Self { end, memory, port, offloads, depth, returned: Vec::with_capacity(MAX_RETURNED) }
+    pub(super) fn new(end: ServerQueue, memory: RegionTable, (network, sender): (Arc<Network>, Sender), depth: u32) -> Self {
+        Self { end, memory, network, sender, depth, returned: Vec::with_capacity(MAX_RETURNED) }
     }
 }
 
@@ -52,8 +70,7 @@ impl<E: Engine> Queue<E> for TransmitQueue {
     }
 
     fn visit(&mut self, _engine: &mut E, turn: Turn) -> Taken {
-        let Self { end: ServerQueue { requests, completions, .. }, memory, port, offloads, depth, returned } = self;
-        let ServedPort { network, number } = port;
+        let Self { end: ServerQueue { requests, completions, .. }, memory, network, sender, depth, returned } = self;
         if !requests.has_message() {
             return Taken::NOTHING;
         }
@@ -66,7 +83,7 @@ impl<E: Engine> Queue<E> for TransmitQueue {
         let (now_ns, most) = (now_ns(), BUDGET.min(*depth).min(turn.requests));
         let (mut taken, mut message) = (Taken::NOTHING, Message::ZERO);
         while taken.requests < most && taken.units < turn.units && requests.receive(&mut message) {
-            let (tag, outcome) = data.transmit(network, (*number, *offloads), &message, memory, now_ns);
+            let (tag, outcome) = data.transmit(network, *sender, &message, memory, now_ns);
             // To give it to one receiver costs about as much as a request: a visit ends with the frame that is its 256th delivery.
             taken = taken.and(Taken::new(1, outcome.bytes.div_ceil(BLOCK_BYTES)).with_more_work(outcome.deliveries));
             returned.push((tag, outcome.status));
@@ -94,8 +111,7 @@ impl<E: Engine> Queue<E> for TransmitQueue {
 
     fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
         let positions = (self.end.requests.cursor(), self.end.completions.cursor());
-        let state: QueueState = (positions, Vec::new());
-        Some(Box::new(state))
+        Some(Box::new(QueueState { positions, buffers: Vec::new(), events: Events::default() }))
     }
 }
 
@@ -134,8 +150,6 @@ impl<E: Engine> Queue<E> for ReceiveQueue {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use fipsee_ring::channel::RegionLayout;
     use fipsee_ring::handshake::Grant;
     use fipsee_ring::mapped::MappedRing;
@@ -144,7 +158,6 @@ mod tests {
     use super::*;
     use crate::frame::Mac;
     use crate::server::endpoint::Endpoint;
-    use crate::server::network::Network;
     use crate::server::receiver::Receiver;
     use crate::server::{NetworkSetup, PortSetup};
     use crate::switch::{Learning, Rules};
@@ -162,7 +175,7 @@ mod tests {
         let (end, memory, geometry) = (grant.queues.remove(0), memory(&grant), grant.layout.queues[0]);
         let ring = geometry.request_ring(&grant.region, &geometry.tuning()).expect("it fits");
         let client = Writer::new(ring, end.requests.cursor(), &geometry.tuning());
-        (TransmitQueue::new(end, memory, (ServedPort::new(network, 0), 0), 8), client, grant)
+        (TransmitQueue::new(end, memory, (network, Sender { port: 0, pair: 0, offloads: 0 }), 8), client, grant)
     }
 
     fn memory(grant: &Grant) -> RegionTable {
@@ -176,7 +189,7 @@ mod tests {
     #[test]
     fn queue_of_a_network_that_another_thread_has_waits_for_nothing_and_is_looked_at_again() {
         let (mut queue, mut client, _grant) = queue_of(1);
-        let network = Arc::clone(&queue.port.network);
+        let network = Arc::clone(&queue.network);
         assert!(!Queue::<()>::arm_and_work_remains(&mut queue), "nothing is there, and the worker may sleep");
         client.publish(&small(Mac::BROADCAST));
         assert!(client.reader_needs_doorbell());
@@ -193,7 +206,7 @@ mod tests {
     #[test]
     fn every_attempt_to_deliver_is_cost_and_ends_a_visit() {
         let (mut queue, mut client, _grant) = queue_of(200);
-        (0..200).for_each(|port| queue.port.network.data().switch.set_up(port, true));
+        (0..200).for_each(|port| queue.network.data().switch.set_up(port, true));
         (0..5).for_each(|_| client.publish(&small(Mac::BROADCAST)));
         // No port has posted a buffer.
         let visits: Vec<Taken> = (0..4).map(|_| queue.visit(&mut (), Turn::whole(true))).collect();
@@ -211,7 +224,7 @@ mod tests {
         let ring = geometry.request_ring(&grant.region, &geometry.tuning()).expect("it fits");
         let (end, memory) = (grant.queues.remove(0), memory(&grant));
         let mut poster = Writer::new(ring, end.requests.cursor(), &geometry.tuning());
-        queue.port.network.data().add(2, 0, Endpoint::Rings(Box::new(Receiver::new(end, memory, 0))));
+        queue.network.data().add(2, 0, Endpoint::Rings(Box::new(Receiver::new(end, memory, (0, Events::default())))));
         let buffer = |length_bytes| PostedBuffer { tag: 0, memory: 0, offset_bytes: 0, length_bytes };
         // One of each can be used, and holds little.
         (0..6).for_each(|_| poster.publish(&Post::new(&[buffer(1), buffer(0), buffer(5000)]).to_message()));

@@ -6,13 +6,14 @@ use fipsee_ring::Message;
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::control::ACCESS_WRITE;
 use fipsee_ring::memory::{Memory, MemoryFault, RegionTable, Span, copy_from};
-use fipsee_serve::session::Positions;
 
 use super::copy::copy_frame;
 use super::endpoint::{Delivered, Frame};
+use super::events::Events;
+use super::queue::QueueState;
 use crate::wire::{
-    Filled, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS, MAX_POSTED, MAX_RETURNED, MAX_SMALL_BYTES, OPERATION_POST, Offload, Post,
-    PostedBuffer, Returned, Small, Status,
+    Event, Filled, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS, MAX_POSTED, MAX_RETURNED, MAX_SMALL_BYTES, OPERATION_POST, Offload,
+    Post, PostedBuffer, Returned, Small, Status,
 };
 
 /// Most messages with a buffer that cannot be used that one frame takes: it is then dropped.
@@ -24,6 +25,7 @@ pub(super) struct Receiver {
     memory: RegionTable,
     /// In force.
     offloads: u32,
+    events: Events,
     /// Checked buffers that hold no frame yet, with their memory.
     ready: VecDeque<(PostedBuffer, Span)>,
     ready_bytes: u64,
@@ -37,10 +39,11 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(end: ServerQueue, memory: RegionTable, offloads: u32) -> Self {
+    /// With these offloads in force.
+    pub(super) fn new(end: ServerQueue, memory: RegionTable, (offloads, events): (u32, Events)) -> Self {
         let most = MAX_FRAME_BUFFERS + MAX_POSTED;
         let (ready, spans, tags) = (VecDeque::with_capacity(most), Vec::with_capacity(most), Vec::with_capacity(most));
-        Self { end, memory, offloads, ready, ready_bytes: 0, spans, tags, touched: false, useless: 0 }
+        Self { end, memory, offloads, events, ready, ready_bytes: 0, spans, tags, touched: false, useless: 0 }
     }
 
     /// Continue with buffers that were taken in another process.
@@ -52,9 +55,23 @@ impl Receiver {
     }
 
     /// Where it is, and the buffers that it has taken.
-    pub(super) fn state(&self) -> (Positions, Vec<PostedBuffer>) {
-        let ready = self.ready.iter().map(|(buffer, _)| *buffer).collect();
-        ((self.end.requests.cursor(), self.end.completions.cursor()), ready)
+    pub(super) fn state(&self) -> QueueState {
+        let buffers = self.ready.iter().map(|(buffer, _)| *buffer).collect();
+        let positions = (self.end.requests.cursor(), self.end.completions.cursor());
+        QueueState { positions, buffers, events: self.events }
+    }
+
+    /// Publish the event that is due after this change, if one is; `true`: it is the first message since the last flush.
+    pub(super) fn tell(
+        &mut self,
+        change: impl FnOnce(&mut Events) -> Result<bool, Status>,
+        event: impl Fn(bool) -> Event,
+    ) -> Result<bool, Status> {
+        let was_touched = self.touched;
+        if change(&mut self.events)? {
+            self.publish(&event(self.events.is_up()).to_message());
+        }
+        Ok(self.touched && !was_touched)
     }
 
     pub(super) const fn offloads(&self) -> u32 {

@@ -6,19 +6,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fipsee_ring::channel::{FEATURE_WORKER_CPU, MAX_DEPTH, RegionLayout, ServerQueue};
 use fipsee_ring::control::{Listed, MAX_LISTED, MAX_QUEUES, Page, RefusalCode, Wanted};
+use fipsee_ring::doorbell::EventDoorbell;
 use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::memory::RegionTable;
 use fipsee_serve::session::{Adopted, AdoptedChannel, Attachment, Channel, Client, Denial, Granted, Part, Service};
 use fipsee_serve::{Assignment, Command, Engine, Metric, NotAdded, QueueName, Quiesced, WorkerHandle, WorkerPlacement};
 
 use super::endpoint::Endpoint;
-use super::network::{Holder, Network, NetworkSetup, Port};
+use super::events::Events;
+use super::network::{Data, Holder, Network, NetworkSetup, Port};
 use super::port::ServedPort;
-use super::queue::{QueueState, ReceiveQueue, TransmitQueue};
+use super::queue::{QueueState, ReceiveQueue, Sender, TransmitQueue};
 use super::receiver::Receiver;
+use crate::frame::Mac;
 use crate::offload;
-use crate::switch::{PortNumber, Rules, Vlans};
-use crate::wire::{ListedPort, MAX_PAIRS, PROFILE, PostedBuffer, QUEUES_PER_PAIR, SERVICE_NET, Status};
+use crate::switch::{Link, PortNumber, Rules, Vlans};
+use crate::wire::{
+    ATTACH_EVENTS, ATTACH_MTU_SHIFT, ATTACH_OFFLOADS, ListedPort, MAX_PAIRS, PROFILE, PostedBuffer, QUEUES_PER_PAIR, SERVICE_NET,
+    Status,
+};
 
 /// The networks of a program, for whatever serves ports of them.
 #[derive(Clone)]
@@ -56,11 +62,11 @@ struct PortAttachment {
     follow: Follow,
 }
 
-/// Between what describes a port and the offloads in force, where another process is told of both.
-const OFFLOADED: &str = " offloads ";
+/// Between what describes a port and what its client has asked for, where another process is told of both.
+const ASKED: &str = " with ";
 
-/// The daemon's end of a queue, and its state, unless it is new.
-type QueueEnd = (ServerQueue, Vec<PostedBuffer>);
+/// The daemon's end of a queue, and its state.
+type QueueEnd = (ServerQueue, QueueState);
 
 impl Switches {
     pub fn new(networks: Vec<NetworkSetup>) -> Self {
@@ -79,6 +85,18 @@ impl Switches {
         let found = self.names.binary_search_by(|(known, ..)| known.as_str().cmp(name)).ok()?;
         let (_, network, number) = self.names[found];
         Some(ServedPort::new(Arc::clone(&self.networks[network]), number))
+    }
+}
+
+impl Switches {
+    /// Ports that were blocked since this was called last because frames came back through them, by their names, and how often since the
+    /// start. From now on `alarm` is rung when there are some.
+    pub fn newly_blocked(&self, alarm: &EventDoorbell) -> Vec<(String, u64)> {
+        let of_network = |network: &Arc<Network>| {
+            let named = |(port, times): (&Port, u64)| (format!("{}/{}", network.name, port.setup.name), times);
+            network.newly_blocked(alarm).map(named).collect::<Vec<_>>()
+        };
+        self.networks.iter().flat_map(of_network).collect()
     }
 }
 
@@ -121,9 +139,14 @@ impl<E: Engine> Networks<E> {
             geometry.worker_cpu_plus_1 = cpu.filter(|_| is_sent).and_then(|cpu| u32::try_from(cpu + 1).ok()).unwrap_or(0);
         }
         let mut grant = Grant::new(layout, |_| {})?;
-        let offloads = offload::granted(wanted.flags);
+        let offloads = offload::granted(wanted.flags & ATTACH_OFFLOADS);
         let held = self.hold(client, (port, offloads), Channel::of(&grant), &assignments);
-        let ends = std::mem::take(&mut grant.queues).into_iter().map(|end| (end, Vec::new())).collect();
+        let events = Events::new(wanted.flags & ATTACH_EVENTS != 0);
+        let new = |end: ServerQueue| {
+            let positions = (end.requests.cursor(), end.completions.cursor());
+            (end, QueueState { positions, buffers: Vec::new(), events })
+        };
+        let ends = std::mem::take(&mut grant.queues).into_iter().map(new).collect();
         let commands = held.serve(client, &assignments, ends);
         let reply = grant.attached(port.info(pairs).with_offloads(offloads).to_bytes());
         Ok(Granted { attachment: Box::new(held), assignments, reply, grant, commands })
@@ -164,13 +187,14 @@ impl PortAttachment {
         // Now, not when the worker comes to it: once ATTACHED is sent, frames may come.
         let mut data = self.port.network.data();
         receivers.into_iter().for_each(|(pair, receiver)| data.add(self.port.number, pair, Endpoint::Rings(Box::new(receiver))));
+        data.tell_link(&self.port.network, self.port.number);
         commands
     }
 
     fn serve_one<E: Engine>(
         &self,
         client: &Client<'_>,
-        (end, ready): QueueEnd,
+        (end, state): QueueEnd,
         depth: u32,
         index: u16,
         receivers: &mut Vec<(usize, Receiver)>,
@@ -185,12 +209,14 @@ impl PortAttachment {
                 tracing::error!(client = id, ?error, "a queue of a port is not served");
             }
         };
+        let pair = usize::from(index / QUEUES_PER_PAIR);
         if index.is_multiple_of(QUEUES_PER_PAIR) {
-            return Command::add(name, share, move |_| Ok(TransmitQueue::new(end, memory?, (port, offloads), depth)), added);
+            let of = (port.network, Sender { port: port.number, pair, offloads });
+            return Command::add(name, share, move |_| Ok(TransmitQueue::new(end, memory?, of, depth)), added);
         }
         let queue = memory.and_then(|memory| {
-            let (pair, mut receiver) = (usize::from(index / QUEUES_PER_PAIR), Receiver::new(end, memory, offloads));
-            receiver.restore(&ready).map_err(|_| "a buffer that was posted is not in its memory".to_owned())?;
+            let mut receiver = Receiver::new(end, memory, (offloads, state.events));
+            receiver.restore(&state.buffers).map_err(|_| "a buffer that was posted is not in its memory".to_owned())?;
             receivers.push((pair, receiver));
             Ok(ReceiveQueue::new(port, pair))
         });
@@ -231,15 +257,19 @@ impl<E: Engine> Service<E> for Networks<E> {
             return Err(refuse(RefusalCode::Malformed, text).into());
         }
         let port = self.find(client, &wanted.name)?;
+        let (least_mtu, mtu) = (wanted.flags >> ATTACH_MTU_SHIFT, port.network.mtu);
+        if least_mtu > mtu.into() {
+            let text = format!("the network of port '{}' has an MTU of {mtu}, and the client needs {least_mtu}", wanted.name);
+            return Err(refuse(RefusalCode::Limit, format!("{text}; raise mtu in the daemon's configuration")).into());
+        }
         claim(&port, client.id)?;
         self.lay_out(client, wanted, &port).inspect_err(|_| port.release())
     }
 
     fn adopt(&self, client: &Client<'_>, parts: Vec<Part<OwnedFd>>) -> Result<Adopted<E>, String> {
         let AdoptedChannel { own, channel, queues } = Channel::adopt(&PROFILE, parts)?;
-        let (own, offloads) = own.split_once(OFFLOADED).unwrap_or((own.as_str(), "0"));
-        let known = offloads.parse().ok().filter(|offloads| offload::granted(*offloads) == *offloads);
-        let offloads = known.ok_or_else(|| format!("its offloads '{offloads}' are not known here"))?;
+        let (own, asked) = own.split_once(ASKED).unwrap_or((own.as_str(), "0 all"));
+        let (offloads, groups) = read_asked(asked).ok_or_else(|| format!("offloads and groups '{asked}' are not known here"))?;
         let name = own.split(' ').next().unwrap_or_default();
         let port = self.find(client, name).map_err(|_| format!("its port '{name}' is not there"))?;
         if own != port.described() {
@@ -247,11 +277,14 @@ impl<E: Engine> Service<E> for Networks<E> {
         }
         claim(&port, client.id).map_err(|_| format!("its port '{name}' is in use"))?;
         let (mut ends, mut states): (Vec<QueueEnd>, Vec<QueueState>) = (Vec::new(), Vec::new());
-        for (end, ready) in queues {
-            let ready = read_buffers(&ready).ok_or("the buffers of a queue are not understood")?;
-            states.push(((end.requests.cursor(), end.completions.cursor()), ready.clone()));
-            ends.push((end, ready));
+        for (end, saved) in queues {
+            let (events, buffers) = read_state(&saved).ok_or("the buffers or events of a queue are not understood")?;
+            let positions = (end.requests.cursor(), end.completions.cursor());
+            let state = QueueState { positions, buffers, events };
+            states.push(state.clone());
+            ends.push((end, state));
         }
+        port.set_groups(groups.as_deref()).map_err(|_| format!("the groups of port '{name}' are not known here"))?;
         let assignments = port.assign(&self.workers, ends.len());
         let held = self.hold(client, (&port, offloads), channel, &assignments);
         let (id, commands) = (client.id, held.serve(client, &assignments, ends));
@@ -270,14 +303,12 @@ impl<E: Engine> Attachment<E> for PortAttachment {
     }
 
     fn save(&self, client: u64, quiesced: &Quiesced) -> Result<Vec<Part<BorrowedFd<'_>>>, String> {
-        let own = match self.offloads {
-            0 => self.port.described(),
-            offloads => format!("{}{OFFLOADED}{offloads}", self.port.described()),
-        };
+        let groups = self.port.network.data().switch.groups(self.port.number).map(<[Mac]>::to_vec);
+        let own = format!("{}{ASKED}{}", self.port.described(), write_asked(self.offloads, groups.as_deref()));
         self.channel.save(&own, |index| {
             let state = quiesced.state::<QueueState>(QueueName { client, index });
-            let (positions, ready) = state.ok_or_else(|| format!("its queue {index} is not served"))?;
-            Ok((*positions, write_buffers(ready)))
+            let state = state.ok_or_else(|| format!("its queue {index} is not served"))?;
+            Ok((state.positions, write_state(state)))
         })
     }
 
@@ -295,15 +326,31 @@ impl<E: Engine> Attachment<E> for PortAttachment {
     }
 }
 
-/// Numbers, four for each.
-fn write_buffers(buffers: &[PostedBuffer]) -> String {
+/// The offloads in force, and the groups that the client has named.
+fn write_asked(offloads: u32, groups: Option<&[Mac]>) -> String {
+    let groups = groups.map(|groups| groups.iter().map(Mac::to_string).collect::<Vec<_>>().join(","));
+    format!("{offloads} {}", groups.as_deref().unwrap_or("all"))
+}
+
+fn read_asked(text: &str) -> Option<(u32, Option<Vec<Mac>>)> {
+    let (offloads, groups) = text.split_once(' ')?;
+    let offloads = offloads.parse().ok().filter(|offloads| offload::granted(*offloads) == *offloads)?;
+    let groups = match groups {
+        "all" => None,
+        groups => Some(groups.split(',').filter(|group| !group.is_empty()).map(str::parse).collect::<Result<_, _>>().ok()?),
+    };
+    Some((offloads, groups))
+}
+
+/// Events, then buffers: numbers, four for each.
+fn write_state(QueueState { buffers, events, .. }: &QueueState) -> String {
     let shown = buffers
         .iter()
         .map(|PostedBuffer { tag, memory, offset_bytes, length_bytes }| format!("{tag} {memory} {offset_bytes} {length_bytes}"));
-    shown.collect::<Vec<_>>().join("\n")
+    std::iter::once(events.write()).chain(shown).collect::<Vec<_>>().join("\n")
 }
 
-fn read_buffers(text: &str) -> Option<Vec<PostedBuffer>> {
+fn read_state(text: &str) -> Option<(Events, Vec<PostedBuffer>)> {
     let buffer = |line: &str| {
         let mut numbers = line.split(' ');
         let buffer = PostedBuffer {
@@ -314,16 +361,21 @@ fn read_buffers(text: &str) -> Option<Vec<PostedBuffer>> {
         };
         numbers.next().is_none().then_some(buffer)
     };
-    text.lines().map(buffer).collect()
+    let mut lines = text.lines();
+    let events = Events::read(lines.next()?)?;
+    Some((events, lines.map(buffer).collect::<Option<_>>()?))
 }
 
 fn network_metrics(network: &Network) -> Metric {
-    let (learned, (moved, not_learned)) = {
-        let data = network.data();
-        (data.switch.learned(), data.switch.moved_and_not_learned())
+    let (learned, (moved, not_learned), states) = {
+        let Data { switch, .. } = &*network.data();
+        let state = |(port, _)| (switch.link(port), switch.groups(port).map(<[Mac]>::len));
+        let states = (0..).zip(&network.ports).map(state).collect::<Vec<_>>();
+        (switch.learned(), switch.moved_and_not_learned(), states)
     };
     let holders: Vec<Option<Holder>> = network.attached().holders.iter().map(|held| held.map(|(holder, _)| holder)).collect();
-    let ports = network.ports.iter().zip(holders).map(|(port, holder)| port_metrics(port, holder)).collect();
+    let ports = network.ports.iter().zip(holders).zip(states);
+    let ports = ports.map(|((port, holder), state)| port_metrics(port, holder, state)).collect();
     Metric::Named(vec![
         ("network", network.name.as_str().into()),
         ("mtu", u64::from(network.mtu).into()),
@@ -349,13 +401,19 @@ fn vlans(rules: &Rules) -> String {
 
 /// What sets it apart from other ports, by the keys of the configuration.
 fn may(rules: &Rules) -> String {
-    let keys = [("any_source", rules.any_source), ("isolated", rules.isolated), ("mirror", rules.mirror)];
+    let keys =
+        [("any_source", rules.any_source), ("isolated", rules.isolated), ("mirror", rules.mirror), ("allmulti", rules.allmulti)];
     let set: Vec<&str> = keys.into_iter().filter(|(_, set)| *set).map(|(key, _)| key).collect();
     if set.is_empty() { "-".to_owned() } else { set.join(", ") }
 }
 
-fn port_metrics(port: &Port, holder: Option<Holder>) -> Metric {
-    const NAMES: [(Status, &str); 9] = [
+fn ips(rules: &Rules) -> String {
+    let ips: Vec<String> = rules.ips.iter().map(ToString::to_string).collect();
+    if ips.is_empty() { "any".to_owned() } else { ips.join(", ") }
+}
+
+fn port_metrics(port: &Port, holder: Option<Holder>, (link, groups): (Link, Option<usize>)) -> Metric {
+    const NAMES: [(Status, &str); 11] = [
         (Status::Invalid, "invalid"),
         (Status::Unsupported, "unsupported"),
         (Status::BadMemory, "bad_memory"),
@@ -365,6 +423,8 @@ fn port_metrics(port: &Port, holder: Option<Holder>) -> Metric {
         (Status::WrongVlan, "wrong_vlan"),
         (Status::Limited, "limited"),
         (Status::BadOffload, "bad_offload"),
+        (Status::WrongIp, "wrong_ip"),
+        (Status::Down, "down"),
     ];
     let read = |counter: &AtomicU64| Metric::from(counter.load(Ordering::Relaxed));
     let counters = &port.counters;
@@ -374,6 +434,9 @@ fn port_metrics(port: &Port, holder: Option<Holder>) -> Metric {
         ("mac", port.setup.rules.mac.to_string().as_str().into()),
         ("vlans", Metric::Text(vlans(&port.setup.rules))),
         ("may", Metric::Text(may(&port.setup.rules))),
+        ("ips", Metric::Text(ips(&port.setup.rules))),
+        ("link", link.text().into()),
+        ("blocked", read(&counters.blocked)),
         ("sent", read(&counters.sent)),
         ("sent_bytes", read(&counters.sent_bytes)),
         ("received", read(&counters.received)),
@@ -381,6 +444,9 @@ fn port_metrics(port: &Port, holder: Option<Holder>) -> Metric {
         ("dropped", read(&counters.dropped)),
         ("refused", Metric::Named(refused.into())),
     ];
+    if let Some(groups) = groups {
+        all.push(("groups", (groups as u64).into()));
+    }
     if let Some(Holder::Client(client)) = holder {
         all.push(("client", client.into()));
     }

@@ -1,4 +1,5 @@
-//! Frames that leave something to be done: carried to whoever takes that, and otherwise done here, by copies that no other process can change.
+//! Frames of which more is looked at than their first bytes. What they leave to be done is carried to whoever takes it, and otherwise done here, with copies
+//! that no other process can change.
 
 use std::ptr::NonNull;
 
@@ -26,8 +27,8 @@ pub(super) struct Software {
     frame: Box<[u8]>,
 }
 
-/// A frame whose offload is not empty, and is true.
-pub(super) struct Offloaded {
+/// A frame whose offload is true of it.
+pub(super) struct Inspected {
     checked: Checked,
     length_bytes: usize,
     /// The first bytes, as they were checked.
@@ -52,8 +53,9 @@ impl Software {
     }
 }
 
-impl Offloaded {
-    /// Of a frame that is `first`, then what `rest` has, of which what is looked at is taken. `packet` is where the packet begins.
+impl Inspected {
+    /// Of a frame that is `first`, then what `rest` has, of which what is looked at is taken. `packet` is where the packet begins. All headers are
+    /// looked at if it is to be divided, or `deeply`.
     ///
     /// # Errors
     /// The offload is not true of the frame.
@@ -65,11 +67,12 @@ impl Offloaded {
         first: &[u8],
         rest: &mut [Span],
         (packet, mtu, length_bytes): (u32, u16, u64),
+        deeply: bool,
     ) -> Result<Self, Status> {
         let length_bytes = usize::try_from(length_bytes).map_err(|_| Status::TooLong)?;
         let (packet, mut head) = (packet as usize, [0; MAX_HEADERS_BYTES]);
-        let is_divided = offload.segmentation != 0;
-        let head_bytes = if is_divided { length_bytes.min(MAX_HEADERS_BYTES) } else { first.len() };
+        let deeply = deeply || offload.segmentation != 0;
+        let head_bytes = if deeply { length_bytes.min(MAX_HEADERS_BYTES) } else { first.len() };
         let (copied, more) = head[..head_bytes].split_at_mut(first.len());
         copied.copy_from_slice(first);
         // SAFETY: by the caller; `head` is our own.
@@ -85,7 +88,8 @@ impl Offloaded {
         Ok(Self { checked, length_bytes, head, head_bytes })
     }
 
-    fn head(&self) -> &[u8] {
+    /// The bytes that are looked at.
+    pub(super) fn head(&self) -> &[u8] {
         &self.head[..self.head_bytes]
     }
 

@@ -2,13 +2,19 @@
 //!
 //! Its ports are configured. Each has an address of its own, which never moves; others are learned from ports that may send with any.
 
+mod groups;
+mod ip;
 mod limit;
+mod loops;
 mod table;
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
+use self::groups::Groups;
 use self::limit::Bucket;
+use self::loops::Loops;
 use self::table::Table;
 use crate::frame::{Header, Mac, Tagging};
 use crate::wire::Status;
@@ -36,6 +42,12 @@ pub struct Rules {
     pub isolated: bool,
     /// It gets a copy of every frame of the network.
     pub mirror: bool,
+    /// It gets the frames of all groups, whichever it names.
+    pub allmulti: bool,
+    /// The IP addresses that it may send with; none: any.
+    pub ips: Vec<IpAddr>,
+    /// No frames from or to it: an administrator took it down.
+    pub down: bool,
     /// Most frames per second to groups and to addresses that are not known.
     pub flood_limit: u32,
 }
@@ -44,9 +56,10 @@ impl Rules {
     /// Of a port without keys of its own.
     pub const FLOOD_LIMIT: u32 = 10_000;
 
-    pub const fn new(mac: Mac) -> Self {
+    pub fn new(mac: Mac) -> Self {
         let vlans = Vlans::Access(0);
-        Self { mac, vlans, any_source: false, isolated: false, mirror: false, flood_limit: Self::FLOOD_LIMIT }
+        let (ips, flood_limit) = (Vec::new(), Self::FLOOD_LIMIT);
+        Self { mac, vlans, any_source: false, isolated: false, mirror: false, allmulti: false, ips, down: false, flood_limit }
     }
 
     fn is_member(&self, vlan: u16) -> bool {
@@ -106,8 +119,31 @@ pub type Delivery = (PortNumber, Tagging);
 struct Port {
     rules: Rules,
     /// Is a client attached?
+    attached: bool,
+    /// May it send? An administrator, or a loop, takes it down.
+    open: bool,
+    /// Both: it gets frames.
     up: bool,
     flood: Bucket,
+    groups: Groups,
+    loops: Loops,
+}
+
+impl Port {
+    fn new(rules: Rules) -> Self {
+        let (flood, open) = (Bucket::new(rules.flood_limit), !rules.down);
+        Self { rules, attached: false, open, up: false, flood, groups: Groups::default(), loops: Loops::default() }
+    }
+
+    /// Does it get frames to this group?
+    fn gets(&self, group: Mac) -> bool {
+        self.rules.allmulti || group == Mac::BROADCAST || self.groups.has(group)
+    }
+
+    fn settle(&mut self) {
+        self.open = !self.rules.down && self.loops.blocked_until_ns.is_none();
+        self.up = self.open && self.attached;
+    }
 }
 
 #[derive(Debug)]
@@ -117,6 +153,29 @@ pub struct Switch {
     own: HashMap<Mac, PortNumber>,
     mirrors: Vec<PortNumber>,
     table: Table,
+    /// How many ports are blocked, and one that has just become so.
+    blocked: usize,
+    newly_blocked: Option<PortNumber>,
+}
+
+/// What is the matter with a port, beside whether a client is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    Up,
+    /// An administrator took it down.
+    Down,
+    /// Frames came back through it; for a time it neither sends nor gets any.
+    Blocked,
+}
+
+impl Link {
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Down => "down",
+            Self::Blocked => "blocked",
+        }
+    }
 }
 
 impl Switch {
@@ -132,8 +191,7 @@ impl Switch {
         }
         let mirrors = (0..).zip(&rules).filter(|(_, rules)| rules.mirror).map(|(number, _)| number).collect();
         let table = Table::new(learning, rules.len());
-        let port = |rules: Rules| Port { flood: Bucket::new(rules.flood_limit), up: false, rules };
-        Self { ports: rules.into_iter().map(port).collect(), own, mirrors, table }
+        Self { ports: rules.into_iter().map(Port::new).collect(), own, mirrors, table, blocked: 0, newly_blocked: None }
     }
 
     pub fn rules(&self, port: PortNumber) -> Option<&Rules> {
@@ -143,11 +201,68 @@ impl Switch {
     /// It gets frames from now on, or none; what was learned from one that goes down is forgotten.
     pub fn set_up(&mut self, port: PortNumber, up: bool) {
         if let Some(entry) = self.ports.get_mut(usize::from(port)) {
-            entry.up = up;
+            entry.attached = up;
+            entry.settle();
+            if !up {
+                entry.groups.clear();
+                self.table.forget(port);
+            }
         }
-        if !up {
-            self.table.forget(port);
+    }
+
+    /// An administrator takes it down, or up again.
+    pub fn set_down(&mut self, port: PortNumber, down: bool) {
+        if let Some(entry) = self.ports.get_mut(usize::from(port)) {
+            entry.rules.down = down;
+            entry.settle();
+            if down {
+                self.table.forget(port);
+            }
         }
+    }
+
+    pub fn link(&self, port: PortNumber) -> Link {
+        match self.ports.get(usize::from(port)) {
+            Some(port) if port.rules.down => Link::Down,
+            Some(port) if port.loops.blocked_until_ns.is_some() => Link::Blocked,
+            _ => Link::Up,
+        }
+    }
+
+    /// The groups of which a port gets the frames; `None`: of all.
+    pub fn groups(&self, port: PortNumber) -> Option<&[Mac]> {
+        self.ports.get(usize::from(port))?.groups.named()
+    }
+
+    /// From now on a port gets frames to this group, or no more. With the first group that it names it gets no others.
+    ///
+    /// # Errors
+    /// It names as many as it may, or the address is of no group.
+    pub fn join(&mut self, port: PortNumber, group: Mac, joins: bool) -> Result<(), Status> {
+        let port = self.ports.get_mut(usize::from(port)).ok_or(Status::Invalid)?;
+        match group.is_group() && group != Mac::BROADCAST {
+            true if joins => port.groups.add(group),
+            true => Ok(port.groups.remove(group)),
+            false => Err(Status::Invalid),
+        }
+    }
+
+    /// A port gets frames to all groups, as if it had never named one, or to none.
+    pub fn join_all(&mut self, port: PortNumber, joins: bool) {
+        if let Some(port) = self.ports.get_mut(usize::from(port)) {
+            port.groups.set_all(joins);
+        }
+    }
+
+    /// Has the port IP addresses with which alone it may send?
+    pub(crate) fn looks_at_ips(&self, port: PortNumber) -> bool {
+        self.ports.get(usize::from(port)).is_some_and(|port| !port.rules.ips.is_empty())
+    }
+
+    /// May it send a packet that begins like this? More than the first 128 bytes of it are not needed.
+    pub fn may_send(&self, port: PortNumber, header: &Header, packet: &[u8]) -> bool {
+        let rules = self.rules(port);
+        rules.is_some_and(|Rules { ips, mac, .. }| ips.is_empty() || ip::may_send(ips, *mac, header, packet))
     }
 
     /// Addresses that are known beside the ports' own.
@@ -165,11 +280,21 @@ impl Switch {
     /// # Errors
     /// The sender may not send it.
     pub fn forward(&mut self, from: PortNumber, header: &Header, now_ns: u64, to: &mut Vec<Delivery>) -> Result<(), Status> {
-        let Some(Port { rules, .. }) = self.ports.get(usize::from(from)) else { return Err(Status::Invalid) };
+        if self.blocked > 0 {
+            self.unblock(now_ns);
+        }
+        let Some(Port { rules, open, .. }) = self.ports.get(usize::from(from)) else { return Err(Status::Invalid) };
+        if !open {
+            return Err(Status::Down);
+        }
         let vlan = rules.vlan_of(header).ok_or(Status::WrongVlan)?;
         self.check_source(from, header.source)?;
         if header.source != rules.mac {
-            self.table.learn((vlan, header.source), from, now_ns);
+            let is_back = self.table.learn((vlan, header.source), from, now_ns);
+            if is_back && self.ports[usize::from(from)].loops.is_one(now_ns) {
+                self.block(from);
+                return Err(Status::Down);
+            }
         }
         let known = match header.destination.is_group() {
             true => None,
@@ -182,6 +307,27 @@ impl Switch {
         }
         self.mirror(from, first, to);
         Ok(())
+    }
+
+    /// The port that was blocked by the frame before.
+    pub fn take_blocked(&mut self) -> Option<PortNumber> {
+        self.newly_blocked.take()
+    }
+
+    fn block(&mut self, number: PortNumber) {
+        self.blocked += 1;
+        self.newly_blocked = Some(number);
+        self.ports[usize::from(number)].settle();
+        self.table.forget(number);
+    }
+
+    fn unblock(&mut self, now_ns: u64) {
+        for port in &mut self.ports {
+            if port.loops.blocked_until_ns.take_if(|until_ns| *until_ns <= now_ns).is_some() {
+                self.blocked -= 1;
+                port.settle();
+            }
+        }
     }
 
     fn check_source(&self, from: PortNumber, source: Mac) -> Result<(), Status> {
@@ -205,8 +351,10 @@ impl Switch {
         if !self.ports[usize::from(from)].flood.take(now_ns) {
             return Err(Status::Limited);
         }
+        let to_group = header.destination.is_group();
         for (number, port) in (0..).zip(&self.ports) {
-            if header.destination.is_group() || port.rules.any_source {
+            let gets_it = if to_group { port.gets(header.destination) } else { port.rules.any_source };
+            if gets_it {
                 self.deliver(from, number, vlan, header, to);
             }
         }

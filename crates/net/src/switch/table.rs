@@ -10,10 +10,14 @@ type Key = (u16, Mac);
 
 /// When a table is full, it is searched for what has aged at most this often: a search looks at all of it.
 const SWEEP_NS: u64 = 1_000_000_000;
+/// An address that is back at a port so soon after it left it is part of a loop, perhaps.
+const BACK_NS: u64 = 1_000_000_000;
 
 #[derive(Debug)]
 struct Entry {
     port: PortNumber,
+    /// The port from which it moved there, and when.
+    moved: Option<(PortNumber, u64)>,
     seen_ns: u64,
 }
 
@@ -58,24 +62,27 @@ impl Table {
         (!is_old(entry, now_ns, self.ageing_ns)).then_some(entry.port)
     }
 
-    pub(super) fn learn(&mut self, key: Key, port: PortNumber, now_ns: u64) {
+    /// `true`: the address has just left this port for another one, and is back: as if frames went in a circle.
+    pub(super) fn learn(&mut self, key: Key, port: PortNumber, now_ns: u64) -> bool {
         if let Some(entry) = self.entries.get_mut(&key)
             && entry.port == port
         {
             entry.seen_ns = now_ns;
-            return;
+            return false;
         }
-        let was_at = self.entries.get(&key).map(|entry| entry.port);
-        if !self.has_room(port, was_at.is_some(), now_ns) {
+        let was = self.entries.get(&key).map(|entry| (entry.port, entry.moved));
+        if !self.has_room(port, was.is_some(), now_ns) {
             self.not_learned += 1;
-            return;
+            return false;
         }
+        let moved = was.map(|(from, _)| (from, now_ns));
         // Sweeping may have removed it.
-        if let Some(old) = self.entries.insert(key, Entry { port, seen_ns: now_ns }) {
+        if let Some(old) = self.entries.insert(key, Entry { port, moved, seen_ns: now_ns }) {
             self.of_port[usize::from(old.port)] -= 1;
             self.moved += 1;
         }
         self.of_port[usize::from(port)] += 1;
+        was.and_then(|(_, moved)| moved).is_some_and(|(from, at_ns)| from == port && now_ns.saturating_sub(at_ns) < BACK_NS)
     }
 
     /// `replaces`: the address has a place.

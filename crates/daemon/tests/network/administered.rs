@@ -1,0 +1,157 @@
+//! Ports that an administrator changes, and what clients ask of them: the link, groups, the MTU, limits, IP addresses.
+
+use fipsee_net::frame::Mac;
+use fipsee_net::wire::Status;
+use fipsee_net::{AttachOptions, Error, Port};
+use fipsee_ring::control::RefusalCode;
+use fipsee_testkit::eventually;
+use serde_json::json;
+
+use super::{all_sent, assert_nothing, attach, frame, lan, mac, next, options, stat};
+
+/// Look for events until the port has had so many.
+#[track_caller]
+fn after_changes(port: &mut Port, count: u64) -> bool {
+    eventually("an event", || {
+        assert!(!port.receive(&mut Vec::new()).expect("the daemon is there"), "a frame");
+        port.changes() >= count
+    });
+    port.is_up()
+}
+
+/// checks: R-10.8-1, R-10.8-2
+#[test]
+fn client_is_told_that_its_port_is_down_and_up() {
+    let daemon = lan(1500, ["", "down = true", ""]);
+    let (mut a, mut b) = (attach(&daemon.socket(), "a"), attach(&daemon.socket(), "b"));
+    assert!(a.is_up() && !after_changes(&mut b, 1), "from the start, by the configuration");
+    let set = |port: &str, down: bool| daemon.admin(&json!({ "method": "net.set", "params": { "port": port, "down": down } }));
+    assert_eq!(set("lan/b", false)["link"], "up");
+    assert!(after_changes(&mut b, 2));
+    b.send(&frame(mac(2), mac(1), 100, 1)).expect("sent");
+    assert_eq!(next(&mut a), frame(mac(2), mac(1), 100, 1));
+    for round in 0..20 {
+        assert_eq!(set("lan/a", true)["link"], "down");
+        assert!(!after_changes(&mut a, 2 * round + 1));
+        a.send(&frame(mac(1), mac(2), 100, round)).expect("sent");
+        b.send(&frame(mac(2), mac(1), 100, round)).expect("sent");
+        all_sent(&mut a);
+        all_sent(&mut b);
+        assert_nothing(&mut a);
+        assert_nothing(&mut b);
+        assert_eq!(a.refused(), (round + 1, Some(Status::Down)));
+        set("lan/a", false);
+        assert!(after_changes(&mut a, 2 * round + 2));
+    }
+    assert_eq!(b.refused(), (0, None));
+    // Changes that come together are told of once.
+    for _ in 0..5 {
+        set("lan/a", true);
+        set("lan/a", false);
+    }
+    let mut changes = 0;
+    eventually("the newest state", || {
+        a.receive(&mut Vec::new()).expect("the daemon is there");
+        changes = a.changes();
+        a.is_up() && changes > 40
+    });
+    assert!(changes <= 43, "{changes}");
+    let dump = daemon.admin(&json!({ "method": "config.dump" }));
+    set("lan/a", true);
+    let after = daemon.admin(&json!({ "method": "config.dump" }));
+    assert!(!dump["toml"].as_str().is_some_and(|toml| toml.contains("down = true")), "{dump}");
+    assert!(after["toml"].as_str().is_some_and(|toml| toml.contains("down = true")), "{after}");
+    assert_eq!((&stat(&daemon, "a")["link"], &stat(&daemon, "a")["refused"]["down"]), (&"down".into(), &20.into()));
+}
+
+#[test]
+fn client_names_groups() {
+    let daemon = lan(1500, ["", "", "allmulti = true"]);
+    let ports = ["a", "b", "c"].map(|port| attach(&daemon.socket(), port));
+    let [mut a, mut b, mut c] = ports;
+    let (group, other) = (Mac([0x33, 0x33, 0, 0, 0, 1]), Mac([0x33, 0x33, 0xff, 0, 0, 2]));
+    for port in [&mut b, &mut c] {
+        port.join(group).expect("asked");
+        all_sent(port);
+        assert_eq!(port.refused(), (0, None));
+    }
+    let of_group = frame(mac(1), group, 60, 2);
+    for sent in [frame(mac(1), other, 60, 1), of_group.clone()] {
+        a.send(&sent).expect("sent");
+    }
+    assert_eq!((next(&mut b), next(&mut c), next(&mut c)), (of_group.clone(), frame(mac(1), other, 60, 1), of_group.clone()));
+    assert_nothing(&mut b);
+    assert_eq!((&stat(&daemon, "b")["groups"], stat(&daemon, "a").get("groups")), (&1.into(), None));
+    b.leave(group).expect("asked");
+    all_sent(&mut b);
+    a.send(&of_group).expect("sent");
+    all_sent(&mut a);
+    assert_nothing(&mut b);
+    b.all_groups(true).expect("asked");
+    b.join(mac(9)).expect("asked");
+    all_sent(&mut b);
+    assert_eq!(b.refused(), (1, Some(Status::Invalid)), "of no group");
+    a.send(&of_group).expect("sent");
+    assert_eq!(next(&mut b), of_group);
+}
+
+/// checks: R-10.1-1
+#[test]
+fn client_that_needs_a_greater_mtu_is_refused() {
+    let daemon = lan(1500, ["", "", ""]);
+    let with = |least_mtu| Port::attach(&daemon.socket(), &AttachOptions { least_mtu: Some(least_mtu), ..options("a") });
+    let refused = with(1501);
+    let expected =
+        "the network of port 'lan/a' has an MTU of 1500, and the client needs 1501; raise mtu in the daemon's configuration";
+    assert!(matches!(&refused, Err(Error::Refused { code: RefusalCode::Limit, text, .. }) if text == expected), "{refused:?}");
+    drop(with(1500).expect("attached"));
+}
+
+#[test]
+fn limit_of_a_client_holds_for_its_port() {
+    let daemon = lan(1500, ["", "", ""]);
+    let (mut a, mut b) = (attach(&daemon.socket(), "a"), attach(&daemon.socket(), "b"));
+    let client = stat(&daemon, "a")["client"].as_u64().expect("a client");
+    let params = json!({ "client": client, "iops": 1000, "burst_ms": 10 });
+    daemon.admin(&json!({ "method": "limit.set", "params": params }));
+    for seed in 0..200 {
+        a.send(&frame(mac(1), mac(2), 60, seed)).expect("sent");
+        all_sent(&mut a);
+        assert_eq!(next(&mut b), frame(mac(1), mac(2), 60, seed));
+    }
+    let limits = daemon.admin(&json!({ "method": "limit.list" }));
+    let of_client = limits["limits"].as_array().into_iter().flatten().find(|limit| limit["client"] == client);
+    assert!(of_client.is_some_and(|limit| limit["throttled"].as_u64() > Some(0)), "{limits}");
+}
+
+/// checks: R-10.3-15, R-10.7-5
+#[test]
+fn port_with_ip_addresses_sends_with_no_other() {
+    let keys = "ips = [\"10.0.0.1\", \"2001:db8::1\"]";
+    let daemon = lan(1500, [keys, "", ""]);
+    let (mut a, mut b) = (attach(&daemon.socket(), "a"), attach(&daemon.socket(), "b"));
+    let ethernet = |ether_type: [u8; 2], packet: &[u8], length: usize| {
+        let mut frame = [&mac(2).0[..], &mac(1).0, &ether_type, packet].concat();
+        frame.resize(length.max(frame.len()), 7);
+        frame
+    };
+    let v4 = |last: u8| [&[0x45, 0, 0, 60, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, last][..], &[10, 0, 0, 9]].concat();
+    let advertised = |last: u8| {
+        let address = |last: u8| [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
+        let header = [&[0x60, 0, 0, 0, 0, 24, 58, 255][..], &address(1), &address(9)].concat();
+        [&header[..], &[136, 0, 0, 0, 0, 0, 0, 0], &address(last)].concat()
+    };
+    // In the message wholly, in its first bytes, and behind these.
+    for length in [40, 56, 57, 200, 1514] {
+        for (right, wrong) in [
+            (ethernet([8, 0], &v4(1), length), ethernet([8, 0], &v4(2), length)),
+            (ethernet([0x86, 0xdd], &advertised(1), length), ethernet([0x86, 0xdd], &advertised(2), length)),
+        ] {
+            a.send(&wrong).expect("sent");
+            a.send(&right).expect("sent");
+            assert_eq!(next(&mut b), right);
+        }
+    }
+    all_sent(&mut a);
+    assert_eq!((a.refused(), &stat(&daemon, "a")["refused"]["wrong_ip"]), ((10, Some(Status::WrongIp)), &10.into()));
+}
