@@ -114,6 +114,7 @@ fn what_is_carried_has_no_fields_without_a_meaning_and_the_true_length_of_the_he
     assert_eq!(Offload::NONE.shifted(4), Offload::NONE);
 }
 
+/// checks: R-10.3-14, R-10.5-2
 #[test]
 fn offload_that_is_not_true_of_the_frame_is_refused() {
     let frame = bytes(TCP4);

@@ -1,11 +1,11 @@
 //! Ports that an administrator changes, and what clients ask of them: the link, groups, the MTU, limits, IP addresses.
 
 use fipsee_net::frame::Mac;
-use fipsee_net::wire::Status;
+use fipsee_net::wire::{CHECKSUM_VALID, OFFLOADS, Offload, Status};
 use fipsee_net::{AttachOptions, Error, Port};
 use fipsee_ring::control::RefusalCode;
-use fipsee_testkit::eventually;
-use serde_json::json;
+use fipsee_testkit::{Daemon, eventually};
+use serde_json::{Value, json};
 
 use super::{all_sent, assert_nothing, attach, frame, lan, mac, next, options, stat};
 
@@ -19,13 +19,17 @@ fn after_changes(port: &mut Port, count: u64) -> bool {
     port.is_up()
 }
 
+fn set(daemon: &Daemon, port: &str, down: bool) -> Value {
+    daemon.ask(&json!({ "method": "net.set", "port": port, "down": down }))
+}
+
 /// checks: R-10.8-1, R-10.8-2
 #[test]
 fn client_is_told_that_its_port_is_down_and_up() {
     let daemon = lan(1500, ["", "down = true", ""]);
     let (mut a, mut b) = (attach(&daemon.socket(), "a"), attach(&daemon.socket(), "b"));
     assert!(a.is_up() && !after_changes(&mut b, 1), "from the start, by the configuration");
-    let set = |port: &str, down: bool| daemon.admin(&json!({ "method": "net.set", "params": { "port": port, "down": down } }));
+    let set = |port: &str, down: bool| set(&daemon, port, down);
     assert_eq!(set("lan/b", false)["link"], "up");
     assert!(after_changes(&mut b, 2));
     b.send(&frame(mac(2), mac(1), 100, 1)).expect("sent");
@@ -56,9 +60,9 @@ fn client_is_told_that_its_port_is_down_and_up() {
         a.is_up() && changes > 40
     });
     assert!(changes <= 43, "{changes}");
-    let dump = daemon.admin(&json!({ "method": "config.dump" }));
+    let dump = daemon.ask(&json!({ "method": "config.dump" }));
     set("lan/a", true);
-    let after = daemon.admin(&json!({ "method": "config.dump" }));
+    let after = daemon.ask(&json!({ "method": "config.dump" }));
     assert!(!dump["toml"].as_str().is_some_and(|toml| toml.contains("down = true")), "{dump}");
     assert!(after["toml"].as_str().is_some_and(|toml| toml.contains("down = true")), "{after}");
     assert_eq!((&stat(&daemon, "a")["link"], &stat(&daemon, "a")["refused"]["down"]), (&"down".into(), &20.into()));
@@ -108,20 +112,19 @@ fn client_that_needs_a_greater_mtu_is_refused() {
 }
 
 #[test]
-fn limit_of_a_client_holds_for_its_port() {
+fn limit_of_a_user_holds_for_its_ports() {
     let daemon = lan(1500, ["", "", ""]);
     let (mut a, mut b) = (attach(&daemon.socket(), "a"), attach(&daemon.socket(), "b"));
-    let client = stat(&daemon, "a")["client"].as_u64().expect("a client");
-    let params = json!({ "client": client, "iops": 1000, "burst_ms": 10 });
-    daemon.admin(&json!({ "method": "limit.set", "params": params }));
+    let user = rustix::process::getuid().as_raw();
+    daemon.ask(&json!({ "method": "limit.set", "user": user, "iops": 1000, "burst_ms": 10 }));
     for seed in 0..200 {
         a.send(&frame(mac(1), mac(2), 60, seed)).expect("sent");
         all_sent(&mut a);
         assert_eq!(next(&mut b), frame(mac(1), mac(2), 60, seed));
     }
-    let limits = daemon.admin(&json!({ "method": "limit.list" }));
-    let of_client = limits["limits"].as_array().into_iter().flatten().find(|limit| limit["client"] == client);
-    assert!(of_client.is_some_and(|limit| limit["throttled"].as_u64() > Some(0)), "{limits}");
+    let limits = daemon.ask(&json!({ "method": "limit.list" }));
+    let of_user = limits["limits"].as_array().into_iter().flatten().find(|limit| limit["user"] == user);
+    assert!(of_user.is_some_and(|limit| limit["throttled"].as_u64() > Some(0)), "{limits}");
 }
 
 /// checks: R-10.3-15, R-10.7-5
@@ -154,4 +157,29 @@ fn port_with_ip_addresses_sends_with_no_other() {
     }
     all_sent(&mut a);
     assert_eq!((a.refused(), &stat(&daemon, "a")["refused"]["wrong_ip"]), ((10, Some(Status::WrongIp)), &10.into()));
+}
+
+/// checks: R-10.8-3, R-10.9-2
+#[test]
+fn takeover_keeps_events_groups_and_offloads() {
+    let mut daemon = lan(1500, ["", "", ""]);
+    let with = |port| Port::attach(&daemon.socket(), &AttachOptions { offloads: OFFLOADS, ..options(port) }).expect("attached");
+    let (mut a, mut b) = (with("a"), with("b"));
+    let (group, other) = (Mac([0x33, 0x33, 0, 0, 0, 1]), Mac([0x33, 0x33, 0xff, 0, 0, 2]));
+    b.join(group).expect("asked");
+    all_sent(&mut b);
+    set(&daemon, "lan/b", true);
+    daemon.take_over();
+    assert_eq!((&stat(&daemon, "b")["link"], &stat(&daemon, "b")["groups"]), (&"down".into(), &1.into()));
+    set(&daemon, "lan/b", false);
+    // The first is not acknowledged yet: the second follows it, from the other daemon.
+    assert!(!after_changes(&mut b, 1));
+    assert!(after_changes(&mut b, 2));
+    let (offload, sent) = (Offload { flags: CHECKSUM_VALID, ..Offload::NONE }, frame(mac(1), mac(2), 100, 1));
+    a.send(&frame(mac(1), other, 60, 1)).expect("sent");
+    a.stage_offloaded(&sent, offload).expect("staged");
+    a.send(&frame(mac(1), group, 60, 2)).expect("sent");
+    assert_eq!((next(&mut b), b.received_offload()), (sent, offload), "nothing of the other group");
+    assert_eq!(next(&mut b), frame(mac(1), group, 60, 2));
+    assert_eq!((a.refused(), b.refused()), ((0, None), (0, None)));
 }
