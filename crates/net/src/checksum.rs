@@ -84,7 +84,7 @@ mod tests {
             if length % 3 == 0 {
                 bytes.fill(0xff);
             }
-            let cut = usize::try_from(random.below(length as u64 + 1)).expect("small") / 2 * 2;
+            let cut = usize::try_from(random.below(u64::from(u32::try_from(length).expect("small")) + 1)).expect("small") / 2 * 2;
             let sum = Sum::of(&bytes[..cut]).plus(&bytes[cut..]);
             assert_eq!(u16::from_be_bytes(sum.finish()), slowly(&bytes), "{length} bytes, cut at {cut}");
         }

@@ -267,11 +267,12 @@ impl Data {
             return Err(Status::Invalid);
         }
         match operation {
-            OPERATION_JOIN | OPERATION_LEAVE => self.switch.join(port, group, operation == OPERATION_JOIN),
-            _ if group != Mac::default() => Err(Status::Invalid),
-            OPERATION_ACKNOWLEDGE => self.outputs.acknowledge(network, port, sender.pair),
-            _ => Ok(self.switch.join_all(port, operation == OPERATION_ALL_GROUPS)),
+            OPERATION_JOIN | OPERATION_LEAVE => return self.switch.join(port, group, operation == OPERATION_JOIN),
+            _ if group != Mac::default() => return Err(Status::Invalid),
+            OPERATION_ACKNOWLEDGE => return self.outputs.acknowledge(network, port, sender.pair),
+            _ => self.switch.join_all(port, operation == OPERATION_ALL_GROUPS),
         }
+        Ok(())
     }
 
     /// Give a frame of a port, which may leave to others what these offloads allow, to the ports that the switch names. Its first bytes have

@@ -240,11 +240,14 @@ impl Switch {
     /// It names as many as it may, or the address is of no group.
     pub fn join(&mut self, port: PortNumber, group: Mac, joins: bool) -> Result<(), Status> {
         let port = self.ports.get_mut(usize::from(port)).ok_or(Status::Invalid)?;
-        match group.is_group() && group != Mac::BROADCAST {
-            true if joins => port.groups.add(group),
-            true => Ok(port.groups.remove(group)),
-            false => Err(Status::Invalid),
+        if !group.is_group() || group == Mac::BROADCAST {
+            return Err(Status::Invalid);
         }
+        if joins {
+            return port.groups.add(group);
+        }
+        port.groups.remove(group);
+        Ok(())
     }
 
     /// A port gets frames to all groups, as if it had never named one, or to none.
@@ -255,7 +258,7 @@ impl Switch {
     }
 
     /// Has the port IP addresses with which alone it may send?
-    pub(crate) fn looks_at_ips(&self, port: PortNumber) -> bool {
+    pub fn looks_at_ips(&self, port: PortNumber) -> bool {
         self.ports.get(usize::from(port)).is_some_and(|port| !port.rules.ips.is_empty())
     }
 
