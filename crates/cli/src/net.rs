@@ -27,7 +27,7 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Take a port down, or up again: it neither sends nor gets frames meanwhile, and its client is told
+    /// Take a port down, or up again: it neither sends nor gets frames meanwhile, and its client is notified
     Set {
         /// Network and port, for example lan/a
         port: String,

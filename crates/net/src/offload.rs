@@ -1,4 +1,4 @@
-//! What a frame may leave to whoever gets it: its checksum, and its division into frames that fit (docs/protocol.md section 10.5).
+//! What a frame may leave to its receiver: its checksum, and its division into frames that fit (docs/protocol.md section 10.5).
 //!
 //! All of this works on bytes that were copied; every field of a header is checked before it is used.
 #![deny(clippy::as_conversions)]
@@ -78,7 +78,7 @@ impl Offload {
 pub struct Checked {
     /// As it is carried: fields that mean nothing are 0, and the length of the headers is theirs.
     pub offload: Offload,
-    /// The offloads that whoever gets it unchanged must take.
+    /// The offloads that a receiver which gets it unchanged must take.
     pub needs: u32,
     /// Where the packet begins.
     packet: usize,

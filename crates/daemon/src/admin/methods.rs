@@ -142,7 +142,7 @@ parameters! {
     struct SetPort {
         /// Network and port, for example `lan/a`
         port: String,
-        /// Does it neither send nor get frames, whoever has it?
+        /// Does it neither send nor get frames, also while a client has it?
         down: bool,
     }
 

@@ -48,7 +48,7 @@ fn client_is_told_that_its_port_is_down_and_up() {
         assert!(after_changes(&mut a, 2 * round + 2));
     }
     assert_eq!(b.refused(), (0, None));
-    // Changes that come together are told of once.
+    // Changes that come together are reported once.
     for _ in 0..5 {
         set("lan/a", true);
         set("lan/a", false);

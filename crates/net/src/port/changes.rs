@@ -1,4 +1,4 @@
-//! What is asked of a port beside frames, and what its daemon tells of it.
+//! What is asked of a port beside frames, and what its daemon reports of it.
 
 use fipsee_ring::Message;
 use fipsee_ring::fault::expect;
@@ -10,7 +10,7 @@ use crate::wire::{
     Event, OPERATION_ACKNOWLEDGE, OPERATION_ALL_GROUPS, OPERATION_JOIN, OPERATION_LEAVE, OPERATION_NO_GROUP, Request,
 };
 
-/// What the daemon has told of the port.
+/// What the daemon has reported of the port.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     is_down: bool,
@@ -25,7 +25,7 @@ impl Port {
         !self.changes.is_down
     }
 
-    /// How often the daemon has told of a change.
+    /// How often the daemon has reported a change.
     pub const fn changes(&self) -> u64 {
         self.changes.count
     }

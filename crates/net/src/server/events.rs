@@ -1,4 +1,4 @@
-//! What the client of a port is told of: at most one event is on its way, and the newest state follows it.
+//! What the client of a port is notified of: at most one event is on its way, and the newest state follows it.
 
 use crate::wire::Status;
 
@@ -9,7 +9,7 @@ pub(super) struct Events {
     taken: bool,
     /// The client has not acknowledged the last.
     on_its_way: bool,
-    /// Is the port down, and what was the client told?
+    /// Is the port down, and what was reported last?
     down: bool,
     told_down: bool,
 }

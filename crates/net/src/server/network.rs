@@ -57,7 +57,7 @@ pub(super) struct PortCounters {
     pub(super) dropped: AtomicU64,
     /// Frames of it that the switch did not take, by status.
     pub(super) refused: [AtomicU64; Status::ALL.len()],
-    /// How often it was blocked because frames came back through it, and of how many of these the log has heard.
+    /// How often it was blocked because frames came back through it, and how many of these are in the log.
     pub(super) blocked: AtomicU64,
     logged: AtomicU64,
 }
@@ -133,7 +133,7 @@ impl Network {
         Self { name, mtu, ports, attached: Mutex::new(attached), data, alarm: OnceLock::new() }
     }
 
-    /// What a client is told when a port is up or down.
+    /// What a client is sent when a port is up or down.
     pub(super) fn event(&self, port: PortNumber, is_up: bool) -> Event {
         Event::new(is_up, self.ports[usize::from(port)].setup.rules.mac, self.mtu)
     }

@@ -111,7 +111,7 @@ impl ServedPort {
         data.tell_link(&self.network, self.number);
     }
 
-    /// An administrator takes it down, whatever has it, or up again. Its sides are told.
+    /// An administrator takes it down, whatever has it, or up again. Its sides are notified.
     pub fn set_down(&self, down: bool) {
         let mut data = self.network.data();
         data.switch.set_down(self.number, down);

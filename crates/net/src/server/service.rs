@@ -62,7 +62,7 @@ struct PortAttachment {
     follow: Follow,
 }
 
-/// Between what describes a port and what its client has asked for, where another process is told of both.
+/// Between what describes a port and what its client has asked for, where both are sent to another process.
 const ASKED: &str = " with ";
 
 /// The daemon's end of a queue, and its state.

@@ -1,4 +1,4 @@
-//! Frames of which more is looked at than their first bytes. What they leave to be done is carried to whoever takes it, and otherwise done here, with copies
+//! Frames of which more is looked at than their first bytes. What they leave to be done is carried to receivers that take it, and otherwise done here, with copies
 //! that no other process can change.
 
 use std::ptr::NonNull;
