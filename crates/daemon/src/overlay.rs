@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use fipsee_block::disk::DiskSpec;
+use fipsee_net::server::Switches;
 use fipsee_serve::governor::Mode;
 use serde::{Deserialize, Serialize};
 
@@ -154,9 +155,11 @@ impl Overlay {
         self.ports_down.insert(name.to_owned(), down);
     }
 
-    /// Ports that were taken down, or up.
-    pub(crate) const fn ports_down(&self) -> &BTreeMap<String, bool> {
-        &self.ports_down
+    /// Take the ports down, or up, that were.
+    pub(crate) fn set_ports(&self, switches: &Switches) {
+        for (name, down) in &self.ports_down {
+            switches.port(name).into_iter().for_each(|port| port.set_down(*down));
+        }
     }
 
     /// The configured networks with these changes.

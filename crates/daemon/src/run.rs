@@ -211,9 +211,7 @@ impl Daemon {
         let switches = services::net::switches(&config.networks);
         let live = Arc::new(Live::new(origin.exports, config.clients, switches));
         let mut overlay = origin.overlay;
-        for (name, down) in overlay.ports_down() {
-            live.switches.port(name).into_iter().for_each(|port| port.set_down(*down));
-        }
+        overlay.set_ports(&live.switches);
         overlay.retain_groups(&config.shares);
         live.shares.replace(&config.shares, overlay.shares());
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
