@@ -15,6 +15,11 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
         let everything = ["all".to_owned()];
         return end(oracle(root, if rest.is_empty() { &everything } else { rest }));
     }
+    if let Some((first, rest)) = arguments.split_first()
+        && first == "net"
+    {
+        return end(net(root, rest));
+    }
     let mut library = cargo(root);
     library.args(["run", "--package", "fipsee-durability", "--", "run"]).args(arguments);
     let is_chosen = |option: &str| arguments.iter().any(|argument| argument.starts_with(option));
@@ -54,6 +59,15 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
         fio.env(dist::DIST_VARIABLE, prefix);
     }
     end(fio)
+}
+
+/// Stacks of the host over TAP devices for `--minutes N`, beside ports at full load.
+fn net(root: &Path, arguments: &[String]) -> Command {
+    let mut command = cargo(root);
+    command.args(["test", "--package", "fipsee-daemon", "--test", "network", "--", "tap_long", "--ignored", "--nocapture"]);
+    let minutes = arguments.iter().position(|argument| argument == "--minutes").and_then(|place| arguments.get(place + 1));
+    minutes.iter().for_each(|minutes| _ = command.env("FIPSEE_ENDURE_MINUTES", minutes));
+    command
 }
 
 /// Optimised: it makes and compares every byte.

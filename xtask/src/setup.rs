@@ -62,6 +62,10 @@ const TOOLS: &[Tool] = &[
     tool("bpftrace", "bpftrace", "the test of the tracing scripts"),
     tool("readelf", "binutils", "the test of the tracing probes"),
     tool("qemu-img", "qemu-utils", "images on mounted disks"),
+    tool("ip", "iproute2", "the tests of TAP devices, in network namespaces"),
+    tool("ping", "iputils-ping", "the tests of TAP devices"),
+    tool("iperf3", "iperf3", "the tests of TAP devices"),
+    tool("tcpdump", "tcpdump", "the tests of TAP devices"),
 ];
 
 const fn tool(program: &'static str, package: &'static str, needed_for: &'static str) -> Tool {

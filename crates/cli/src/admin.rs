@@ -47,15 +47,15 @@ pub(crate) struct Refusal {
 
 /// Ask the daemon whose client socket is `socket`; returns the result.
 pub(crate) fn ask(socket: &Path, method: &str, params: &Value) -> Result<Value, NoAnswer> {
-    exchange(socket, method, params, None)?.map_err(|refusal| NoAnswer::Other(refusal.message.into()))
+    exchange(socket, method, params, &[])?.map_err(|refusal| NoAnswer::Other(refusal.message.into()))
 }
 
-/// Likewise, with an open file for it.
+/// Likewise, with open files for it.
 pub(crate) fn exchange(
     socket: &Path,
     method: &str,
     params: &Value,
-    file: Option<BorrowedFd<'_>>,
+    files: &[BorrowedFd<'_>],
 ) -> Result<Result<Value, Refusal>, NoAnswer> {
     let path = admin_path(socket);
     let shown = path.display().to_string();
@@ -64,7 +64,7 @@ pub(crate) fn exchange(
     let talk = || -> io::Result<String> {
         stream.set_read_timeout(Some(if SLOW.contains(&method) { SLOW_TIMEOUT } else { ANSWER_TIMEOUT }))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
-        send(&stream, format!("{request}\n").as_bytes(), file)?;
+        send(&stream, format!("{request}\n").as_bytes(), files)?;
         let mut line = String::new();
         match BufReader::new(&stream).read_line(&mut line)? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),

@@ -150,13 +150,13 @@ fn add(socket: &Path, arguments: &AddArguments) -> Result<(), Error> {
         "max_depth": arguments.max_depth,
         "vhost_user": sockets,
     });
-    let answer = match admin::exchange(socket, "disk.add", &params, None)? {
+    let answer = match admin::exchange(socket, "disk.add", &params, &[])? {
         Ok(answer) => answer,
         Err(refusal) if refusal.wants_file => {
             // The daemon's reason may be its confinement alone, which this process does not have.
             let opened = Opened::new(&spec)?;
             params["file_passed"] = true.into();
-            let answer = admin::exchange(socket, "disk.add", &params, opened.file())?;
+            let answer = admin::exchange(socket, "disk.add", &params, opened.file().as_slice())?;
             answer.inspect_err(|_| opened.undo()).map_err(|refusal| refusal.message)?
         }
         Err(refusal) => return Err(refusal.message.into()),

@@ -178,6 +178,17 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             "fipsee net ping lan/a --to lan/b --length 1500",
         )],
     ),
+    (
+        "fipsee-net-attach",
+        &[
+            ("Add a port for a program of user alice", "fipsee net attach lan --name vpn --allow-user alice"),
+            (
+                "Make the host's network stack a port, as interface fip0, and give it an address",
+                "fipsee net attach lan --name host --tap fip0\nip address add 192.0.2.1/24 dev fip0",
+            ),
+        ],
+    ),
+    ("fipsee-net-detach", &[("Remove the port, and with it the interface if it was made for it", "fipsee net detach lan/host")]),
     ("fipsee-net-echo", &[("Answer at a port until interrupted", "fipsee net echo lan/b")]),
     ("fipsee-config", &[("Write down what the daemon serves now", "fipsee config dump")]),
     (

@@ -1,5 +1,6 @@
 //! `fipsee net`: networks, their ports, and frames to try them with.
 
+mod attach;
 mod frames;
 
 use std::path::Path;
@@ -7,6 +8,7 @@ use std::path::Path;
 use fipsee_net::list;
 use serde_json::{Value, json};
 
+use self::attach::{AttachArguments, DetachArguments};
 pub(crate) use self::frames::{EchoArguments, PingArguments};
 use crate::error::Error;
 use crate::output::{self, Table};
@@ -45,6 +47,10 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Add a port to a network, until the daemon is restarted; a reload or a takeover leaves it
+    Attach(AttachArguments),
+    /// Remove a port; refused while a client is attached to it
+    Detach(DetachArguments),
     /// Send frames from one port to another, where fipsee net echo runs, and measure how long they take there and back
     Ping(PingArguments),
     /// Send every frame of fipsee net ping back to where it came from
@@ -63,6 +69,8 @@ pub(crate) fn run(socket: &Path, command: &Command) -> Result<(), Error> {
             let networks = networks(socket)?;
             if *json { output::print_json(&json!({ "networks": networks })) } else { output::print(&render_stat(&networks)) }
         }
+        Command::Attach(arguments) => attach::attach(socket, arguments),
+        Command::Detach(arguments) => attach::detach(socket, arguments),
         Command::Ping(arguments) => frames::ping(socket, arguments),
         Command::Echo(arguments) => frames::echo(socket, arguments),
     }
@@ -107,7 +115,9 @@ fn render_info(network: &Value) -> String {
     ));
     let mut table = Table::new(5, &["PORT", "MAC", "VLANS", "MAY", "LINK", "CLIENT"]);
     for port in admin::list(network, "ports") {
-        let client = port.get("client").and_then(Value::as_u64).map_or_else(|| "-".to_owned(), |client| client.to_string());
+        let number = || port.get("client").and_then(Value::as_u64).map(|client| client.to_string());
+        let device = || port.get("device").and_then(Value::as_str).map(|device| format!("device {device}"));
+        let client = number().or_else(device).unwrap_or_else(|| "-".to_owned());
         let words = ["port", "mac", "vlans", "may", "link"].map(|key| admin::text(port, key).to_owned());
         table.push(words.into_iter().chain([client]).collect());
     }

@@ -11,15 +11,15 @@ use rustix::net::{
 
 const MAX_DESCRIPTORS: usize = 32;
 
-/// Send all of `bytes`, with the descriptor if there is one.
+/// Send all of `bytes`, with these descriptors.
 ///
 /// # Errors
 /// Of the socket; or it took only a part.
-pub fn send(stream: &UnixStream, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> std::io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+pub fn send(stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> std::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if descriptor.is_some() {
-        control.push(SendAncillaryMessage::ScmRights(descriptor.as_slice()));
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(std::io::ErrorKind::InvalidInput.into());
     }
     let sent = sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
     if sent == bytes.len() { Ok(()) } else { Err(std::io::ErrorKind::WriteZero.into()) }

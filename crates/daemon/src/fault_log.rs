@@ -1,4 +1,4 @@
-//! Disk errors, and ports of networks that were blocked, in the log and in counters. A failing disk logs its first line at once, and from then on at most one a
+//! Disk errors, ports of networks that were blocked, and devices that are gone, in the log and in counters. A failing disk logs its first line at once, and from then on at most one a
 //! second for each kind of fault: with the first error since the previous line, and their number.
 
 use std::collections::HashMap;
@@ -12,6 +12,7 @@ use fipsee_block::disk::{Disk, Faults};
 use fipsee_ring::doorbell::EventDoorbell;
 
 use crate::live::Live;
+use crate::transport::tap::Taps;
 
 /// Interval of lines about the same disk.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -19,6 +20,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Drains the faults of all disks, on a thread that may wait for the log.
 pub(crate) struct FaultLog {
     live: Arc<Live>,
+    taps: Arc<Taps>,
     /// Readable when there is something to [`write`](Self::write).
     pub(crate) doorbell: EventDoorbell,
     /// Disks about which nothing is logged until then.
@@ -26,14 +28,16 @@ pub(crate) struct FaultLog {
 }
 
 impl FaultLog {
-    pub(crate) fn new(live: Arc<Live>) -> io::Result<Self> {
-        Ok(Self { live, doorbell: EventDoorbell::new()?, quiet: HashMap::new() })
+    pub(crate) fn new(live: Arc<Live>, taps: Arc<Taps>) -> Self {
+        let doorbell = taps.notified.clone();
+        Self { live, taps, doorbell, quiet: HashMap::new() }
     }
 
     /// Log what is due, also about new disks; returns how long the rest must wait.
     pub(crate) fn write(&mut self) -> Option<Duration> {
         // It does not block: an idle doorbell reads as nothing.
         let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
+        self.taps.end_gone();
         let now = Instant::now();
         self.quiet.retain(|_, until| *until > now);
         for (port, times) in self.live.switches.newly_blocked(&self.doorbell) {

@@ -51,7 +51,7 @@ pub struct Live {
     pub(crate) shares: Shares,
     /// Of clients whose queues have a worker to themselves.
     pub(crate) pools: Pools,
-    /// The networks; a reload does not change them.
+    /// The networks; their ports come and go.
     pub(crate) switches: Switches,
     /// Clients whose queues stay where they are.
     fixed: Mutex<BTreeMap<u64, FixedQueues>>,

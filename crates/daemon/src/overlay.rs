@@ -1,6 +1,8 @@
 //! What the admin socket has changed since the start, over the configuration. It survives a reload and a takeover, and is gone
 //! at a restart (docs/decisions/0032-changes-at-run-time.md).
 
+mod ports;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -9,6 +11,7 @@ use fipsee_net::server::Switches;
 use fipsee_serve::governor::Mode;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::ports::PortChanges;
 use crate::config::{DiskConfig, NetworkConfig, ShareConfig, user_key};
 use crate::disk_limits::DiskLimits;
 use crate::disk_text;
@@ -35,6 +38,9 @@ pub(crate) struct Overlay {
     /// Is a port of a network down? By its name, with that of its network.
     #[serde(default)]
     ports_down: BTreeMap<String, bool>,
+    /// Of networks.
+    #[serde(default)]
+    pub(crate) ports: PortChanges,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -162,6 +168,12 @@ impl Overlay {
         }
     }
 
+    /// A port is there no more.
+    pub(crate) fn remove_port(&mut self, name: &str, configured: &[NetworkConfig]) {
+        self.ports_down.remove(name);
+        self.ports.remove(name, configured);
+    }
+
     /// The configured networks with these changes.
     pub(crate) fn over_networks(&self, configured: &[NetworkConfig]) -> Vec<NetworkConfig> {
         let mut networks = configured.to_vec();
@@ -180,7 +192,7 @@ impl Overlay {
 
     /// The same in pieces of one change each, which fit a packet.
     pub(crate) fn pieces(&self) -> Vec<Self> {
-        let Self { added, removed, set, detached, workers, shares, ports_down } = self;
+        let Self { added, removed, set, detached, workers, shares, ports_down, ports } = self;
         let of = Self::default;
         let added = added.iter().map(|disk| Self { added: vec![disk.clone()], ..of() });
         let removed = removed.iter().map(|name| Self { removed: BTreeSet::from([name.clone()]), ..of() });
@@ -188,11 +200,12 @@ impl Overlay {
         let detached = detached.iter().map(|path| Self { detached: BTreeSet::from([path.clone()]), ..of() });
         let workers = workers.iter().map(|mode| Self { workers: Some(mode.clone()), ..of() });
         let shares = shares.iter().map(|(key, to)| Self { shares: BTreeMap::from([(key.clone(), *to)]), ..of() });
-        let ports = ports_down.iter().map(|(name, down)| Self { ports_down: BTreeMap::from([(name.clone(), *down)]), ..of() });
-        added.chain(removed).chain(set).chain(detached).chain(workers).chain(shares).chain(ports).collect()
+        let ports = ports.pieces().map(|ports| Self { ports, ..of() });
+        let down = ports_down.iter().map(|(name, down)| Self { ports_down: BTreeMap::from([(name.clone(), *down)]), ..of() });
+        added.chain(removed).chain(set).chain(detached).chain(workers).chain(shares).chain(down).chain(ports).collect()
     }
 
-    pub(crate) fn extend(&mut self, Self { added, removed, set, detached, workers, shares, ports_down }: Self) {
+    pub(crate) fn extend(&mut self, Self { added, removed, set, detached, workers, shares, ports_down, ports }: Self) {
         self.ports_down.extend(ports_down);
         self.workers = workers.or_else(|| self.workers.take());
         self.added.extend(added);
@@ -200,6 +213,7 @@ impl Overlay {
         self.set.extend(set);
         self.detached.extend(detached);
         self.shares.extend(shares);
+        self.ports.extend(ports);
     }
 
     /// Was the disk added, or, if not, was anything of it set?
@@ -242,7 +256,7 @@ impl Overlay {
     ///
     /// # Errors
     /// A disk was added, and another one of that name is configured.
-    pub(crate) fn rebased(&self, configured: &[DiskConfig]) -> Result<Self, String> {
+    pub(crate) fn rebased(&self, configured: &[DiskConfig], networks: &[NetworkConfig]) -> Result<Self, String> {
         let mut rebased = self.clone();
         rebased.removed.retain(|name| find(configured, name).is_some());
         rebased.set.retain(|name, _| find(configured, name).is_some());
@@ -265,6 +279,7 @@ impl Overlay {
                 ));
             }
         }
+        rebased.ports = self.ports.rebased(networks)?;
         for disk in rebased.over(configured) {
             disk.spec.check_sharing().map_err(|text| format!("disk '{}': {text}", disk.spec.name))?;
         }
@@ -342,14 +357,14 @@ mod tests {
         assert!(overlay.over(&configured).iter().all(|disk| disk.limits == limits && disk.rates == rates));
         assert_eq!(overlay.shares().get("user:7").map(|settings| settings.rates), Some(rates));
         // The configured disk a may change while it is removed; b is gone, and with it what was set.
-        let rebased = overlay.rebased(&disks(&["a=null:9M", "d=null:4M"])).expect("no conflict");
+        let rebased = overlay.rebased(&disks(&["a=null:9M", "d=null:4M"]), &[]).expect("no conflict");
         assert_eq!(names(&rebased.over(&disks(&["a=null:9M", "b=null:2M"]))), ["b=null:2097152", "c=null:3145728"]);
         // The same disk is configured now, and the file that was passed for it is kept.
         let next = disks(&["c=null:3M"]);
-        let rebased = overlay.rebased(&next).expect("the same disk").rebased(&next).expect("again");
+        let rebased = overlay.rebased(&next, &[]).expect("the same disk").rebased(&next, &[]).expect("again");
         assert_eq!(names(&rebased.over(&next)), ["c=null:3145728"]);
         assert!(rebased.was_passed("c"));
-        let text = overlay.rebased(&disks(&["c=null:4M"])).expect_err("another disk");
+        let text = overlay.rebased(&disks(&["c=null:4M"]), &[]).expect_err("another disk");
         assert!(text.contains("c=null:4194304") && text.contains("fipsee disk remove c"), "{text}");
     }
 
@@ -359,9 +374,9 @@ mod tests {
         overlay.add(&disks(&["a=memory:2M"])[0], false);
         overlay.resize("a", 1 << 20);
         let next = disks(&["a=memory:1M,max=2M"]);
-        let rebased = overlay.rebased(&next).expect("the same");
+        let rebased = overlay.rebased(&next, &[]).expect("the same");
         assert_eq!((names(&rebased.over(&next)).len(), rebased.origin_of("a")), (1, None));
-        assert!(overlay.rebased(&disks(&["a=memory:2M"])).is_err());
+        assert!(overlay.rebased(&disks(&["a=memory:2M"]), &[]).is_err());
     }
 
     #[test]
@@ -369,7 +384,10 @@ mod tests {
         let mut overlay = Overlay::default();
         overlay.set("a", Settings { shared: Some(true), ..Settings::default() });
         assert!(
-            overlay.rebased(&disks(&["a=null:1M,exclusive"])).expect_err("refused").contains("disk 'a': exclusive and shared")
+            overlay
+                .rebased(&disks(&["a=null:1M,exclusive"]), &[])
+                .expect_err("refused")
+                .contains("disk 'a': exclusive and shared")
         );
     }
 
@@ -379,8 +397,8 @@ mod tests {
         let mut overlay = Overlay::default();
         overlay.remove("a", &configured);
         overlay.add(&disks(&["a=null:2M"])[0], false);
-        assert_eq!(names(&overlay.rebased(&configured).expect("hidden").over(&configured)), ["a=null:2097152"]);
+        assert_eq!(names(&overlay.rebased(&configured, &[]).expect("hidden").over(&configured)), ["a=null:2097152"]);
         let next = disks(&["a=null:2M"]);
-        assert_eq!(overlay.rebased(&next).expect("the same").origin_of("a"), None);
+        assert_eq!(overlay.rebased(&next, &[]).expect("the same").origin_of("a"), None);
     }
 }

@@ -1,5 +1,7 @@
 //! Reading the configuration again while clients are served: all changes take effect at once, or none does.
 
+mod ports;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,6 +11,7 @@ use fipsee_serve::Which;
 use fipsee_serve::governor::Mode;
 use serde::Serialize;
 
+use self::ports::keep_networks;
 use crate::admin::Admin;
 use crate::config::{Config, DiskConfig, ShareConfig};
 use crate::export::{Export, Opened};
@@ -25,13 +28,13 @@ use crate::worker::Command;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Outcome {
-    /// Disks that are served now and were not before.
+    /// Disks that are served now and were not before, and ports (`port 'lan/a'`).
     pub(crate) added: Vec<String>,
-    /// Disks that are no longer served.
+    /// Disks that are no longer served, and ports.
     pub(crate) removed: Vec<String>,
     /// Settings, and disks (`disk 'a'`) whose lists or limits changed.
     pub(crate) changed: Vec<String>,
-    /// Settings and disks (`disk 'a'`) that stay as they were until the daemon is restarted.
+    /// Settings, disks (`disk 'a'`), networks and ports that stay as they were until the daemon is restarted.
     pub(crate) needs_restart: Vec<String>,
 }
 
@@ -60,7 +63,9 @@ impl Admin {
         }
         let mut next = arguments.into_config()?;
         let level = parse_level(&next.log_level)?;
-        let mut overlay = self.overlay.rebased(&next.disks)?;
+        let mut kept = Vec::new();
+        keep_networks(&mut next.networks, &self.running.networks, &mut kept);
+        let mut overlay = self.overlay.rebased(&next.disks, &next.networks)?;
         self.forget_departed(&mut overlay);
         overlay.retain_groups(&next.shares);
         let (before, disks) = (self.disks(), overlay.over(&next.disks));
@@ -75,14 +80,17 @@ impl Admin {
         let sockets = self.new_sockets(&disks, &exports)?;
         let dedicated = dedicated(&disks, &next.shares, &overlay);
         self.scaling.check_dedicated(&dedicated)?;
+        let ports = self.plan_ports(&overlay.ports.over(&next.networks))?;
         retire(&removed)?;
-        let unwanted = self.vms.retire(|export, path| is_unwanted(&before, &disks, export, path));
-        unwanted.inspect_err(|_| removed.iter().for_each(|export| export.reinstate()))?;
+        let put_back = |_: &String| removed.iter().for_each(|export| export.reinstate());
+        let retired = self.retire_ports(&ports).inspect_err(put_back)?;
+        let unwanted = self.vms.retire(|export, path| is_unwanted(&before, &disks, export, path)).inspect_err(put_back);
+        unwanted.inspect_err(|_| self.live.switches.put_back(retired))?;
         // From here on nothing can fail.
         let name = |export: &Arc<Export>| export.name().to_owned();
         let (added, removed) = (opened.0.iter().map(name).collect(), removed.into_iter().map(name).collect());
         opened.keep();
-        let mut outcome = Outcome { added, removed, ..Outcome::default() };
+        let mut outcome = Outcome { added, removed, needs_restart: kept, ..Outcome::default() };
         self.keep_workers(&mut next, &mut outcome.needs_restart);
         keep_what_cannot_change(&mut next, &self.running, &before, &mut outcome.needs_restart);
         outcome.changed = self.changed_settings(&next);
@@ -104,6 +112,9 @@ impl Admin {
         self.log.set(level);
         self.scaling.set_mode(overlay.workers().unwrap_or(next.workers));
         outcome.changed.extend(changed_shares(&self.running.shares, &next.shares));
+        let (added, removed) = self.change_ports(ports);
+        outcome.added.extend(added);
+        outcome.removed.extend(removed);
         (self.running, self.overlay) = (next, overlay);
         self.apply_shares();
         Ok(outcome)
@@ -236,7 +247,6 @@ fn keep_what_cannot_change(next: &mut Config, running: &Config, before: &[DiskCo
             kept.push(name.to_owned());
         }
     }
-    keep("network", &mut next.networks, &running.networks, kept);
     keep("listen", &mut next.listen, &running.listen, kept);
     keep("cpus", &mut next.cpus, &running.cpus, kept);
     keep("placement", &mut next.placement, &running.placement, kept);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use fipsee_net::server::tap::Tap;
 use fipsee_ring::clock;
 use fipsee_serve::unix::listener::Listener;
 use fipsee_topology::machine::Machine;
@@ -30,6 +31,7 @@ use crate::services::{self, Registry, Services};
 use crate::takeover::take::{Failure, Old};
 use crate::takeover::wire::Greeting;
 use crate::transport::inherited::{self, Inherited};
+use crate::transport::tap::{self, ServedTap, Taps};
 use crate::transport::unix::{DRAIN_TIMEOUT, Ended, UnixSocket};
 use crate::transport::vhost_user::{self, Socket, VhostUserSockets};
 use crate::worker::{self, Command, WorkerHandle};
@@ -130,6 +132,8 @@ pub(crate) struct Origin {
     pub(crate) machines: Vec<(String, Listener)>,
     /// The sockets of scrapers, and those that another daemon had and that are to be removed.
     pub(crate) metrics: (Vec<MetricsListener>, Vec<MetricsListener>),
+    /// The devices that are ports, by these.
+    pub(crate) taps: Vec<(String, Tap)>,
     pub(crate) exports: Vec<Arc<Export>>,
     /// Those that were not served before.
     pub(crate) opened: Opened,
@@ -139,7 +143,7 @@ pub(crate) struct Origin {
 
 impl Origin {
     fn fresh(config: &Config, inherited: Inherited) -> Result<Self, String> {
-        let Inherited { client, admin, metrics, .. } = inherited;
+        let Inherited { client, admin, metrics, devices, .. } = inherited;
         let clients = client.map_or_else(|| bind(&config.listen_path()?, SocketType::SEQPACKET, 0o666), Ok)?;
         let mut opened = Opened::default();
         let mut machines = Vec::new();
@@ -152,8 +156,9 @@ impl Origin {
         }
         let passed = metrics.into_iter().map(|listener| MetricsListener { listener, is_passed: true });
         let metrics = metrics::listen(&config.metrics, passed.collect())?;
+        let taps = tap::open_all(&config.networks, tap::inherited(&config.networks, devices)?)?;
         let overlay = Overlay::default();
-        Ok(Self { clients, admin, machines, metrics, exports: opened.0.clone(), opened, overlay })
+        Ok(Self { clients, admin, machines, metrics, taps, exports: opened.0.clone(), opened, overlay })
     }
 }
 
@@ -164,6 +169,7 @@ struct Daemon {
     live: Arc<Live>,
     vms: Arc<VhostUserSockets>,
     sockets: Vec<Socket>,
+    taps: (Arc<Taps>, Vec<ServedTap>),
     listeners: (Arc<Listener>, Arc<Listener>),
     admin: ServiceThread,
     metrics: (Arc<[MetricsListener]>, Option<ServiceThread>),
@@ -208,7 +214,7 @@ impl Daemon {
         let listener = Arc::new(origin.clients);
         let handed_over = origin.machines.iter().map(|(_, listener)| listener.path());
         confinement.files(&config, std::iter::once(listener.path()).chain(handed_over))?;
-        let switches = services::net::switches(&config.networks);
+        let switches = services::net::switches(&origin.overlay.ports.over(&config.networks));
         let live = Arc::new(Live::new(origin.exports, config.clients, switches));
         let mut overlay = origin.overlay;
         overlay.set_ports(&live.switches);
@@ -231,6 +237,7 @@ impl Daemon {
         let vms = Arc::new(VhostUserSockets::new(workers.clone(), Arc::clone(&live)));
         let serve_at = |(disk, listener): (String, _)| vms.serve_at(live.now().find(&disk)?, listener);
         let sockets = origin.machines.into_iter().map(serve_at).collect::<Result<_, _>>()?;
+        let taps = Taps::with(workers.clone(), Arc::clone(&live), origin.taps)?;
         let path = admin_path(listener.path());
         let admin = Arc::new(origin.admin.map_or_else(|| bind(&path, SocketType::STREAM, 0o600), Ok)?);
         let registry = Registry::new(&config, &live, &workers, services);
@@ -253,6 +260,7 @@ impl Daemon {
         let admin = Admin {
             live: Arc::clone(&live),
             vms: Arc::clone(&vms),
+            taps: Arc::clone(&taps.0),
             workers: workers.clone(),
             scaling,
             registry,
@@ -266,13 +274,13 @@ impl Daemon {
             clients: Arc::clone(&clients.orders),
             handing_over: Arc::clone(&handing_over),
         };
-        let faults = FaultLog::new(Arc::clone(&live)).map_err(|error| format!("cannot watch for disk errors: {error}"))?;
+        let faults = FaultLog::new(Arc::clone(&live), Arc::clone(&taps.0));
         let hang_up = hang_up.map_err(|error| format!("cannot watch for signals: {error}"))?;
         let admin = admin.spawn(faults, hang_up).map_err(|error| format!("cannot start the admin thread: {error}"))?;
         let scrapers = metrics::spawn(Arc::clone(&metrics), sources, handing_over);
         let scrapers = scrapers.map_err(|error| format!("cannot start the metrics thread: {error}"))?;
         let (metrics, unwanted) = ((metrics, scrapers), origin.metrics.1);
-        Ok(Self { workers, threads, live, vms, sockets, listeners, admin, metrics, unwanted, clients, opened })
+        Ok(Self { workers, threads, live, vms, sockets, taps, listeners, admin, metrics, unwanted, clients, opened })
     }
 
     /// From here on this daemon serves the clients of the old one, or it fails and the old one continues.
@@ -305,6 +313,7 @@ impl Daemon {
         self.listeners.0.own();
         self.listeners.1.own();
         self.vms.add(std::mem::take(&mut self.sockets));
+        std::mem::take(&mut self.taps.1).into_iter().for_each(|tap| self.taps.0.begin(tap));
         for MetricsListener { listener, .. } in self.metrics.0.iter().chain(&self.unwanted) {
             listener.own();
         }
@@ -330,6 +339,7 @@ impl Daemon {
         }
         self.admin.stop();
         self.metrics.1.into_iter().for_each(ServiceThread::stop);
+        self.taps.0.stop();
         let drained = self.vms.stop(DRAIN_TIMEOUT) && ended == Ended::Drained;
         if !drained {
             // The workers still wait for a disk, and would keep the process from ending.

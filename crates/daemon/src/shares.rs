@@ -88,6 +88,11 @@ impl Shares {
         self.get(&policy, &key)
     }
 
+    /// A device of the host: what the host's stack sends there has a share of its own.
+    pub(crate) fn of_device(&self, device: &str) -> Share {
+        self.get(&self.policy(), &format!("device:{device}"))
+    }
+
     /// A client has attached: what was set for it alone, also by the daemon before this one.
     pub(crate) fn attached(&self, client: u64, share: &Share) {
         apply_to_client(self.settings(&client_key(client)), share);

@@ -19,6 +19,7 @@ pub mod hypervisor;
 #[cfg(feature = "daemon")]
 pub mod load;
 mod machine;
+pub mod netns;
 pub mod packets;
 pub mod process;
 pub mod random;

@@ -4,7 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use fipsee_testkit::daemon::Launch;
-use fipsee_testkit::{Daemon, Guard, Scratch};
+use fipsee_testkit::netns::Namespace;
+use fipsee_testkit::{Daemon, Guard, Scratch, assert_says, eventually};
 use serde_json::json;
 
 use crate::program::{FIPSEE, Fipsee, assert_error, assert_success, ending, json};
@@ -79,4 +80,56 @@ fn mistakes_name_what_to_do() {
     ] {
         assert_error(&daemon.fipsee(arguments), &[text]);
     }
+}
+
+#[test]
+fn ports_are_added_and_removed() {
+    let daemon = daemon();
+    let added =
+        daemon.fipsee(&["net", "attach", "lan", "--name", "d", "--mac", "02:00:00:00:00:0d", "--trunk=10,20", "--isolated"]);
+    assert_success(&added);
+    assert!(String::from_utf8_lossy(&added.stdout).contains("port 'lan/d' with the address 02:00:00:00:00:0d is there"));
+    let ports = json(&daemon.fipsee(&["net", "ls", "--json"]));
+    assert_eq!(ports["ports"][3], json!({ "port": "lan/d", "mac": "02:00:00:00:00:0d", "mtu": 9000, "in_use": false }));
+    assert_success(&daemon.fipsee(&["net", "detach", "lan/d"]));
+    assert_error(&daemon.fipsee(&["net", "detach", "lan/d"]), &["no port 'lan/d' here"]);
+    assert_error(
+        &daemon.fipsee(&["net", "attach", "lan", "--name", "d", "--fd", "99"]),
+        &["--fd 99", "leave this descriptor open"],
+    );
+    assert_error(&daemon.fipsee(&["net", "attach", "lan", "--name", "d", "--tap", "a:b"]), &["cannot be the name of a device"]);
+}
+
+#[test]
+fn device_is_made_by_the_command_and_passed_to_a_daemon_that_has_confined_itself() {
+    let Some([space]) = Namespace::several("a TAP device that is passed", &[]) else { return };
+    let dir = Scratch::new();
+    dir.configure(FILE);
+    let mut daemon = Daemon::start_in(dir, &[], &["--config", "{dir}/f.toml"]);
+    let socket = daemon.socket();
+    let fipsee = |arguments: &str| space.try_run(&format!("{FIPSEE} --connect {} {arguments}", socket.display()));
+    let said = fipsee("net attach lan --name host --mac 02:00:00:00:00:0e --tap fip0 --queues 2").expect("attached");
+    assert!(said.contains("port 'lan/host', device 'fip0' of the host, with the address 02:00:00:00:00:0e"), "{said}");
+    let link = |space: &Namespace| space.run("ip -details link show dev fip0");
+    assert_says(&link(&space), &["mtu 9000", "02:00:00:00:00:0e", "UP", "numtxqueues 2"]);
+    let dump = String::from_utf8(daemon.fipsee(&["config", "dump"]).stdout).expect("UTF-8");
+    assert_says(&dump, &["# added at run time\n[[network.port]]\nname = \"host\"", "tap = \"fip0\"\nqueues = 2"]);
+    let made = link(&space);
+    daemon.take_over();
+    assert_eq!(link(&space).lines().next(), made.lines().next(), "the same device");
+    let info = String::from_utf8(daemon.fipsee(&["net", "info", "lan"]).stdout).expect("UTF-8");
+    assert_says(&info, &["device fip0"]);
+    let taken = fipsee("net attach lan --name other --tap fip0").expect_err("it is in use");
+    assert_says(&taken, &["device 'fip0' cannot be opened"]);
+    // It is deleted, and made again.
+    space.run("ip link del fip0");
+    eventually("it is noticed", || daemon.log().contains("the device is gone"));
+    assert_says(&fipsee("net attach lan --name host --tap fip1").expect_err("another"), &["was device 'fip0', which is gone"]);
+    fipsee("net attach lan --name host --tap fip0").expect("it is there again");
+    assert_says(&link(&space), &["mtu 9000", "02:00:00:00:00:0e", "UP"]);
+    assert_success(&daemon.fipsee(&["net", "detach", "lan/host"]));
+    eventually("it goes with the port", || space.try_run("ip link show dev fip0").is_err());
+    let no_device =
+        space.run_script(&format!("{FIPSEE} --connect {} net attach lan --name d --fd 5 5<>/dev/net/tun", socket.display()));
+    assert_says(&no_device.expect_err("no device"), &["the descriptor is of no TAP device", "TUNSETIFF"]);
 }

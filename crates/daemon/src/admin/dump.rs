@@ -35,8 +35,9 @@ impl Admin {
         for export in &served.exports {
             text.push_str(&self.disk_table(export));
         }
-        text.push_str(&dump_networks(&self.overlay.over_networks(&self.running.networks), quoted));
-        if served.exports.is_empty() && self.running.networks.is_empty() {
+        let networks = self.overlay.over_networks(&self.networks());
+        text.push_str(&dump_networks(&networks, |port| self.overlay.ports.was_added(port).then_some("added at run time")));
+        if served.exports.is_empty() && networks.is_empty() {
             text.push_str("\n# No disk is served: fipseed wants one.\n");
         }
         text
@@ -186,7 +187,7 @@ fn named(value: &impl ValueEnum) -> String {
 }
 
 /// A basic string of TOML: escaped as in JSON, and DEL, too.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\x7f', "\\u007f")
 }
 

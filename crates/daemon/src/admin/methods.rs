@@ -146,6 +146,39 @@ parameters! {
         down: bool,
     }
 
+    struct AttachPort {
+        network: String,
+        /// Name of the port
+        port: String,
+        /// Its address; made from the names otherwise
+        mac: Option<String>,
+        /// As the keys of `[[network.port]]`
+        vlan: Option<u16>,
+        trunk: Option<Vec<u16>>,
+        #[serde(default)]
+        any_source: bool,
+        #[serde(default)]
+        isolated: bool,
+        #[serde(default)]
+        mirror: bool,
+        flood_limit: Option<u32>,
+        /// Users that may attach, besides root and the daemon's own
+        #[serde(default)]
+        allow_uids: Vec<u32>,
+        #[serde(default)]
+        allow_gids: Vec<u32>,
+        #[serde(default)]
+        allow_everyone: bool,
+        /// The port is a device of the host: so many descriptors of its queues come with the request (SCM_RIGHTS)
+        #[serde(default)]
+        device_queues: u16,
+    }
+
+    struct PortName {
+        /// Network and port, for example `lan/a`
+        port: String,
+    }
+
     struct SetWorkers {
         /// A number; a range, of which as many are used as the load needs: `1..4`; `auto`; or `off`: nothing changes
         workers: String,
@@ -211,6 +244,10 @@ methods! {
     "disk.attach" Attach(Attach) -> Disk,
     /// Remove such a socket; refused while a machine is connected to it.
     "disk.detach" Detach(Detach) -> Disk,
+    /// Add a port to a network, until the daemon is restarted; or give one its device again, which was gone.
+    "net.attach" AttachPort(AttachPort) -> NewPort,
+    /// Remove a port; refused while a client is attached to it. A device of the host is closed.
+    "net.detach" DetachPort(PortName) -> NewPort,
     /// When sleeping clients and guests of a disk are notified of completions.
     "notify.set" Notify(SetNotify) -> Disk,
     /// Take a port of a network down, or up again.
@@ -278,6 +315,14 @@ mod schema {
             port: String,
             link: String,
         }
+        /// A port that was added or removed.
+        NewPort {
+            port: String,
+            mac: String,
+            mtu: u16,
+            any_source: bool,
+            device: Option<String>,
+        }
         Disks {
             disks: Vec<BTreeMap<String, Value>>,
         }
@@ -313,7 +358,7 @@ mod tests {
     use super::*;
 
     /// Raised by what a client would notice: the first number by changes that break one.
-    const VERSION: &str = "1.1.0";
+    const VERSION: &str = "1.2.0";
 
     fn document() -> Value {
         let methods = all().into_iter().map(|(name, doc, params, result)| {

@@ -6,6 +6,7 @@ mod dump;
 mod limit;
 mod methods;
 mod networks;
+mod ports;
 mod rpc;
 mod server;
 mod view;
@@ -20,6 +21,7 @@ use fipsee_ring::mailbox::Mailbox;
 use fipsee_serve::unix::listener::Listener;
 use serde_json::{Value, json};
 
+pub(crate) use self::dump::quoted;
 use self::methods::{Call, SCHEMA, Takeover};
 use self::rpc::RpcError;
 pub(crate) use self::server::HandingOver;
@@ -34,6 +36,7 @@ use crate::overlay::Overlay;
 use crate::scaling::Scaling;
 use crate::services::Registry;
 use crate::takeover::give::Asked;
+use crate::transport::tap::Taps;
 use crate::transport::unix::HandOver;
 use crate::transport::vhost_user::VhostUserSockets;
 use crate::worker::WorkerHandle;
@@ -49,6 +52,7 @@ pub fn admin_path(path: &Path) -> PathBuf {
 pub(crate) struct Admin {
     pub(crate) live: Arc<Live>,
     pub(crate) vms: Arc<VhostUserSockets>,
+    pub(crate) taps: Arc<Taps>,
     pub(crate) workers: Vec<WorkerHandle>,
     pub(crate) scaling: Arc<Scaling>,
     pub(crate) registry: Registry,
@@ -87,6 +91,8 @@ impl Admin {
             Call::Resize(resize) => self.resize(&resize)?,
             Call::Attach(attach) => self.attach(&attach.disk, &attach.vhost_user)?,
             Call::Detach(detach) => self.detach(&detach.vhost_user)?,
+            Call::AttachPort(attach) => self.attach_port(&attach, files)?,
+            Call::DetachPort(of) => self.detach_port(&of.port)?,
             Call::Notify(set) => self.set_notify(&set)?,
             Call::SetPort(set) => self.set_port(&set)?,
             Call::Workers(_) => self.describe_workers(),

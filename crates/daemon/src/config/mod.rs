@@ -23,8 +23,8 @@ use fipsee_serve::session::ClientLimits;
 use self::file::{File, MAX_CLIENTS};
 use self::names::{NameOf, Names};
 pub use self::names::{group_name, group_number, user_name, user_number};
-pub(crate) use self::network::dump as dump_networks;
-pub use self::network::{NetworkConfig, PortConfig};
+pub use self::network::{NetworkConfig, PortConfig, TapConfig};
+pub(crate) use self::network::{dump as dump_networks, dump_port, parse_port};
 pub(crate) use self::share::{ShareConfig, user_key};
 use crate::confine::Confine;
 use crate::disk_limits::DiskLimits;
@@ -267,6 +267,7 @@ impl Arguments {
         for text in &self.vhost_user {
             add_socket(text, &mut disks)?;
         }
+        check_devices(&networks)?;
         if let Some(path) = given_twice(disks.iter().flat_map(|disk| &disk.vhost_user)) {
             return Err(format!("the vhost-user socket {} is given twice; each disk needs its own", path.display()));
         }
@@ -399,6 +400,14 @@ fn check_workers(workers: Mode) -> Result<(), String> {
 
 fn above_all_clients(of_one_user: usize, of_all: usize) -> String {
     format!("max_clients_per_user: {of_one_user} is more than max_clients, {of_all}; lower it, or raise max_clients")
+}
+
+fn check_devices(networks: &[NetworkConfig]) -> Result<(), String> {
+    let devices = networks.iter().flat_map(|network| &network.ports).filter_map(|port| port.tap.as_ref());
+    match given_twice(devices.map(|tap| &tap.name)) {
+        Some(name) => Err(format!("device '{name}' is that of two ports; each needs its own")),
+        None => Ok(()),
+    }
 }
 
 /// A file that is written is one disk.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fipsee_block::disk::spec::check_name;
 use fipsee_net::frame::{MAX_VLAN, Mac};
+use fipsee_net::server::{MAX_PORTS, tap};
 use fipsee_net::switch::{Learning, Rules, Vlans};
 use fipsee_net::wire::{MAX_MTU, MIN_MTU};
 use toml::de::{DeTable, DeValue};
@@ -14,6 +15,7 @@ use toml::de::{DeTable, DeValue};
 use super::disk::{Find, allow_list};
 use super::file::{SETTINGS, tables};
 use super::table::{Mistake, Table, integer, list, text};
+use crate::admin::quoted;
 use crate::export::AllowList;
 
 pub(super) const KEYS: &[&str] = &["name", "mtu", "max_macs", "mac_ageing_s", "port"];
@@ -29,14 +31,14 @@ const PORT_KEYS: &[&str] = &[
     "ips",
     "down",
     "flood_limit",
+    "tap",
+    "queues",
     "allow_users",
     "allow_groups",
     "allow_uids",
     "allow_gids",
     "allow_everyone",
 ];
-/// More than any network of a host has.
-const MAX_PORTS: usize = 4096;
 const DEFAULT_MTU: u16 = 1500;
 const MAX_MACS: usize = 1 << 20;
 /// A day.
@@ -57,6 +59,22 @@ pub struct PortConfig {
     pub name: String,
     pub rules: Rules,
     pub allow: AllowList,
+    /// The device of the host that it is.
+    pub tap: Option<TapConfig>,
+}
+
+impl PortConfig {
+    /// As in ATTACH.
+    pub fn full_name(&self, network: &str) -> String {
+        format!("{network}/{}", self.name)
+    }
+}
+
+/// A device of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TapConfig {
+    pub name: String,
+    pub queues: u16,
 }
 
 pub(super) fn read(entries: &DeTable<'_>, at: Range<usize>, find: Find<'_>) -> Result<NetworkConfig, Mistake> {
@@ -121,7 +139,7 @@ fn read_port(network: &str, entries: &DeTable<'_>, at: Range<usize>, find: Find<
             flood_limit: flood_limit.unwrap_or(usual.flood_limit),
             ..usual
         };
-        Ok(PortConfig { name: name.clone(), rules, allow: allow_list(&table, find)? })
+        Ok(PortConfig { name: name.clone(), rules, allow: allow_list(&table, find)?, tap: tap(&table)? })
     };
     described().map_err(|mistake| mistake.about(&format!("port '{name}': ")))
 }
@@ -137,6 +155,15 @@ fn vlans(table: &Table<'_>) -> Result<Vlans, Mistake> {
         Some(tagged) => Vlans::Trunk { tagged, native },
         None => Vlans::Access(native.unwrap_or(0)),
     })
+}
+
+fn tap(table: &Table<'_>) -> Result<Option<TapConfig>, Mistake> {
+    let queues = table.take("queues", |value| integer(value, 1, tap::MAX_QUEUES))?;
+    let name = table.take("tap", |value| text(value).and_then(|name| tap::check_name(&name).map(|()| name)))?;
+    match (name, queues) {
+        (None, Some(_)) => Err(table.mistake(Some("queues"), "only a device has queues; write tap = \"NAME\", or remove it")),
+        (name, queues) => Ok(name.map(|name| TapConfig { name, queues: queues.unwrap_or(1) })),
+    }
 }
 
 fn mac(value: &DeValue<'_>) -> Result<Mac, String> {
@@ -166,39 +193,64 @@ fn own_mac(network: &str, port: &str) -> Mac {
 }
 
 /// As the file has it.
-pub(crate) fn dump(networks: &[NetworkConfig], quoted: impl Fn(&str) -> String) -> String {
+/// Those of ports from elsewhere have a comment with their `origin`.
+pub(crate) fn dump(networks: &[NetworkConfig], origin: impl Fn(&str) -> Option<&'static str>) -> String {
     let mut out = String::new();
     for NetworkConfig { name, mtu, learning, ports } in networks {
         let Learning { max_macs, ageing, .. } = learning;
         let _ = writeln!(out, "\n[[network]]\nname = {}\nmtu = {mtu}\nmax_macs = {max_macs}", quoted(name));
         let _ = writeln!(out, "mac_ageing_s = {}", ageing.as_secs());
-        for PortConfig { name, rules, allow } in ports {
-            let mac = quoted(&rules.mac.to_string());
-            let _ = writeln!(out, "\n[[network.port]]\nname = {}\nmac = {mac}", quoted(name));
-            match &rules.vlans {
-                Vlans::Access(0) => {}
-                Vlans::Access(vlan) => _ = writeln!(out, "vlan = {vlan}"),
-                Vlans::Trunk { tagged, native } => {
-                    let _ = writeln!(out, "trunk = {tagged:?}");
-                    native.iter().for_each(|vlan| _ = writeln!(out, "vlan = {vlan}"));
-                }
-            }
-            if !rules.ips.is_empty() {
-                let ips: Vec<String> = rules.ips.iter().map(|ip| quoted(&ip.to_string())).collect();
-                let _ = writeln!(out, "ips = [{}]", ips.join(", "));
-            }
-            let (multi, down) = (("allmulti", rules.allmulti), ("down", rules.down));
-            let flags = [("any_source", rules.any_source), ("isolated", rules.isolated), ("mirror", rules.mirror), multi, down];
-            for (key, _) in flags.into_iter().chain([("allow_everyone", allow.everyone)]).filter(|(_, set)| *set) {
-                let _ = writeln!(out, "{key} = true");
-            }
-            let _ = writeln!(out, "flood_limit = {}", rules.flood_limit);
-            for (key, ids) in [("allow_uids", &allow.uids), ("allow_gids", &allow.gids)] {
-                if !ids.is_empty() {
-                    let _ = writeln!(out, "{key} = {ids:?}");
-                }
-            }
+        for port in ports {
+            let origin = origin(&port.full_name(name)).map(|origin| format!("# {origin}\n")).unwrap_or_default();
+            let _ = write!(out, "\n{origin}[[network.port]]\n{}", dump_port(port));
         }
     }
     out
+}
+
+/// The keys of a port, as the file has them.
+pub(crate) fn dump_port(PortConfig { name, rules, allow, tap }: &PortConfig) -> String {
+    let mut out = String::new();
+    let mac = quoted(&rules.mac.to_string());
+    let _ = writeln!(out, "name = {}\nmac = {mac}", quoted(name));
+    match &rules.vlans {
+        Vlans::Access(0) => {}
+        Vlans::Access(vlan) => _ = writeln!(out, "vlan = {vlan}"),
+        Vlans::Trunk { tagged, native } => {
+            let _ = writeln!(out, "trunk = {tagged:?}");
+            native.iter().for_each(|vlan| _ = writeln!(out, "vlan = {vlan}"));
+        }
+    }
+    if !rules.ips.is_empty() {
+        let ips: Vec<String> = rules.ips.iter().map(|ip| quoted(&ip.to_string())).collect();
+        let _ = writeln!(out, "ips = [{}]", ips.join(", "));
+    }
+    let (multi, down) = (("allmulti", rules.allmulti), ("down", rules.down));
+    let flags = [("any_source", rules.any_source), ("isolated", rules.isolated), ("mirror", rules.mirror), multi, down];
+    for (key, _) in flags.into_iter().chain([("allow_everyone", allow.everyone)]).filter(|(_, set)| *set) {
+        let _ = writeln!(out, "{key} = true");
+    }
+    let _ = writeln!(out, "flood_limit = {}", rules.flood_limit);
+    if let Some(TapConfig { name, queues }) = tap {
+        let _ = writeln!(out, "tap = {}\nqueues = {queues}", quoted(name));
+    }
+    for (key, ids) in [("allow_uids", &allow.uids), ("allow_gids", &allow.gids)] {
+        if !ids.is_empty() {
+            let _ = writeln!(out, "{key} = {ids:?}");
+        }
+    }
+    out
+}
+
+/// A port of a network, from its keys.
+///
+/// # Errors
+/// What is wrong, without its place.
+pub(crate) fn parse_port(network: &str, keys: &str) -> Result<PortConfig, String> {
+    let (table, errors) = DeTable::parse_recoverable(keys);
+    if let Some(error) = errors.first() {
+        return Err(error.message().to_owned());
+    }
+    let find: Find<'_> = &|_, name| Err(format!("'{name}' is no number"));
+    read_port(network, table.get_ref(), 0..0, find).map_err(Mistake::into_text)
 }

@@ -28,6 +28,11 @@ impl Mistake {
         Self { text: format!("{what}{}", self.text), ..self }
     }
 
+    /// Of a text that its writer has not seen.
+    pub(super) fn into_text(self) -> String {
+        self.text
+    }
+
     /// With line and column, counted from 1, and the line itself.
     pub(super) fn shown(&self, file: &str) -> String {
         let before = file.get(..self.at.start).unwrap_or(file);

@@ -3,17 +3,21 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use fipsee_net::server::tap;
 use fipsee_net::server::{Assigned, NetworkSetup, Networks, PortSetup, Switches};
-use fipsee_serve::Needs;
 use fipsee_serve::session::Credentials;
+use fipsee_serve::{Argument, Needs};
 
 use super::Entry;
 use crate::config::{NetworkConfig, PortConfig};
 use crate::live::FixedQueues;
 
-/// They answer from memory: nothing is declared.
+/// They answer from memory, and devices of the host were opened before; of one that is passed later the daemon asks what it is.
 pub(super) const ENTRY: Entry = Entry {
-    needs: |_| Needs::default(),
+    needs: |_| {
+        let ioctl = |number| (libc::SYS_ioctl, vec![Argument::int(1, number)]);
+        Needs { calls_with: tap::IOCTLS_OF_PASSED.map(ioctl).to_vec(), ..Needs::default() }
+    },
     make: |_, live, workers| {
         let switches = live.switches.clone();
         let live = Arc::clone(live);
@@ -36,9 +40,10 @@ pub(crate) fn switches(networks: &[NetworkConfig]) -> Switches {
 
 fn setup(network: &NetworkConfig) -> NetworkSetup {
     let NetworkConfig { name, mtu, learning, ports } = network.clone();
-    let port = |PortConfig { name, rules, allow }| {
-        let allow = move |client: &Credentials| allow.allows(client.uid, client.gid, &client.more_gids);
-        PortSetup { name, rules, allow: Box::new(allow) }
-    };
     NetworkSetup { name, mtu, learning, ports: ports.into_iter().map(port).collect() }
+}
+
+pub(crate) fn port(PortConfig { name, rules, allow, .. }: PortConfig) -> PortSetup {
+    let allow = move |client: &Credentials| allow.allows(client.uid, client.gid, &client.more_gids);
+    PortSetup { name, rules, allow: Box::new(allow) }
 }

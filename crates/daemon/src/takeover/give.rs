@@ -35,7 +35,7 @@ impl Admin {
         let (line, theirs) = Line::pair().map_err(|error| format!("no descriptor is left: {error}; raise LimitNOFILE="))?;
         let answer = json!({ "jsonrpc": "2.0", "id": asked.id, "result": { "takeover": VERSION } });
         self.handing_over.set(true);
-        let sent = descriptors::send(asked.stream, format!("{answer}\n").as_bytes(), Some(theirs.as_fd()));
+        let sent = descriptors::send(asked.stream, format!("{answer}\n").as_bytes(), &[theirs.as_fd()]);
         drop(theirs);
         let reason = match sent {
             Ok(()) => {
@@ -133,6 +133,7 @@ impl Admin {
             let file = export.disk.hand_over().map_err(|text| format!("disk '{}': {text}", export.name()))?;
             send(&HandoverPacket::Disk(given), file.as_slice())?;
         }
+        self.taps.each(|port, files| send(&HandoverPacket::Device { port }, files))?;
         send(&HandoverPacket::Prepare {}, &[])
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fipsee_block::wire::BlockInfo;
+use fipsee_net::server::tap;
 use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_serve::takeover::{Answer, PREPARE_TIMEOUT, Taking, TakingStep};
 use fipsee_serve::unix::listener::Listener;
@@ -25,6 +26,7 @@ use crate::export::{Export, Opened};
 use crate::metrics::{self, MetricsListener};
 use crate::overlay::Overlay;
 use crate::run::Origin;
+use crate::transport::tap::open_all;
 
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -132,7 +134,7 @@ impl Old {
             return Err(Failure::Refused(format!("{connected} clients are connected and max_clients is {limit} here; raise it")));
         }
         let (mut clients, mut admin, mut machines, mut metrics) = (None, None, Vec::new(), Vec::new());
-        let mut records = Vec::new();
+        let (mut records, mut devices) = (Vec::new(), Vec::new());
         let mut overlay = Overlay::default();
         loop {
             match self.conversation.packet()? {
@@ -150,11 +152,14 @@ impl Old {
                 }
                 (HandoverPacket::Overlay(change), _) => overlay.extend(change),
                 (HandoverPacket::Disk(disk), descriptors) => records.push((disk, descriptors)),
+                (HandoverPacket::Device { port }, queues) => {
+                    devices.push((port, tap::passed(queues).map_err(Failure::Refused)?));
+                }
                 _ => return Err(Failure::out_of_order()),
             }
         }
         let (Some(clients), Some(_)) = (clients, &admin) else { return Err(Failure::out_of_order()) };
-        let overlay = overlay.rebased(&config.disks).map_err(Failure::Refused)?;
+        let overlay = overlay.rebased(&config.disks, &config.networks).map_err(Failure::Refused)?;
         let disks = overlay.over(&config.disks);
         let take = |(record, descriptors): (DiskRecord, _)| take_disk(&disks, &overlay, &record, descriptors);
         let given = records.into_iter().map(take).collect::<Result<Vec<_>, _>>().map_err(Failure::Refused)?;
@@ -166,7 +171,8 @@ impl Old {
             exports.push(export.map_err(Failure::Refused)?);
         }
         let metrics = metrics::listen(&config.metrics, metrics).map_err(Failure::Refused)?;
-        Ok(Origin { clients, admin, machines, metrics, exports, opened, overlay })
+        let taps = open_all(&overlay.ports.over(&config.networks), devices).map_err(Failure::Refused)?;
+        Ok(Origin { clients, admin, machines, metrics, taps, exports, opened, overlay })
     }
 }
 

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::overlay::Overlay;
 
 /// Version of everything below. Daemons of two versions do not take over from each other.
-pub(crate) const VERSION: u32 = 8;
+pub(crate) const VERSION: u32 = 9;
 
-/// The old daemon's packets, in this order: greeting, overlay, listeners, disks, `Prepare`; clients, each followed by its memory and
+/// The old daemon's packets, in this order: greeting, overlay, listeners, disks, devices, `Prepare`; clients, each followed by its memory and
 /// the records of its service, virtual machines likewise, totals, `End`. `Refused` may come at any point, and ends the takeover: the old
 /// daemon continues.
 #[derive(Debug, Serialize, Deserialize)]
@@ -31,6 +31,10 @@ pub(crate) enum HandoverPacket {
     },
     /// With its file, unless it is a null disk.
     Disk(DiskRecord),
+    /// With the descriptors of the device that is this port.
+    Device {
+        port: String,
+    },
     /// End of the part that is handed over while clients are served.
     Prepare {},
     Client(ClientRecord),
@@ -72,7 +76,7 @@ impl HandoverPacket {
     pub(crate) fn kind(&self) -> PacketKind {
         match self {
             Self::Greeting(_) => PacketKind::Greeting,
-            Self::Overlay(_) | Self::Listener { .. } | Self::Disk(_) => PacketKind::Shared,
+            Self::Overlay(_) | Self::Listener { .. } | Self::Disk(_) | Self::Device { .. } => PacketKind::Shared,
             Self::Prepare {} => PacketKind::Prepare,
             Self::Client(ClientRecord { client, stage, .. }) => {
                 let (memories, records) = match stage {

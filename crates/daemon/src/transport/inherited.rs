@@ -1,5 +1,6 @@
-//! Sockets from a service manager (sd_listen_fds(3)), and the descriptor of `--ready-fd`.
+//! Sockets and devices from a service manager (sd_listen_fds(3)), and the descriptor of `--ready-fd`.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
@@ -12,12 +13,16 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 const ADMIN_NAME: &str = "admin";
 /// Likewise that of scrapers.
 const METRICS_NAME: &str = "metrics";
+/// What the name of a device's descriptor begins with.
+const DEVICE_PREFIX: &str = "tap-";
 
 #[derive(Default)]
 pub(crate) struct Inherited {
     pub(crate) client: Option<Listener>,
     pub(crate) admin: Option<Listener>,
     pub(crate) metrics: Option<Listener>,
+    /// A descriptor for each queue of devices, by the names of these.
+    pub(crate) devices: BTreeMap<String, Vec<OwnedFd>>,
     /// Where the start is awaited.
     pub(crate) ready: Option<OwnedFd>,
 }
@@ -37,6 +42,10 @@ pub(crate) fn take(ready_fd: Option<RawFd>) -> Result<Inherited, String> {
         // SAFETY: the service manager passed this descriptor to this process, for it alone to own (sd_listen_fds has checked
         // LISTEN_PID and that the descriptor is open), and this runs once, when nothing else has been opened at its number.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        if let Some(device) = name.strip_prefix(DEVICE_PREFIX) {
+            inherited.devices.entry(device.to_owned()).or_default().push(socket);
+            continue;
+        }
         let (listener, kind, setting) = match name.as_str() {
             ADMIN_NAME => (&mut inherited.admin, SocketType::STREAM, "ListenStream="),
             METRICS_NAME => (&mut inherited.metrics, SocketType::STREAM, "ListenStream="),

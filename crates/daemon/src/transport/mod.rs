@@ -2,6 +2,7 @@
 
 pub(crate) mod inherited;
 mod log_quota;
+pub(crate) mod tap;
 pub(crate) mod unix;
 pub mod vhost_user;
 

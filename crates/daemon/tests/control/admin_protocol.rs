@@ -166,7 +166,7 @@ fn descriptors_that_were_not_asked_for_are_closed() {
     let file = std::fs::File::open("/dev/null").expect("there");
     let line = json_rpc(&json!({ "method": "stat" }));
     let mut reader = BufReader::new(stream.try_clone().expect("a descriptor"));
-    let send = |text: &str| fipsee_daemon::admin::send(&stream, text.as_bytes(), Some(std::os::fd::AsFd::as_fd(&file)));
+    let send = |text: &str| fipsee_daemon::admin::send(&stream, text.as_bytes(), &[std::os::fd::AsFd::as_fd(&file)]);
     for _ in 0..20 {
         send(&line).expect("it reads");
         assert!(next(&mut reader)["result"].is_object());

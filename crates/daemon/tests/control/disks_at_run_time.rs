@@ -354,7 +354,7 @@ fn dumped_configuration_starts_a_daemon_whatever_was_set_of_workers_users_and_gr
 fn passed(daemon: &Daemon, file: &std::fs::File, spec: &str) -> Value {
     let request = json!({ "method": "disk.add", "spec": spec, "file_passed": true });
     let stream = UnixStream::connect(admin_path(&daemon.socket())).expect("an admin socket");
-    send(&stream, json_rpc(&request).as_bytes(), Some(file.as_fd())).expect("it reads");
+    send(&stream, json_rpc(&request).as_bytes(), &[file.as_fd()]).expect("it reads");
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).expect("it answers");
     serde_json::from_str(&line).expect("JSON")
@@ -387,7 +387,7 @@ fn a_file_elsewhere_is_served_when_it_is_passed() {
     let mut lines = BufReader::new(&stream);
     for (file, wrong) in [(Some(writing.as_fd()), json!(7)), (None, json!(true))] {
         let request = json_rpc(&json!({ "method": "disk.add", "spec": spec, "file_passed": wrong }));
-        send(&stream, request.as_bytes(), file).expect("it reads");
+        send(&stream, request.as_bytes(), file.as_slice()).expect("it reads");
         let mut line = String::new();
         lines.read_line(&mut line).expect("it answers");
         // The file of the refused request is not that of the next one.

@@ -3,10 +3,10 @@
 use fipsee_net::wire::{MAX_PAIRS, PortInfo};
 use fipsee_net::{Error, Port, list};
 use fipsee_ring::control::RefusalCode;
-use fipsee_testkit::{Scratch, child};
+use fipsee_testkit::{Daemon, Scratch, child};
 use serde_json::json;
 
-use super::{attach, lan, mac, options, with_file};
+use super::{all_sent, attach, frame, lan, mac, next, options, stat, with_file};
 
 /// checks: R-10.2-2
 #[test]
@@ -84,6 +84,8 @@ fn mistakes_are_named_with_their_place() {
         (format!("[[network]]\nname = \"lan\"\n{port}mac = \"1:2\"\n"), 5, "write six bytes"),
         (format!("[[network]]\nname = \"lan\"\n{port}mac = \"01:00:00:00:00:01\"\n"), 5, "no address of one station"),
         (format!("[[network]]\nname = \"lan\"\n{port}spoof = true\n"), 5, "unknown key 'spoof'"),
+        (format!("[[network]]\nname = \"lan\"\n{port}tap = \"a/b\"\n"), 5, "cannot be the name of a device"),
+        (format!("[[network]]\nname = \"lan\"\n{port}queues = 2\n"), 5, "only a device has queues"),
         (format!("[[network]]\nname = \"lan\"\n{port}{port}"), 6, "port 'a' is defined twice"),
         (
             format!(
@@ -107,7 +109,7 @@ fn mistakes_are_named_with_their_place() {
 }
 
 #[test]
-fn reload_leaves_networks_as_they_are_and_says_so_and_they_are_dumped() {
+fn reload_leaves_what_clients_know_as_it_is_and_says_so_and_networks_are_dumped() {
     let daemon = lan(
         1500,
         ["vlan = 10", "trunk = [10, 20]\nvlan = 5\nisolated = true", "any_source = true\nmirror = true\nallow_gids = [7]"],
@@ -121,8 +123,92 @@ fn reload_leaves_networks_as_they_are_and_says_so_and_they_are_dumped() {
     assert_eq!(outcome["needs_restart"], json!([]), "{outcome}");
     daemon.dir.configure("[[network]]\nname = \"lan\"\nmtu = 9000\n[[network.port]]\nname = \"a\"\n");
     let outcome = daemon.ask(&json!({ "method": "reload" }));
-    assert_eq!(outcome["needs_restart"], json!(["network"]), "{outcome}");
+    assert_eq!(outcome["needs_restart"], json!(["network 'lan'"]), "{outcome}");
     assert_eq!(attach(&daemon.socket(), "a").info(), PortInfo::new(mac(1), 1500, 10, 1));
     let most = fipsee_net::AttachOptions { pairs: MAX_PAIRS + 1, ..options("c") };
     assert_eq!(Port::attach_pairs(&daemon.socket(), &most).expect("attached").len(), usize::from(MAX_PAIRS));
+}
+
+const HEAD: &str = "[[network]]\nname = \"lan\"\n";
+
+fn port(name: &str, number: u8, keys: &str) -> String {
+    format!("[[network.port]]\nname = \"{name}\"\nmac = \"02:00:00:00:00:0{number}\"\n{keys}\n")
+}
+
+#[test]
+fn reload_adds_and_removes_ports_and_refuses_to_remove_one_that_is_in_use() {
+    let daemon = with_file(&format!("{HEAD}{}{}", port("a", 1, ""), port("b", 2, "")));
+    let mut a = attach(&daemon.socket(), "a");
+    let configure = |ports: &[String]| daemon.dir.configure(&format!("{HEAD}{}", ports.concat()));
+    let names = || list(&daemon.socket()).expect("a list").into_iter().map(|port| port.name).collect::<Vec<_>>();
+    configure(&[port("b", 2, ""), port("c", 3, "")]);
+    let refused = daemon.admin(&json!({ "method": "reload" }));
+    let text = refused["error"].as_str().expect("refused");
+    assert!(text.contains("port 'lan/a' is in use") && text.contains("or keep the port"), "{text}");
+    assert_eq!(names(), ["lan/a", "lan/b"], "nothing has changed");
+    // The number of b is free for c; what is configured of a cannot change.
+    configure(&[port("a", 1, "isolated = true"), port("c", 3, "")]);
+    let outcome = daemon.ask(&json!({ "method": "reload" }));
+    assert_eq!(
+        outcome,
+        json!({ "added": ["port 'lan/c'"], "removed": ["port 'lan/b'"], "changed": [], "needs_restart": ["port 'lan/a'"] })
+    );
+    assert_eq!(names(), ["lan/a", "lan/c"]);
+    assert!(Port::attach(&daemon.socket(), &options("b")).is_err());
+    let mut c = attach(&daemon.socket(), "c");
+    for seed in 0..50 {
+        let sent = frame(mac(1), mac(3), 700, seed);
+        a.send(&sent).expect("sent");
+        assert_eq!(next(&mut c), sent);
+    }
+    a.send(&frame(mac(1), mac(2), 60, 1)).expect("sent");
+    all_sent(&mut a);
+    assert_eq!((stat(&daemon, "c")["received"].as_u64(), a.refused().0), (Some(50), 0), "the address of b leads nowhere");
+}
+
+#[test]
+fn ports_come_and_go_by_the_admin_socket_and_outlast_reload_and_takeover() {
+    let mut daemon = with_file(&format!("{HEAD}{}{}", port("a", 1, ""), port("b", 2, "")));
+    let mut a = attach(&daemon.socket(), "a");
+    let add = |daemon: &Daemon, name: &str, mac: &str| {
+        daemon.admin(&json!({ "method": "net.attach", "network": "lan", "port": name, "mac": mac, "allow_uids": [7] }))
+    };
+    assert_eq!(add(&daemon, "c", "02:00:00:00:00:03")["port"], "lan/c");
+    daemon.ask(&json!({ "method": "net.detach", "port": "lan/b" }));
+    for (answer, text) in [
+        (add(&daemon, "c", "02:00:00:00:00:05"), "port 'lan/c' is there already"),
+        (add(&daemon, "d", "02:00:00:00:00:03"), "port 'lan/c' has the MAC address 02:00:00:00:00:03"),
+        (add(&daemon, "d", "03:00:00:00:00:03"), "is no address of one station"),
+        (add(&daemon, "d/e", "02:00:00:00:00:04"), "this name is not possible"),
+        (
+            daemon.admin(&json!({ "method": "net.attach", "network": "wan", "port": "c" })),
+            "no network 'wan' here; there are: lan",
+        ),
+        (
+            daemon.admin(&json!({ "method": "net.attach", "network": "lan", "port": "d", "device_queues": 1 })),
+            "0 descriptors came",
+        ),
+        (daemon.admin(&json!({ "method": "net.detach", "port": "lan/b" })), "no port 'lan/b' here"),
+        (daemon.admin(&json!({ "method": "net.detach", "port": "lan/a" })), "port 'lan/a' is in use"),
+    ] {
+        let said = answer["error"].as_str().unwrap_or_else(|| panic!("{text}: {answer}"));
+        assert!(said.contains(text), "{text}: {said}");
+    }
+    daemon.ask(&json!({ "method": "reload" }));
+    daemon.take_over();
+    let dumped = daemon.ask(&json!({ "method": "config.dump" }));
+    let dumped = dumped["toml"].as_str().expect("a text");
+    assert!(dumped.contains("# added at run time\n[[network.port]]\nname = \"c\"") && !dumped.contains("\"b\""), "{dumped}");
+    let mut c = attach(&daemon.socket(), "c");
+    let sent = frame(mac(1), mac(3), 700, 9);
+    a.send(&sent).expect("sent");
+    assert_eq!(next(&mut c), sent);
+    c.detach().expect("detached");
+    daemon.ask(&json!({ "method": "net.detach", "port": "lan/c" }));
+    // A restart forgets all of it.
+    a.detach().expect("detached");
+    daemon.kill_9();
+    daemon.restart();
+    let names: Vec<String> = list(&daemon.socket()).expect("a list").into_iter().map(|port| port.name).collect();
+    assert_eq!(names, ["lan/a", "lan/b"]);
 }

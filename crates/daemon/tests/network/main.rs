@@ -7,6 +7,8 @@ mod exchange;
 mod hostile;
 mod offloads;
 mod placed;
+mod tap;
+mod tap_long;
 
 use std::path::Path;
 
@@ -20,6 +22,8 @@ use serde_json::{Value, json};
 fipsee_testkit::children! {
     "port_that_floods_until_it_is_killed" => endings::port_that_floods_until_it_is_killed,
     "client_of_another_user" => configured::client_of_another_user,
+    "tap_tcp_server" => tap::tcp_server,
+    "tap_tcp_client" => tap::tcp_client,
 }
 
 /// A network `lan` with the ports `a`, `b` and `c`, whose keys are these, and no disk.

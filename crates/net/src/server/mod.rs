@@ -13,9 +13,12 @@ mod queue;
 mod receiver;
 mod service;
 mod software;
+mod switches;
+pub mod tap;
 
 pub use self::endpoint::{Delivered, Frame, Receive};
-pub use self::network::{Allow, Holder, NetworkSetup, Outcome, PortSetup};
+pub use self::network::{Allow, Holder, MAX_PORTS, NetworkSetup, Outcome, PortSetup};
 pub use self::port::{Held, Sending, ServedPort};
 pub use self::queue::now_ns;
-pub use self::service::{Assigned, Follow, Networks, Switches};
+pub use self::service::{Assigned, Follow, Networks};
+pub use self::switches::Switches;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use fipsee_ring::Message;
 use fipsee_ring::control::ACCESS_READ;
@@ -20,6 +20,9 @@ use crate::wire::{
     Event, MAX_FIRST_BYTES, MAX_SEGMENTED_BYTES, MAX_SMALL_BYTES, OPERATION_ACKNOWLEDGE, OPERATION_ALL_GROUPS, OPERATION_JOIN,
     OPERATION_LEAVE, OPERATION_NO_GROUP, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Request, Send, Small, Status, first_byte,
 };
+
+/// Most ports of a network: more than any of a host has.
+pub const MAX_PORTS: usize = 4096;
 
 /// May a client with these credentials attach?
 pub type Allow = Box<dyn Fn(&Credentials) -> bool + std::marker::Send + Sync>;
@@ -72,20 +75,44 @@ pub(super) struct Port {
     pub(super) counters: PortCounters,
 }
 
+impl Port {
+    pub(super) fn new(setup: PortSetup) -> Self {
+        Self { setup, counters: PortCounters::default() }
+    }
+
+    /// Count a frame that it sent: its bytes, and bytes moved for it, or why the switch did not take it.
+    pub(super) fn counted(&self, sent: Result<(u64, u64), Status>, deliveries: u64) -> Outcome {
+        let counters = &self.counters;
+        match sent {
+            Ok((frame_bytes, bytes)) => {
+                count(&counters.sent, 1);
+                count(&counters.sent_bytes, frame_bytes);
+                Outcome { status: Status::Ok, bytes, deliveries }
+            }
+            Err(status) => {
+                count(&counters.refused[usize::from(status.to_wire())], 1);
+                Outcome { status, bytes: 0, deliveries }
+            }
+        }
+    }
+}
+
 /// What has a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
     /// A client of the service, by its number.
     Client(u64),
     /// A virtual machine.
     Machine,
-    /// A device of the host.
-    Device,
+    /// A device of the host, by its name.
+    Device(Arc<str>),
 }
 
-/// The control threads' view: who is attached.
-#[derive(Debug, Default)]
+/// The control threads' view: which ports there are, and who is attached.
+#[derive(Default)]
 pub(super) struct Attached {
+    /// By number. A number without a port is that of a removed one, and the next that is added has it.
+    pub(super) ports: Vec<Option<Arc<Port>>>,
     /// What has each port, and whether it has hung up.
     pub(super) holders: Vec<Option<(Holder, bool)>>,
     /// The worker of all.
@@ -95,7 +122,6 @@ pub(super) struct Attached {
 pub(super) struct Network {
     pub(super) name: String,
     pub(super) mtu: u16,
-    pub(super) ports: Vec<Port>,
     pub(super) attached: Mutex<Attached>,
     data: Mutex<Data>,
     /// Rung when a port was blocked.
@@ -127,51 +153,38 @@ impl Network {
         let NetworkSetup { name, mtu, learning, ports } = setup;
         let switch = Switch::new(ports.iter().map(|port| port.rules.clone()).collect(), learning);
         let (to, spans, software) = (Vec::with_capacity(ports.len()), Vec::with_capacity(1), Software::new());
-        let data = Mutex::new(Data { switch, outputs: Outputs::new(ports.len()), to, spans, software });
-        let attached = Attached { holders: vec![None; ports.len()], worker: None };
-        let ports = ports.into_iter().map(|setup| Port { setup, counters: PortCounters::default() }).collect();
-        Self { name, mtu, ports, attached: Mutex::new(attached), data, alarm: OnceLock::new() }
+        let ports: Vec<_> = ports.into_iter().map(|setup| Arc::new(Port::new(setup))).collect();
+        let holders = vec![None; ports.len()];
+        let attached = Attached { ports: ports.iter().cloned().map(Some).collect(), holders, worker: None };
+        let data = Mutex::new(Data { switch, outputs: Outputs::new(ports), to, spans, software });
+        Self { name, mtu, attached: Mutex::new(attached), data, alarm: OnceLock::new() }
     }
 
     /// What a client is sent when a port is up or down.
-    pub(super) fn event(&self, port: PortNumber, is_up: bool) -> Event {
-        Event::new(is_up, self.ports[usize::from(port)].setup.rules.mac, self.mtu)
+    pub(super) fn event(&self, port: &Port, is_up: bool) -> Event {
+        Event::new(is_up, port.setup.rules.mac, self.mtu)
     }
 
     /// A port was blocked.
     #[cold]
-    fn blocked(&self, port: PortNumber) {
-        count(&self.ports[usize::from(port)].counters.blocked, 1);
+    fn blocked(&self, port: &Port) {
+        count(&port.counters.blocked, 1);
         self.alarm.get().into_iter().for_each(EventDoorbell::ring);
     }
 
     /// Ports that were blocked since this was called last, and how often since the start. From now on `alarm` is rung when there are some.
-    pub(super) fn newly_blocked(&self, alarm: &EventDoorbell) -> impl Iterator<Item = (&Port, u64)> {
+    pub(super) fn newly_blocked(&self, alarm: &EventDoorbell) -> Vec<(Arc<Port>, u64)> {
         let _ = self.alarm.set(alarm.clone());
-        self.ports.iter().filter_map(|port| {
+        let ports = self.attached().ports.clone();
+        let new = |port: Arc<Port>| {
             let blocked = port.counters.blocked.load(Ordering::Relaxed);
             (port.counters.logged.swap(blocked, Ordering::Relaxed) != blocked).then_some((port, blocked))
-        })
+        };
+        ports.into_iter().flatten().filter_map(new).collect()
     }
 
     pub(super) fn attached(&self) -> MutexGuard<'_, Attached> {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Count a frame of `port`: its bytes, and bytes moved for it, or why the switch did not take it.
-    pub(super) fn counted(&self, port: PortNumber, sent: Result<(u64, u64), Status>, deliveries: u64) -> Outcome {
-        let counters = &self.ports[usize::from(port)].counters;
-        match sent {
-            Ok((frame_bytes, bytes)) => {
-                count(&counters.sent, 1);
-                count(&counters.sent_bytes, frame_bytes);
-                Outcome { status: Status::Ok, bytes, deliveries }
-            }
-            Err(status) => {
-                count(&counters.refused[usize::from(status.to_wire())], 1);
-                Outcome { status, bytes: 0, deliveries }
-            }
-        }
     }
 
     /// For what happens once for a queue.
@@ -190,6 +203,16 @@ impl Network {
 }
 
 impl Data {
+    /// A port of this number is there from now on.
+    pub(super) fn put(&mut self, number: PortNumber, port: Arc<Port>) {
+        self.switch.put(number, port.setup.rules.clone());
+        // One that was removed, and is put back, may be served.
+        let is_served = self.outputs.put(number, port);
+        self.switch.set_up(number, is_served);
+        // A worker that serves allocates nothing.
+        self.to.reserve(usize::from(number) + 1);
+    }
+
     /// A receive queue of a port is served from now on.
     pub(super) fn add(&mut self, port: PortNumber, pair: usize, endpoint: Endpoint) {
         self.outputs.add(port, pair, endpoint);
@@ -245,7 +268,7 @@ impl Data {
             }
             operation @ OPERATION_ACKNOWLEDGE..=OPERATION_NO_GROUP => {
                 let status = self.request(network, sender, operation, &Request::of(message)).err();
-                status.into_iter().for_each(|status| _ = network.counted(sender.port, Err(status), 0));
+                status.into_iter().for_each(|status| _ = self.outputs.port(sender.port).counted(Err(status), 0));
                 return (send.tag, Outcome { status: status.unwrap_or(Status::Ok), bytes: 0, deliveries: 0 });
             }
             _ => Err(Status::Unsupported),
@@ -257,7 +280,7 @@ impl Data {
             }
             Err(status) => Err(status),
         };
-        (send.tag, network.counted(sender.port, outcome, self.deliveries()))
+        (send.tag, self.outputs.port(sender.port).counted(outcome, self.deliveries()))
     }
 
     /// A message that is no frame.
@@ -306,7 +329,7 @@ impl Data {
         let forward = |switch: &mut Switch, to: &mut Vec<Delivery>| {
             let forwarded = switch.forward(port, &header, now_ns, to);
             if forwarded.is_err() {
-                switch.take_blocked().into_iter().for_each(|port| network.blocked(port));
+                switch.take_blocked().into_iter().for_each(|port| network.blocked(outputs.port(port)));
             }
             forwarded
         };
@@ -318,7 +341,7 @@ impl Data {
             }
             forward(switch, to)?;
             // SAFETY: likewise.
-            return Ok((length_bytes, unsafe { inspected.deliver((network, outputs), to, spans, software) }));
+            return Ok((length_bytes, unsafe { inspected.deliver(outputs, to, spans, software) }));
         }
         forward(switch, to)?;
         let mut moved_bytes = 0;
@@ -327,7 +350,7 @@ impl Data {
             let length_bytes = u32::try_from(head.bytes().len()).unwrap_or(u32::MAX).saturating_add(rest_bytes);
             let frame = Frame { head: head.bytes(), rest: spans, length_bytes, offload };
             // SAFETY: likewise.
-            moved_bytes += unsafe { outputs.deliver(network, *number, &frame) };
+            moved_bytes += unsafe { outputs.deliver(*number, &frame) };
         }
         Ok((length_bytes, moved_bytes))
     }

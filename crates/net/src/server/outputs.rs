@@ -1,11 +1,15 @@
 //! Where frames leave a network: the receiving sides of its ports.
 
+use std::sync::Arc;
+
 use super::endpoint::{Endpoint, Frame};
-use super::network::{Network, count};
+use super::network::{Network, Port, count};
 use crate::switch::PortNumber;
 use crate::wire::Status;
 
 pub(super) struct Outputs {
+    /// Also those that were removed, as long as no other has their number.
+    ports: Vec<Arc<Port>>,
     /// Of each port, by pair.
     receivers: Vec<Vec<Option<Endpoint>>>,
     /// Those that were given a frame since they were last flushed.
@@ -15,9 +19,25 @@ pub(super) struct Outputs {
 }
 
 impl Outputs {
-    /// Of so many ports.
-    pub(super) fn new(ports: usize) -> Self {
-        Self { receivers: (0..ports).map(|_| Vec::new()).collect(), touched: Vec::with_capacity(64), deliveries: 0 }
+    pub(super) fn new(ports: Vec<Arc<Port>>) -> Self {
+        let receivers = ports.iter().map(|_| Vec::new()).collect();
+        Self { ports, receivers, touched: Vec::with_capacity(64), deliveries: 0 }
+    }
+
+    /// A port of this number is there from now on. Returns whether it is served.
+    pub(super) fn put(&mut self, number: PortNumber, port: Arc<Port>) -> bool {
+        match self.ports.get_mut(usize::from(number)) {
+            Some(removed) => *removed = port,
+            None => {
+                self.ports.push(port);
+                self.receivers.push(Vec::new());
+            }
+        }
+        self.receivers[usize::from(number)].iter().any(Option::is_some)
+    }
+
+    pub(super) fn port(&self, number: PortNumber) -> &Port {
+        &self.ports[usize::from(number)]
     }
 
     /// A receive queue of a port is served from now on.
@@ -50,8 +70,9 @@ impl Outputs {
 
     /// A port is up or down.
     pub(super) fn set_link(&mut self, network: &Network, port: PortNumber, is_up: bool) {
+        let own = &self.ports[usize::from(port)];
         for (pair, endpoint) in self.receivers[usize::from(port)].iter_mut().enumerate() {
-            if endpoint.as_mut().is_some_and(|endpoint| endpoint.set_link(is_up, |is_up| network.event(port, is_up))) {
+            if endpoint.as_mut().is_some_and(|endpoint| endpoint.set_link(is_up, |is_up| network.event(own, is_up))) {
                 self.touched.push((port, pair));
             }
         }
@@ -60,7 +81,7 @@ impl Outputs {
     /// The client of a port has taken the last event of this pair.
     pub(super) fn acknowledge(&mut self, network: &Network, port: PortNumber, pair: usize) -> Result<(), Status> {
         let endpoint = self.receivers[usize::from(port)].get_mut(pair).and_then(Option::as_mut).ok_or(Status::Invalid)?;
-        if endpoint.acknowledge(|is_up| network.event(port, is_up))? {
+        if endpoint.acknowledge(|is_up| network.event(&self.ports[usize::from(port)], is_up))? {
             self.touched.push((port, pair));
         }
         Ok(())
@@ -76,8 +97,8 @@ impl Outputs {
     ///
     /// # Safety
     /// The rest of the frame is mapped for loads.
-    pub(super) unsafe fn deliver(&mut self, network: &Network, port: PortNumber, frame: &Frame<'_>) -> u64 {
-        let counters = &network.ports[usize::from(port)].counters;
+    pub(super) unsafe fn deliver(&mut self, port: PortNumber, frame: &Frame<'_>) -> u64 {
+        let counters = &self.ports[usize::from(port)].counters;
         let receivers = &mut self.receivers[usize::from(port)];
         let pair = flow(frame.head) % receivers.len().max(1);
         self.deliveries += 1;
@@ -101,8 +122,8 @@ impl Outputs {
     }
 
     /// A port does not get the rest of a frame.
-    pub(super) fn lose(&self, network: &Network, port: PortNumber) {
-        count(&network.ports[usize::from(port)].counters.dropped, 1);
+    pub(super) fn lose(&self, port: PortNumber) {
+        count(&self.ports[usize::from(port)].counters.dropped, 1);
     }
 
     /// Ring for those that have got something and sleep.

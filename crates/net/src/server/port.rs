@@ -7,7 +7,7 @@ use fipsee_ring::memory::Span;
 use fipsee_serve::{Assignment, Engine, WorkerHandle};
 
 use super::endpoint::{Endpoint, Receive};
-use super::network::{Data, Holder, Network, Outcome, Port};
+use super::network::{Attached, Data, Holder, Network, Outcome, Port};
 use super::queue::now_ns;
 use crate::frame::Mac;
 use crate::switch::{Link, PortNumber, Vlans};
@@ -18,29 +18,42 @@ use crate::wire::{OFFLOADS, Offload, PortInfo, Status};
 pub struct ServedPort {
     pub(super) network: Arc<Network>,
     pub(super) number: PortNumber,
+    port: Arc<Port>,
 }
 
-/// Another one has the port.
+/// A port cannot be had: another one has it, or it has been removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     name: String,
+    by: Option<Holder>,
     /// It has hung up, and will be gone soon.
     pub is_leaving: bool,
 }
 
 impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "port '{}' is in use; one client at a time may attach to it", self.name)
+        let name = &self.name;
+        match &self.by {
+            Some(Holder::Device(device)) => {
+                write!(f, "port '{name}' is the device '{device}' of the host; attach to another port")
+            }
+            Some(_) => write!(f, "port '{name}' is in use; one client at a time may attach to it"),
+            None => write!(f, "port '{name}' has been removed; `fipsee net ls` lists those that are there"),
+        }
     }
 }
 
 impl ServedPort {
-    pub(super) const fn new(network: Arc<Network>, number: PortNumber) -> Self {
-        Self { network, number }
+    pub(super) const fn new(network: Arc<Network>, number: PortNumber, port: Arc<Port>) -> Self {
+        Self { network, number, port }
     }
 
     pub(super) fn port(&self) -> &Port {
-        &self.network.ports[usize::from(self.number)]
+        &self.port
+    }
+
+    pub(super) fn port_handle(&self) -> Arc<Port> {
+        Arc::clone(&self.port)
     }
 
     /// Network and port, as in ATTACH.
@@ -72,13 +85,22 @@ impl ServedPort {
     /// Nothing else has it, and `holder` has it from now on.
     ///
     /// # Errors
-    /// Another one has it.
+    /// Another one has it, or it has been removed.
     pub fn claim(&self, holder: Holder) -> Result<(), Held> {
-        match &mut self.network.attached().holders[usize::from(self.number)] {
+        let Attached { ports, holders, .. } = &mut *self.network.attached();
+        let number = usize::from(self.number);
+        if !ports[number].as_ref().is_some_and(|port| Arc::ptr_eq(port, &self.port)) {
+            return Err(Held { name: self.name(), by: None, is_leaving: false });
+        }
+        match &mut holders[number] {
             free @ None => *free = Some((holder, false)),
-            Some((_, is_leaving)) => return Err(Held { name: self.name(), is_leaving: *is_leaving }),
+            Some((by, is_leaving)) => return Err(Held { name: self.name(), by: Some(by.clone()), is_leaving: *is_leaving }),
         }
         Ok(())
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.network.attached().holders[usize::from(self.number)].is_some()
     }
 
     /// Its holder has hung up.
@@ -157,7 +179,7 @@ impl Sending<'_> {
     /// # Safety
     /// `rest` is mapped for loads during the call.
     pub unsafe fn send(&mut self, first: &[u8], rest: &[Span], offload: Offload) -> Outcome {
-        let Self { port: ServedPort { network, number }, data, now_ns } = self;
+        let Self { port: ServedPort { network, number, port }, data, now_ns } = self;
         let rest_bytes = rest.iter().map(|span| span.length_bytes() as u64).sum::<u64>();
         let rest_bytes = u32::try_from(rest_bytes).unwrap_or(u32::MAX);
         let find = |spans: &mut Vec<Span>| {
@@ -165,7 +187,7 @@ impl Sending<'_> {
             Ok(())
         };
         let sent = data.send(network, (*number, OFFLOADS), (first, offload), (rest_bytes, find), *now_ns);
-        network.counted(*number, sent, data.deliveries())
+        port.counted(sent, data.deliveries())
     }
 }
 

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fipsee_ring::channel::{FEATURE_WORKER_CPU, MAX_DEPTH, RegionLayout, ServerQueue};
 use fipsee_ring::control::{Listed, MAX_LISTED, MAX_QUEUES, Page, RefusalCode, Wanted};
-use fipsee_ring::doorbell::EventDoorbell;
 use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::memory::RegionTable;
 use fipsee_serve::session::{Adopted, AdoptedChannel, Attachment, Channel, Client, Denial, Granted, Part, Service};
@@ -14,10 +13,11 @@ use fipsee_serve::{Assignment, Command, Engine, Metric, NotAdded, QueueName, Qui
 
 use super::endpoint::Endpoint;
 use super::events::Events;
-use super::network::{Data, Holder, Network, NetworkSetup, Port};
+use super::network::{Attached, Data, Holder, Network, Port};
 use super::port::ServedPort;
 use super::queue::{QueueState, ReceiveQueue, Sender, TransmitQueue};
 use super::receiver::Receiver;
+use super::switches::Switches;
 use crate::frame::Mac;
 use crate::offload;
 use crate::switch::{Link, PortNumber, Rules, Vlans};
@@ -25,14 +25,6 @@ use crate::wire::{
     ATTACH_EVENTS, ATTACH_MTU_SHIFT, ATTACH_OFFLOADS, ListedPort, MAX_PAIRS, PROFILE, PostedBuffer, QUEUES_PER_PAIR, SERVICE_NET,
     Status,
 };
-
-/// The networks of a program, for whatever serves ports of them.
-#[derive(Clone)]
-pub struct Switches {
-    networks: Vec<Arc<Network>>,
-    /// Network and port as in ATTACH, in their order, and which those are.
-    names: Vec<(String, usize, PortNumber)>,
-}
 
 /// The service for clients.
 pub struct Networks<E: Engine> {
@@ -67,38 +59,6 @@ const ASKED: &str = " with ";
 
 /// The daemon's end of a queue, and its state.
 type QueueEnd = (ServerQueue, QueueState);
-
-impl Switches {
-    pub fn new(networks: Vec<NetworkSetup>) -> Self {
-        let networks: Vec<_> = networks.into_iter().map(|setup| Arc::new(Network::new(setup))).collect();
-        let of_network = |(index, network): (usize, &Arc<Network>)| {
-            let name = |(number, port): (PortNumber, &Port)| (format!("{}/{}", network.name, port.setup.name), index, number);
-            (0..).zip(&network.ports).map(name).collect::<Vec<_>>()
-        };
-        let mut names: Vec<_> = networks.iter().enumerate().flat_map(of_network).collect();
-        names.sort_unstable();
-        Self { networks, names }
-    }
-
-    /// The port of this name, which is that of its network and its own, as in ATTACH.
-    pub fn port(&self, name: &str) -> Option<ServedPort> {
-        let found = self.names.binary_search_by(|(known, ..)| known.as_str().cmp(name)).ok()?;
-        let (_, network, number) = self.names[found];
-        Some(ServedPort::new(Arc::clone(&self.networks[network]), number))
-    }
-}
-
-impl Switches {
-    /// Ports that were blocked since this was called last because frames came back through them, by their names, and how often since the
-    /// start. From now on `alarm` is rung when there are some.
-    pub fn newly_blocked(&self, alarm: &EventDoorbell) -> Vec<(String, u64)> {
-        let of_network = |network: &Arc<Network>| {
-            let named = |(port, times): (&Port, u64)| (format!("{}/{}", network.name, port.setup.name), times);
-            network.newly_blocked(alarm).map(named).collect::<Vec<_>>()
-        };
-        self.networks.iter().flat_map(of_network).collect()
-    }
-}
 
 impl<E: Engine> Networks<E> {
     /// These networks, served by these workers: all ports of a network by one, where `follow` says that they are to stay.
@@ -230,22 +190,17 @@ impl<E: Engine> Service<E> for Networks<E> {
     }
 
     fn metrics(&self) -> Vec<(&'static str, Metric)> {
-        vec![("networks", Metric::List(self.switches.networks.iter().map(|network| network_metrics(network)).collect()))]
+        vec![("networks", Metric::List(self.switches.networks().iter().map(|network| network_metrics(network)).collect()))]
     }
 
     fn list(&self, client: &Client<'_>, after: &str) -> Option<Page> {
-        let Switches { networks, names } = &self.switches;
-        let first = names.partition_point(|(name, ..)| name.as_str() <= after);
-        let listed = names[first..].iter().filter_map(|(name, network, number)| {
-            let (network, number) = (&networks[*network], usize::from(*number));
-            let Port { setup, .. } = &network.ports[number];
+        let mut entries = self.switches.after(after, MAX_LISTED + 1, |name, port| {
+            let Port { setup, .. } = port.port();
             (setup.allow)(client.credentials).then(|| {
-                let in_use = network.attached().holders[number].is_some();
-                let info = ListedPort::new(setup.rules.mac, network.mtu, in_use);
-                Listed { name: name.clone(), service_info: info.to_bytes() }
+                let info = ListedPort::new(setup.rules.mac, port.network.mtu, port.is_held());
+                Listed { name: name.to_owned(), service_info: info.to_bytes() }
             })
         });
-        let mut entries: Vec<Listed> = listed.take(MAX_LISTED + 1).collect();
         let more = entries.len() > MAX_LISTED;
         entries.truncate(MAX_LISTED);
         Some(Page { entries, more })
@@ -367,15 +322,17 @@ fn read_state(text: &str) -> Option<(Events, Vec<PostedBuffer>)> {
 }
 
 fn network_metrics(network: &Network) -> Metric {
+    let Attached { ports, holders, .. } = &*network.attached();
     let (learned, (moved, not_learned), states) = {
         let Data { switch, .. } = &*network.data();
-        let state = |(port, _)| (switch.link(port), switch.groups(port).map(<[Mac]>::len));
-        let states = (0..).zip(&network.ports).map(state).collect::<Vec<_>>();
+        let state = |(port, _): (PortNumber, &Option<Arc<Port>>)| (switch.link(port), switch.groups(port).map(<[Mac]>::len));
+        let states = (0..).zip(ports).map(state).collect::<Vec<_>>();
         (switch.learned(), switch.moved_and_not_learned(), states)
     };
-    let holders: Vec<Option<Holder>> = network.attached().holders.iter().map(|held| held.map(|(holder, _)| holder)).collect();
-    let ports = network.ports.iter().zip(holders).zip(states);
-    let ports = ports.map(|((port, holder), state)| port_metrics(port, holder, state)).collect();
+    let of_port = |((port, held), state): ((&Option<Arc<Port>>, &Option<(Holder, bool)>), _)| {
+        Some(port_metrics(port.as_ref()?, held.as_ref().map(|held| &held.0), state))
+    };
+    let ports = ports.iter().zip(holders).zip(states).filter_map(of_port).collect();
     Metric::Named(vec![
         ("network", network.name.as_str().into()),
         ("mtu", u64::from(network.mtu).into()),
@@ -412,7 +369,7 @@ fn ips(rules: &Rules) -> String {
     if ips.is_empty() { "any".to_owned() } else { ips.join(", ") }
 }
 
-fn port_metrics(port: &Port, holder: Option<Holder>, (link, groups): (Link, Option<usize>)) -> Metric {
+fn port_metrics(port: &Port, holder: Option<&Holder>, (link, groups): (Link, Option<usize>)) -> Metric {
     const NAMES: [(Status, &str); 11] = [
         (Status::Invalid, "invalid"),
         (Status::Unsupported, "unsupported"),
@@ -447,8 +404,10 @@ fn port_metrics(port: &Port, holder: Option<Holder>, (link, groups): (Link, Opti
     if let Some(groups) = groups {
         all.push(("groups", (groups as u64).into()));
     }
-    if let Some(Holder::Client(client)) = holder {
-        all.push(("client", client.into()));
+    match holder {
+        Some(Holder::Client(client)) => all.push(("client", (*client).into())),
+        Some(Holder::Device(device)) => all.push(("device", (**device).into())),
+        Some(Holder::Machine) | None => {}
     }
     Metric::Named(all)
 }

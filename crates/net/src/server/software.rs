@@ -6,7 +6,6 @@ use std::ptr::NonNull;
 use fipsee_ring::memory::{Span, copy_from};
 
 use super::endpoint::Frame;
-use super::network::Network;
 use super::outputs::Outputs;
 use crate::frame::{HEADER_BYTES, Head, Tagging, VLAN_TAG_BYTES};
 use crate::offload::{Checked, MAX_HEADERS_BYTES};
@@ -109,20 +108,14 @@ impl Inspected {
     ///
     /// # Safety
     /// `rest` is mapped for loads.
-    pub(super) unsafe fn deliver(
-        &self,
-        (network, outputs): (&Network, &mut Outputs),
-        to: &[Delivery],
-        rest: &[Span],
-        software: &mut Software,
-    ) -> u64 {
+    pub(super) unsafe fn deliver(&self, outputs: &mut Outputs, to: &[Delivery], rest: &[Span], software: &mut Software) -> u64 {
         let (mut moved_bytes, mut is_copied) = (0, false);
         for (port, tagging) in to {
             let head = LongHead::new(self.head(), *tagging);
             let form = self.form(outputs.offloads(*port, head.bytes()));
             if let Form::Carried(offload) = form {
                 // SAFETY: by the caller.
-                moved_bytes += unsafe { self.carry((network, outputs), *port, &head, rest, offload) };
+                moved_bytes += unsafe { self.carry(outputs, *port, &head, rest, offload) };
                 continue;
             }
             if !is_copied {
@@ -131,10 +124,9 @@ impl Inspected {
                 // SAFETY: by the caller.
                 unsafe { self.copy(rest, software) };
             }
-            let out = (network, &mut *outputs);
             moved_bytes += match form {
-                Form::Divided => self.divide(out, *port, *tagging, software),
-                _ => self.give_whole(out, *port, *tagging, software),
+                Form::Divided => self.divide(outputs, *port, *tagging, software),
+                _ => self.give_whole(outputs, *port, *tagging, software),
             };
         }
         moved_bytes
@@ -158,49 +150,30 @@ impl Inspected {
 
     /// # Safety
     /// `rest` is mapped for loads.
-    unsafe fn carry(
-        &self,
-        (network, outputs): (&Network, &mut Outputs),
-        port: PortNumber,
-        head: &LongHead,
-        rest: &[Span],
-        offload: Offload,
-    ) -> u64 {
+    unsafe fn carry(&self, outputs: &mut Outputs, port: PortNumber, head: &LongHead, rest: &[Span], offload: Offload) -> u64 {
         let (now, then) = (head.bytes().len(), self.head_bytes);
         let tag_bytes = i16::try_from(now).unwrap_or(0) - i16::try_from(then).unwrap_or(0);
         let (length_bytes, offload) = (length(self.length_bytes - then + now), offload.shifted(tag_bytes));
         let frame = Frame { head: head.bytes(), rest, length_bytes, offload };
         // SAFETY: by the caller.
-        unsafe { outputs.deliver(network, port, &frame) }
+        unsafe { outputs.deliver(port, &frame) }
     }
 
-    fn give_whole(
-        &self,
-        (network, outputs): (&Network, &mut Outputs),
-        port: PortNumber,
-        tagging: Tagging,
-        software: &mut Software,
-    ) -> u64 {
+    fn give_whole(&self, outputs: &mut Outputs, port: PortNumber, tagging: Tagging, software: &mut Software) -> u64 {
         let (head, rest) = software.frame[..self.length_bytes].split_at_mut(self.head_bytes);
-        give((network, outputs), port, &LongHead::new(head, tagging), rest)
+        give(outputs, port, &LongHead::new(head, tagging), rest)
     }
 
-    fn divide(
-        &self,
-        (network, outputs): (&Network, &mut Outputs),
-        port: PortNumber,
-        tagging: Tagging,
-        software: &mut Software,
-    ) -> u64 {
+    fn divide(&self, outputs: &mut Outputs, port: PortNumber, tagging: Tagging, software: &mut Software) -> u64 {
         let (mut headers, mut moved_bytes, mut number) = ([0; MAX_HEADERS_BYTES], 0, 0);
         let frame = &mut software.frame[..self.length_bytes];
         while let Some((headers_bytes, payload)) = self.checked.segment(frame, number, &mut headers) {
             if outputs.deliveries >= MAX_WORK {
-                outputs.lose(network, port);
+                outputs.lose(port);
                 break;
             }
             let head = LongHead::new(&headers[..headers_bytes], tagging);
-            moved_bytes += give((network, outputs), port, &head, &mut frame[payload]);
+            moved_bytes += give(outputs, port, &head, &mut frame[payload]);
             number += 1;
         }
         moved_bytes
@@ -208,13 +181,13 @@ impl Inspected {
 }
 
 /// Give a frame that is our own to a port.
-fn give((network, outputs): (&Network, &mut Outputs), port: PortNumber, head: &LongHead, rest: &mut [u8]) -> u64 {
+fn give(outputs: &mut Outputs, port: PortNumber, head: &LongHead, rest: &mut [u8]) -> u64 {
     let length_bytes = length(head.bytes().len() + rest.len());
     // SAFETY: the borrow of `rest` outlives the span, which nothing keeps.
     let rest = [unsafe { Span::new(NonNull::from(&mut *rest).cast(), rest.len()) }];
     let frame = Frame { head: head.bytes(), rest: &rest, length_bytes, offload: Offload::NONE };
     // SAFETY: our own memory.
-    unsafe { outputs.deliver(network, port, &frame) }
+    unsafe { outputs.deliver(port, &frame) }
 }
 
 fn length(bytes: usize) -> u32 {

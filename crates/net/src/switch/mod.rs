@@ -6,6 +6,7 @@ mod groups;
 mod ip;
 mod limit;
 mod loops;
+mod ports;
 mod table;
 
 use std::collections::HashMap;
@@ -118,7 +119,7 @@ pub type Delivery = (PortNumber, Tagging);
 #[derive(Debug)]
 struct Port {
     rules: Rules,
-    /// Is a client attached?
+    /// Is a client attached? Never to a port that was removed.
     attached: bool,
     /// May it send? An administrator, or a loop, takes it down.
     open: bool,
@@ -130,7 +131,11 @@ struct Port {
 }
 
 impl Port {
-    fn new(rules: Rules) -> Self {
+    fn new(mut rules: Rules) -> Self {
+        if let Vlans::Trunk { tagged, .. } = &mut rules.vlans {
+            // They are searched by halves, for each port of a broadcast.
+            tagged.sort_unstable();
+        }
         let (flood, open) = (Bucket::new(rules.flood_limit), !rules.down);
         Self { rules, attached: false, open, up: false, flood, groups: Groups::default(), loops: Loops::default() }
     }
@@ -181,17 +186,17 @@ impl Link {
 impl Switch {
     /// With these ports, which are all down. Of two with the same address, frames to it go to the first: who configures them checks that.
     pub fn new(rules: Vec<Rules>, learning: Learning) -> Self {
-        let (mut own, mut rules) = (HashMap::new(), rules);
-        for (number, rules) in (0..).zip(&mut rules) {
-            own.entry(rules.mac).or_insert(number);
-            if let Vlans::Trunk { tagged, .. } = &mut rules.vlans {
-                // They are searched by halves, for each port of a broadcast.
-                tagged.sort_unstable();
-            }
-        }
-        let mirrors = (0..).zip(&rules).filter(|(_, rules)| rules.mirror).map(|(number, _)| number).collect();
-        let table = Table::new(learning, rules.len());
-        Self { ports: rules.into_iter().map(Port::new).collect(), own, mirrors, table, blocked: 0, newly_blocked: None }
+        let table = Table::new(learning, 0);
+        let mut switch = Self {
+            ports: Vec::with_capacity(rules.len()),
+            own: HashMap::new(),
+            mirrors: Vec::new(),
+            table,
+            blocked: 0,
+            newly_blocked: None,
+        };
+        (0..).zip(rules).for_each(|(number, rules)| switch.put(number, rules));
+        switch
     }
 
     pub fn rules(&self, port: PortNumber) -> Option<&Rules> {

@@ -53,6 +53,11 @@ impl Table {
         }
     }
 
+    /// There is one more port, behind the last.
+    pub(super) fn add_port(&mut self) {
+        self.of_port.push(0);
+    }
+
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }

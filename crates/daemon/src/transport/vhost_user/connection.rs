@@ -193,7 +193,7 @@ impl FrontendConnection {
         let (export, client, gone) = (&self.shared.export, self.client, "its worker is gone");
         let waiting: Waiting = match action {
             Action::Reply(bytes, descriptor) => {
-                let sent = descriptors::send(&self.stream, &bytes, descriptor.as_ref().map(AsFd::as_fd));
+                let sent = descriptors::send(&self.stream, &bytes, descriptor.as_ref().map(AsFd::as_fd).as_slice());
                 sent.map_err(|error| format!("it does not take its answer: {error}"))?;
                 return Ok(None);
             }

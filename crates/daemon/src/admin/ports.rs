@@ -1,0 +1,98 @@
+//! Ports of networks that are added and removed at run time.
+
+use std::fmt::Write as _;
+use std::os::fd::OwnedFd;
+
+use fipsee_net::server::tap;
+use serde_json::{Value, json};
+
+use super::Admin;
+use super::dump::quoted;
+use super::methods::AttachPort;
+use super::rpc::RpcError;
+use crate::config::{PortConfig, parse_port};
+
+impl Admin {
+    pub(super) fn attach_port(&mut self, attach: &AttachPort, files: &mut Vec<OwnedFd>) -> Result<Value, RpcError> {
+        let AttachPort { network, port: name, device_queues, .. } = attach;
+        let queues = usize::from(*device_queues);
+        if files.len() < queues {
+            return Err(
+                format!("device_queues is {queues}, and {} descriptors came with the request; send them", files.len()).into()
+            );
+        }
+        let device = (queues > 0).then(|| tap::passed(files.drain(..queues).collect())).transpose()?;
+        let networks = self.networks();
+        let found = networks.iter().find(|found| found.name == *network);
+        let there = || networks.iter().map(|network| network.name.as_str()).collect::<Vec<_>>().join(", ");
+        let found = found.ok_or_else(|| match networks.is_empty() {
+            true => format!("no network '{network}' here; there is none (see [[network]] in the configuration)"),
+            false => format!("no network '{network}' here; there are: {}", there()),
+        })?;
+        let port = parse_port(network, &table(attach, device.as_ref()))?;
+        let full_name = port.full_name(network);
+        if let Some(there) = found.ports.iter().find(|there| there.name == *name && self.taps.is_gone(&full_name)) {
+            // As it is configured, with a device that is there again.
+            let was = there.tap.as_ref().map_or("", |tap| &tap.name);
+            let device = device.filter(|device| device.name == was);
+            let device = device
+                .ok_or_else(|| format!("port '{full_name}' was device '{was}', which is gone: pass that, or detach the port"))?;
+            self.taps.remove(&full_name);
+            self.taps.begin(self.taps.prepare(&full_name, device)?);
+            return Ok(describe(network, found.mtu, there));
+        }
+        self.add_port(network, &port, device)?;
+        let description = describe(network, found.mtu, &port);
+        tracing::info!(port = full_name, "added");
+        self.overlay.ports.add(network, port);
+        Ok(description)
+    }
+
+    pub(super) fn detach_port(&mut self, name: &str) -> Result<Value, RpcError> {
+        let networks = self.networks();
+        let of = |network: &crate::config::NetworkConfig| {
+            let port = network.ports.iter().find(|port| port.full_name(&network.name) == name)?;
+            Some(describe(&network.name, network.mtu, port))
+        };
+        let description = networks.iter().find_map(of);
+        self.live.switches.remove(&[name.to_owned()])?;
+        self.taps.remove(name);
+        self.overlay.remove_port(name, &self.running.networks);
+        tracing::info!(port = name, "removed");
+        Ok(description.unwrap_or_default())
+    }
+}
+
+fn describe(network: &str, mtu: u16, port: &PortConfig) -> Value {
+    json!({
+        "port": port.full_name(network),
+        "mac": port.rules.mac.to_string(),
+        "mtu": mtu,
+        "any_source": port.rules.any_source,
+        "device": port.tap.as_ref().map(|tap| &tap.name),
+    })
+}
+
+/// The port as the configuration file would have it, whose reader checks it.
+fn table(attach: &AttachPort, device: Option<&tap::Tap>) -> String {
+    let AttachPort { port, mac, vlan, trunk, any_source, isolated, mirror, flood_limit, .. } = attach;
+    let mut text = format!("name = {}\n", quoted(port));
+    if let Some(mac) = mac {
+        let _ = writeln!(text, "mac = {}", quoted(mac));
+    }
+    let numbers = [("vlan", vlan.map(u32::from)), ("flood_limit", *flood_limit)];
+    for (key, number) in numbers {
+        number.iter().for_each(|number| _ = writeln!(text, "{key} = {number}"));
+    }
+    trunk.iter().for_each(|vlans| _ = writeln!(text, "trunk = {vlans:?}"));
+    let flags =
+        [("any_source", *any_source), ("isolated", *isolated), ("mirror", *mirror), ("allow_everyone", attach.allow_everyone)];
+    for (key, _) in flags.into_iter().filter(|(_, set)| *set) {
+        let _ = writeln!(text, "{key} = true");
+    }
+    let _ = writeln!(text, "allow_uids = {:?}\nallow_gids = {:?}", attach.allow_uids, attach.allow_gids);
+    if let Some(device) = device {
+        let _ = writeln!(text, "tap = {}\nqueues = {}", quoted(&device.name), device.queues.len());
+    }
+    text
+}

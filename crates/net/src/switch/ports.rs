@@ -1,0 +1,33 @@
+//! Ports that come and go while a switch works.
+
+use super::{Port, PortNumber, Rules, Switch};
+
+impl Switch {
+    /// A port of this number is there from now on, and is down: of a number that was removed, or the next.
+    pub fn put(&mut self, number: PortNumber, rules: Rules) {
+        let port = Port::new(rules);
+        self.own.entry(port.rules.mac).or_insert(number);
+        if port.rules.mirror {
+            self.mirrors.push(number);
+        }
+        match self.ports.get_mut(usize::from(number)) {
+            Some(removed) => *removed = port,
+            None => {
+                self.ports.push(port);
+                self.table.add_port();
+            }
+        }
+    }
+
+    /// It gets no frame any more, and nothing that is known leads to it.
+    pub fn remove(&mut self, number: PortNumber) {
+        self.set_up(number, false);
+        if let Some(port) = self.ports.get_mut(usize::from(number))
+            && port.loops.blocked_until_ns.take().is_some()
+        {
+            self.blocked -= 1;
+        }
+        self.own.retain(|_, owner| *owner != number);
+        self.mirrors.retain(|mirror| *mirror != number);
+    }
+}
