@@ -20,6 +20,9 @@ pub enum NetError {
     PoolTooSmall { pool_bytes: u64, least_bytes: u64 },
     #[error("the buffer is of another pair of queues, or of another attachment; give it back to the port that it came from")]
     OtherBuffer,
+    /// What was attached to again is not the port that was lost.
+    #[error("the port came back with another {0}; close it, and attach as to a new one")]
+    Different(&'static str),
     /// A receive buffer came back without a frame.
     #[error("a receive buffer was not taken: {}", .0.text())]
     NotPosted(Status),
@@ -29,6 +32,6 @@ impl ServiceError for NetError {
     const PEER: &'static str = "daemon";
     const START: &'static str = "fipseed";
     const OR_NAME_IT: &'static str = ", or name its socket with --connect or FIPSEE_SOCKET";
-    const LOST: &'static str = "the daemon closed the connection; see its log; attach again";
-    const FULL: &'static str = "all transmit buffers are in use; take what was sent back (Port::reap), then send";
+    const LOST: &'static str = "the daemon closed the connection; see its log; reconnect, or attach again";
+    const FULL: &'static str = "all transmit buffers are in use; wait until frames were sent back, or drop the frame";
 }

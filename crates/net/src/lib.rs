@@ -15,5 +15,7 @@ pub mod server;
 pub mod switch;
 pub mod wire;
 
+pub use fipsee_ring::port::ReconnectPolicy;
+
 pub use self::error::{Error, NetError};
-pub use self::port::{AttachOptions, Buffer, ListedPortInfo, Port, list};
+pub use self::port::{AttachOptions, Buffer, Counters, Frame, ListedPortInfo, Port, ReconnectEvent, list};

@@ -115,11 +115,12 @@ fn answers_that_no_daemon_gives_end_the_attachment() {
         returned(&|returned| returned.entries[0].status = 0),
         Returned::new(&[(0, Status::BadMemory), (1, Status::Ok)]).to_message(),
     ];
-    for (index, message) in wrong.into_iter().enumerate() {
+    // By copying, and by holding.
+    for (index, (message, holds)) in wrong.iter().flat_map(|message| [(message, false), (message, true)]).enumerate() {
         let (port, daemon) = attach(info().to_bytes(), 2, 1 << 20);
         let (mut port, (mut grant, control)) = (port.expect("attached"), daemon.join().expect("no panic"));
-        grant.queues[1].completions.publish(&message);
-        let found = port.receive(&mut Vec::new());
+        grant.queues[1].completions.publish(message);
+        let found = if holds { port.take().map(|_| ()) } else { port.receive(&mut Vec::new()).map(|_| ()) };
         assert!(matches!(found, Err(Error::Fault(_))), "message {index}: {found:?}");
         eventually("the client hangs up", || control.is_hung_up());
     }

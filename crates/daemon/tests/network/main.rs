@@ -9,6 +9,8 @@ mod offloads;
 mod placed;
 mod tap;
 mod tap_long;
+mod port;
+mod twin;
 
 use std::path::Path;
 

@@ -1,0 +1,254 @@
+//! Receiving: buffers are posted, frames come in them or in messages, and are copied out or held.
+
+use fipsee_ring::Message;
+use fipsee_ring::fault::expect;
+
+use super::buffers::give_back;
+use super::{Frame, POOL, Port};
+use crate::error::{Error, NetError};
+use crate::frame::HEADER_BYTES;
+use crate::wire::{
+    Filled, KIND_EVENT, KIND_RECEIVED, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS, MAX_POSTED, MAX_SMALL_BYTES, Offload, Post,
+    PostedBuffer, Small, first_byte,
+};
+
+/// What was found in the ring.
+enum Came {
+    Nothing,
+    Small(Small),
+    Filled(Filled),
+}
+
+impl Came {
+    fn length_bytes(&self) -> u32 {
+        match self {
+            Self::Nothing => 0,
+            Self::Small(small) => small.length_bytes.into(),
+            Self::Filled(filled) => filled.length_bytes,
+        }
+    }
+}
+
+impl Port {
+    /// Post receive buffers that are free: in whole messages, or `all`.
+    pub(super) fn post(&mut self, all: bool) {
+        if self.held > 0 {
+            self.held -= self.home.take_returned(&mut self.unposted);
+        }
+        while self.unposted.len() >= MAX_POSTED || all && !self.unposted.is_empty() {
+            let mut buffers = [PostedBuffer::default(); MAX_POSTED];
+            let count = self.unposted.len().min(MAX_POSTED);
+            for buffer in &mut buffers[..count] {
+                let Some(tag) = self.unposted.pop_front() else { return };
+                self.receiving.given[usize::from(tag)] = true;
+                let offset_bytes = self.receiving.pool_offset_bytes(tag);
+                *buffer = PostedBuffer { tag, memory: POOL, offset_bytes, length_bytes: self.receiving.stride_bytes };
+            }
+            let posted = Post::new(&buffers[..count]).to_message();
+            let published = self.receive.queue.requests.publish_several(&posted, u32::try_from(count).unwrap_or(0));
+            debug_assert!(published.is_ok(), "there are no more buffers than the ring takes");
+        }
+    }
+
+    /// Take the next frame, if one is there, in place of what `frame` has. Its buffers are posted again, several at a time.
+    ///
+    /// # Errors
+    /// The daemon broke the protocol, or is gone, which is looked for once in many empty looks; [`NetError::NotPosted`].
+    pub fn receive(&mut self, frame: &mut Vec<u8>) -> Result<bool, Error> {
+        let received = self.try_receive(frame);
+        self.ended_by(received)
+    }
+
+    /// What the frame that was received last leaves to be done. Nothing, unless the attachment has offloads in force.
+    pub const fn received_offload(&self) -> Offload {
+        self.received_offload
+    }
+
+    /// As [`receive`](Self::receive), into a buffer: the length of the frame, of which what does not fit is cut off.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn receive_into(&mut self, into: &mut [u8]) -> Result<Option<u32>, Error> {
+        let received = self.try_receive_into(into);
+        self.ended_by(received)
+    }
+
+    /// The next frame, if one is there, where the daemon put it: nothing is copied but what came in a message. Its buffers are posted
+    /// again by the next call that receives after it was dropped; while a program holds as many frames as it has receive buffers, others
+    /// are lost.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn take(&mut self) -> Result<Option<Frame>, Error> {
+        let taken = self.try_take();
+        self.ended_by(taken)
+    }
+
+    /// As [`take`](Self::take), until `most` came or none is there: how many were added to `frames`.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive). Frames that came before are in `frames`.
+    pub fn take_batch(&mut self, frames: &mut Vec<Frame>, most: usize) -> Result<usize, Error> {
+        let before = frames.len();
+        while frames.len() - before < most
+            && let Some(frame) = self.take()?
+        {
+            frames.push(frame);
+        }
+        Ok(frames.len() - before)
+    }
+
+    fn try_receive(&mut self, frame: &mut Vec<u8>) -> Result<bool, Error> {
+        let came = self.next().inspect_err(|_| frame.clear())?;
+        // What it has already is not filled with zeroes before.
+        frame.resize(came.length_bytes() as usize, 0);
+        self.copy_out(&came, frame)?;
+        Ok(!matches!(came, Came::Nothing))
+    }
+
+    fn try_receive_into(&mut self, into: &mut [u8]) -> Result<Option<u32>, Error> {
+        let came = self.next()?;
+        self.copy_out(&came, into)?;
+        Ok((!matches!(came, Came::Nothing)).then(|| came.length_bytes()))
+    }
+
+    /// Copy as much as fits; the buffers are free.
+    fn copy_out(&mut self, came: &Came, into: &mut [u8]) -> Result<(), Error> {
+        match came {
+            Came::Nothing => return Ok(()),
+            Came::Small(Small { length_bytes, tag, bytes, .. }) => {
+                self.unposted.push_back(*tag);
+                let count = into.len().min(usize::from(*length_bytes));
+                into[..count].copy_from_slice(&bytes[..count]);
+            }
+            Came::Filled(Filled { count, length_bytes, tags, .. }) => {
+                let tags = &tags[..usize::from(*count)];
+                self.unposted.extend(tags);
+                let length = into.len().min(*length_bytes as usize);
+                for (tag, piece) in tags.iter().zip(into[..length].chunks_mut(self.receiving.stride_bytes as usize)) {
+                    self.attachment.region.read(self.receiving.region_offset_bytes(*tag), piece)?;
+                }
+            }
+        }
+        self.post(false);
+        Ok(())
+    }
+
+    fn try_take(&mut self) -> Result<Option<Frame>, Error> {
+        let frame = match self.next()? {
+            Came::Nothing => return Ok(None),
+            Came::Small(small) => {
+                let (bytes, place) =
+                    (&small.bytes[..usize::from(small.length_bytes)], self.receiving.region_offset_bytes(small.tag));
+                self.attachment.region.write(place, bytes)?;
+                Frame::new(&self.home, u32::from(small.length_bytes), Offload::NONE, &[small.tag])
+            }
+            Came::Filled(Filled { count, length_bytes, offload, tags, .. }) => {
+                Frame::new(&self.home, length_bytes, offload, &tags[..usize::from(count)])
+            }
+        };
+        self.held += frame.buffer_count();
+        self.post(false);
+        Ok(Some(frame))
+    }
+
+    /// The next message, checked: its buffers are the program's again.
+    fn next(&mut self) -> Result<Came, Error> {
+        self.received_offload = Offload::NONE;
+        let mut message = Message::ZERO;
+        if !self.receive.queue.completions.receive(&mut message) {
+            self.post(true);
+            self.acknowledge()?;
+            self.receive.check_liveness_now_and_then(|| self.attachment.control.is_hung_up())?;
+            return Ok(Came::Nothing);
+        }
+        match first_byte(&message) {
+            KIND_RECEIVED_SMALL => self.check_small(Small::of(&message)).map(Came::Small),
+            KIND_RECEIVED => self.check_filled(Filled::of(&message)).map(Came::Filled),
+            KIND_EVENT => self.take_event(&message).map(|()| Came::Nothing),
+            _ => self.take_returned(&message),
+        }
+    }
+
+    fn take_returned(&mut self, message: &Message) -> Result<Came, Error> {
+        let (requests, unposted) = (&mut self.receive.queue.requests, &mut self.unposted);
+        let ((refused, refusals), count) = give_back(message, &mut self.receiving, |tag| {
+            requests.answered();
+            unposted.push_back(tag);
+        })?;
+        expect("buffers without a frame and without a reason", count - refusals, refusals == count)?;
+        refused.map_or(Ok(Came::Nothing), |status| Err(Error::Service(NetError::NotPosted(status))))
+    }
+
+    fn check_small(&mut self, small: Small) -> Result<Small, Error> {
+        let length = small.length_bytes;
+        let is_possible = usize::from(length) <= MAX_SMALL_BYTES && u32::from(length) >= HEADER_BYTES;
+        expect("the length of a small frame", length, is_possible)?;
+        self.take_back(small.tag)?;
+        Ok(small)
+    }
+
+    fn check_filled(&mut self, filled: Filled) -> Result<Filled, Error> {
+        let Filled { count, reserved, length_bytes, offload, reserved_too, tags, .. } = filled;
+        let count = usize::from(count);
+        expect("the buffers of a frame", count as u64, (1..=MAX_FRAME_BUFFERS).contains(&count))?;
+        let stride = self.receiving.stride_bytes as usize;
+        let fits = (length_bytes as usize).div_ceil(stride) == count;
+        let is_possible = (HEADER_BYTES..=self.info.max_frame_bytes).contains(&length_bytes);
+        expect("the length of a frame", length_bytes, fits && is_possible)?;
+        expect("a reserved field", reserved | reserved_too, reserved == 0 && reserved_too == 0)?;
+        let is_in_force = offload.needs().is_some_and(|needs| needs & !self.info.offloads == 0);
+        expect("an offload that is not in force", offload.flags, is_in_force)?;
+        tags[..count].iter().try_for_each(|tag| self.take_back(*tag))?;
+        self.received_offload = offload;
+        Ok(filled)
+    }
+
+    fn take_back(&mut self, tag: u16) -> Result<(), Error> {
+        self.receiving.take_back(tag)?;
+        self.receive.queue.requests.answered();
+        Ok(())
+    }
+
+    /// Publish what was staged and wait for the next frame, at most until `deadline_ticks`; `false` if none came by then.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive); [`Error::Disconnected`] when the daemon is gone.
+    pub fn wait(&mut self, deadline_ticks: Option<u64>, frame: &mut Vec<u8>) -> Result<bool, Error> {
+        self.wait_for(deadline_ticks, |port| Ok(port.receive(frame)?.then_some(()))).map(|found| found.is_some())
+    }
+
+    /// As [`wait`](Self::wait), into a buffer, as [`receive_into`](Self::receive_into).
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_into(&mut self, deadline_ticks: Option<u64>, into: &mut [u8]) -> Result<Option<u32>, Error> {
+        self.wait_for(deadline_ticks, |port| port.receive_into(into))
+    }
+
+    /// As [`wait`](Self::wait), for a frame as [`take`](Self::take) gives it.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_frame(&mut self, deadline_ticks: Option<u64>) -> Result<Option<Frame>, Error> {
+        self.wait_for(deadline_ticks, Self::take)
+    }
+
+    #[inline]
+    fn wait_for<T>(
+        &mut self,
+        deadline_ticks: Option<u64>,
+        mut look: impl FnMut(&mut Self) -> Result<Option<T>, Error>,
+    ) -> Result<Option<T>, Error> {
+        self.submit();
+        loop {
+            if let Some(found) = look(self)? {
+                self.receive.backoff.reset();
+                return Ok(Some(found));
+            }
+            if !self.receive.pause(deadline_ticks, false, || self.attachment.control.is_hung_up())? {
+                return Ok(None);
+            }
+        }
+    }
+}

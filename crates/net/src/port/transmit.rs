@@ -1,0 +1,202 @@
+//! Sending: frames are copied into the pool or filled in place there, leave in bursts, and are given back.
+
+use std::sync::Arc;
+
+use fipsee_ring::Message;
+
+use super::buffers::{give_back, too_long};
+use super::{Buffer, POOL, Port};
+use crate::error::{Error, NetError};
+use crate::frame::HEADER_BYTES;
+use crate::wire::{
+    MAX_FIRST_BYTES, MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Send, Small, Status, sent_tag,
+};
+
+impl Port {
+    /// Send a frame, beginning with its Ethernet header, without a checksum at its end. It is copied.
+    ///
+    /// # Errors
+    /// [`NetError::Length`]; [`Error::Full`] when all transmit buffers are on their way.
+    pub fn send(&mut self, frame: &[u8]) -> Result<(), Error> {
+        self.stage(frame)?;
+        self.submit();
+        Ok(())
+    }
+
+    /// As [`send`](Self::send), but the frame leaves with the next [`submit`](Self::submit).
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn stage(&mut self, frame: &[u8]) -> Result<(), Error> {
+        self.stage_offloaded(frame, Offload::NONE)
+    }
+
+    /// As [`stage`](Self::stage), of a frame that leaves something to be done, by offloads that are in force
+    /// ([`info`](Self::info)).
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn stage_offloaded(&mut self, frame: &[u8], offload: Offload) -> Result<(), Error> {
+        self.check_length(frame.len())?;
+        let tag = self.free_tag()?;
+        let message = if frame.len() <= MAX_SMALL_BYTES && offload == Offload::NONE {
+            Small::new(OPERATION_SEND_SMALL, tag, frame).to_message()
+        } else {
+            let (first, rest) = frame.split_at(MAX_FIRST_BYTES.min(frame.len()));
+            let offset_bytes = self.sending.region_offset_bytes(tag) + MAX_FIRST_BYTES as u64;
+            self.attachment.region.write(offset_bytes, rest)?;
+            self.send_message(tag, first, rest.len(), offload)
+        };
+        self.staged.push(message);
+        Ok(())
+    }
+
+    /// A transmit buffer to be filled in place.
+    ///
+    /// # Errors
+    /// [`Error::Full`] when all are on their way.
+    pub fn buffer(&mut self) -> Result<Buffer, Error> {
+        let tag = self.free_tag()?;
+        let offset_bytes = self.sending.region_offset_bytes(tag);
+        let (length_bytes, region) = (self.info.max_frame_bytes, Arc::clone(&self.attachment.region));
+        let base = region.pointer("transmit buffer", offset_bytes, length_bytes.into())?;
+        Ok(Buffer { tag, base, length_bytes, region, offset_bytes })
+    }
+
+    /// Send the frame that begins a buffer; it leaves with the next [`submit`](Self::submit). Nothing but its first bytes is copied.
+    ///
+    /// # Errors
+    /// [`NetError::Length`]; the buffer is then free again. [`NetError::OtherBuffer`].
+    pub fn send_buffer(&mut self, buffer: Buffer, length_bytes: u32) -> Result<(), Error> {
+        self.send_buffer_offloaded(buffer, length_bytes, Offload::NONE)
+    }
+
+    /// As [`send_buffer`](Self::send_buffer), of a frame that leaves something to be done, by offloads that are in force.
+    ///
+    /// # Errors
+    /// As [`send_buffer`](Self::send_buffer).
+    pub fn send_buffer_offloaded(&mut self, buffer: Buffer, length_bytes: u32, offload: Offload) -> Result<(), Error> {
+        self.check_own(&buffer)?;
+        let Buffer { tag, offset_bytes, .. } = buffer;
+        if let Err(error) = self.check_length(length_bytes as usize) {
+            self.free.push(tag);
+            return Err(error);
+        }
+        let mut first = [0; MAX_FIRST_BYTES];
+        let first = &mut first[..MAX_FIRST_BYTES.min(length_bytes as usize)];
+        self.attachment.region.read(offset_bytes, first)?;
+        let message = self.send_message(tag, first, length_bytes as usize - first.len(), offload);
+        self.staged.push(message);
+        Ok(())
+    }
+
+    /// A buffer that is not sent after all.
+    ///
+    /// # Errors
+    /// [`NetError::OtherBuffer`].
+    pub fn put_back(&mut self, buffer: Buffer) -> Result<(), Error> {
+        self.check_own(&buffer)?;
+        self.free.push(buffer.tag);
+        Ok(())
+    }
+
+    /// Buffers of other pairs, which share the region, are elsewhere in it.
+    fn check_own(&self, Buffer { tag, region, offset_bytes, .. }: &Buffer) -> Result<(), Error> {
+        let is_own = Arc::ptr_eq(region, &self.attachment.region) && *offset_bytes == self.sending.region_offset_bytes(*tag);
+        if is_own { Ok(()) } else { Err(Error::Service(NetError::OtherBuffer)) }
+    }
+
+    fn send_message(&self, tag: u16, first: &[u8], rest_bytes: usize, offload: Offload) -> Message {
+        let mut bytes = [0; MAX_FIRST_BYTES];
+        bytes[..first.len()].copy_from_slice(first);
+        let rest_bytes = u32::try_from(rest_bytes).unwrap_or(u32::MAX);
+        let (memory, first_bytes) = (POOL, u8::try_from(first.len()).unwrap_or(u8::MAX));
+        // Behind the first ones; without a rest it means nothing.
+        let offset_bytes = if rest_bytes == 0 { 0 } else { self.sending.pool_offset_bytes(tag) + u32::from(first_bytes) };
+        let operation = OPERATION_SEND;
+        Send { operation, first_bytes, tag, offset_bytes, rest_bytes, memory, offload, first: bytes, stamp: 0 }.to_message()
+    }
+
+    fn check_length(&self, length_bytes: usize) -> Result<(), Error> {
+        let most = self.info.max_frame_bytes;
+        let is_possible = (HEADER_BYTES as usize..=most as usize).contains(&length_bytes);
+        if is_possible { Ok(()) } else { Err(too_long(length_bytes, most)) }
+    }
+
+    pub(super) fn free_tag(&mut self) -> Result<u16, Error> {
+        if self.free.is_empty() {
+            self.submit();
+            self.reap()?;
+        }
+        self.free.pop().ok_or(Error::Full)
+    }
+
+    /// Publish what was staged, in one burst, and wake the daemon if it sleeps.
+    pub fn submit(&mut self) {
+        if self.staged.is_empty() {
+            return;
+        }
+        // Not before: of a frame that is only staged no answer may come.
+        self.staged.iter().for_each(|message| self.sending.given[usize::from(sent_tag(message))] = true);
+        let published = self.transmit.queue.requests.publish_all(&self.staged);
+        debug_assert!(published.is_ok(), "there are no more buffers than the ring takes");
+        self.staged.clear();
+        if self.transmit.queue.requests.reader_needs_doorbell() {
+            self.transmit.queue.daemon_doorbell.ring();
+        }
+    }
+
+    /// Take what was sent back, without waiting: how many frames.
+    ///
+    /// # Errors
+    /// The daemon broke the protocol.
+    pub fn reap(&mut self) -> Result<u64, Error> {
+        let reaped = self.try_reap();
+        self.ended_by(reaped)
+    }
+
+    fn try_reap(&mut self) -> Result<u64, Error> {
+        let (mut message, before) = (Message::ZERO, self.counters.sent_back);
+        while self.transmit.queue.completions.receive(&mut message) {
+            let (refused, count) = give_back(&message, &mut self.sending, |tag| {
+                self.transmit.queue.requests.answered();
+                self.free.push(tag);
+            })?;
+            self.counters.sent_back += count;
+            if let Some(status) = refused.0 {
+                self.counters.newest_refusal = Some(status);
+                self.counters.refused += refused.1;
+            }
+        }
+        Ok(self.counters.sent_back - before)
+    }
+
+    /// Frames that were sent and not given back.
+    pub fn unsent(&self) -> u32 {
+        self.transmit.queue.requests.outstanding() + u32::try_from(self.staged.len()).unwrap_or(u32::MAX)
+    }
+
+    /// How many frames the daemon did not take, and why not, of the newest.
+    pub const fn refused(&self) -> (u64, Option<Status>) {
+        (self.counters.refused, self.counters.newest_refusal)
+    }
+
+    /// Publish what was staged and wait until all of it was sent back, at most until `deadline_ticks`: `false` if it was not.
+    ///
+    /// # Errors
+    /// [`Error::Disconnected`] when the daemon is gone.
+    pub fn wait_sent(&mut self, deadline_ticks: Option<u64>) -> Result<bool, Error> {
+        self.submit();
+        loop {
+            if self.reap()? > 0 {
+                self.transmit.backoff.reset();
+            }
+            if self.unsent() == 0 {
+                return Ok(true);
+            }
+            if !self.transmit.pause(deadline_ticks, false, || self.attachment.control.is_hung_up())? {
+                return Ok(false);
+            }
+        }
+    }
+}
