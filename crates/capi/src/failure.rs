@@ -8,7 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use fipsee_block::client::{DiskError, Error};
 use fipsee_block::wire::Status;
 use fipsee_call::CallError;
+use fipsee_net::NetError;
 use fipsee_ring::control::RefusalCode;
+use fipsee_ring::error::ServiceError;
 use rustix::io::Errno;
 
 /// Why a call failed.
@@ -41,13 +43,7 @@ impl Failure {
 impl From<Error> for Failure {
     #[cold]
     fn from(error: Error) -> Self {
-        let text = match &error {
-            Error::Connect { path, source } if source.kind() == std::io::ErrorKind::NotFound => format!(
-                "no daemon at {}: there is no such socket; start fipseed, or name its socket in options.socket_path or FIPSEE_SOCKET",
-                path.display()
-            ),
-            other => other.to_string(),
-        };
+        let text = text_of(&error);
         let errno = errno_of(&error, |error| match error {
             DiskError::Request(status) => Errno::from_raw_os_error(status.errno()),
             DiskError::PoolExhausted { .. } => Errno::NOMEM,
@@ -55,6 +51,33 @@ impl From<Error> for Failure {
             _ => Errno::PROTO,
         });
         Self::new(errno, text)
+    }
+}
+
+impl From<fipsee_net::Error> for Failure {
+    #[cold]
+    fn from(error: fipsee_net::Error) -> Self {
+        let text = text_of(&error);
+        let errno = errno_of(&error, |error| match error {
+            NetError::Length { .. } => Errno::MSGSIZE,
+            NetError::PoolTooSmall { .. } => Errno::NOMEM,
+            // Handles of other ports are not found: it is of the attachment before.
+            NetError::OtherBuffer | NetError::Different(_) => Errno::STALE,
+            _ => Errno::PROTO,
+        });
+        Self::new(errno, text)
+    }
+}
+
+/// Of a daemon's client: how a program says where the socket is.
+fn text_of<S: ServiceError>(error: &fipsee_ring::error::Error<S>) -> String {
+    use fipsee_ring::error::Error as Any;
+    match error {
+        Any::Connect { path, source } if source.kind() == std::io::ErrorKind::NotFound => format!(
+            "no daemon at {}: there is no such socket; start fipseed, or name its socket in options.socket_path or FIPSEE_SOCKET",
+            path.display()
+        ),
+        other => other.to_string(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `libfipsee`: the client for C. `include/fipsee_client.h` documents every function; the comments here say what its caller's
+//! `libfipsee`: the client for C. `include/fipsee_client.h` and `fipsee_port.h` document every function; the comments here say what its caller's
 //! promises mean for Rust.
 //!
 //! Every function that can fail runs in `failure::guarded`, so no panic leaves the library: it becomes an error.
@@ -15,6 +15,7 @@ mod function;
 mod list;
 mod memory;
 mod options;
+mod port;
 mod queue;
 mod reap;
 mod service;

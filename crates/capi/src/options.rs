@@ -223,7 +223,12 @@ impl ListedDisk {
 ///
 /// # Safety
 /// `to` is null or leads to as many bytes as its first field says; `T` begins with its size.
-unsafe fn give<T: Copy>(value: &T, to: *mut T, fewest_bytes: usize, (what, name): (&str, &str)) -> Result<(), Failure> {
+pub(crate) unsafe fn give<T: Copy>(
+    value: &T,
+    to: *mut T,
+    fewest_bytes: usize,
+    (what, name): (&str, &str),
+) -> Result<(), Failure> {
     if to.is_null() {
         return Err(null(what));
     }
@@ -269,7 +274,7 @@ pub(crate) mod tests {
             layout!("fipsee_listed_disk", ListedDisk: size_bytes, name, capacity_bytes, block_bytes, flags),
         ];
         let committed = include_str!("../abi/abi.txt").lines().filter(|line| line.starts_with("struct "));
-        let here = [here.concat(), crate::call_options::layouts().concat()];
+        let here = [here.concat(), crate::call_options::layouts().concat(), crate::port::layouts().concat()];
         assert_eq!(here.concat(), committed.collect::<Vec<_>>(), "left: Rust, right: crates/capi/abi/abi.txt");
         assert_eq!((size_of::<Piece>(), std::mem::offset_of!(Piece, length_bytes)), (16, 8));
     }

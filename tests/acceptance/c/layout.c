@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* layout: the offsets of the fields of the public structures, as crates/capi/abi/abi.txt says it. */
-#include <fipsee_client.h>
+#include <fipsee_port.h>
 #include <stdio.h>
 
 #define STRUCT(name) printf("struct " #name " %zu\n", sizeof(struct name))
@@ -76,5 +76,48 @@ int main(void)
 	FIELD(fipsee_taken, uid);
 	FIELD(fipsee_taken, gid);
 	FIELD(fipsee_taken, reserved);
+	STRUCT(fipsee_port_options);
+	FIELD(fipsee_port_options, size_bytes);
+	FIELD(fipsee_port_options, socket_path);
+	FIELD(fipsee_port_options, port);
+	FIELD(fipsee_port_options, depth);
+	FIELD(fipsee_port_options, buffer_bytes);
+	FIELD(fipsee_port_options, wait);
+	FIELD(fipsee_port_options, receive_depth);
+	FIELD(fipsee_port_options, look_ns);
+	STRUCT(fipsee_port_info);
+	FIELD(fipsee_port_info, size_bytes);
+	FIELD(fipsee_port_info, mac);
+	FIELD(fipsee_port_info, mtu);
+	FIELD(fipsee_port_info, max_frame_bytes);
+	FIELD(fipsee_port_info, offloads);
+	FIELD(fipsee_port_info, vlan);
+	FIELD(fipsee_port_info, pairs);
+	FIELD(fipsee_port_info, send_depth);
+	FIELD(fipsee_port_info, receive_depth);
+	STRUCT(fipsee_port_counters);
+	FIELD(fipsee_port_counters, size_bytes);
+	FIELD(fipsee_port_counters, sent_back);
+	FIELD(fipsee_port_counters, refused);
+	FIELD(fipsee_port_counters, lost);
+	FIELD(fipsee_port_counters, newest_refusal);
+	FIELD(fipsee_port_counters, unsent);
+	STRUCT(fipsee_port_buffer);
+	FIELD(fipsee_port_buffer, data);
+	FIELD(fipsee_port_buffer, handle);
+	FIELD(fipsee_port_buffer, capacity_bytes);
+	FIELD(fipsee_port_buffer, reserved);
+	STRUCT(fipsee_port_frame);
+	FIELD(fipsee_port_frame, data);
+	FIELD(fipsee_port_frame, length_bytes);
+	FIELD(fipsee_port_frame, piece_bytes);
+	FIELD(fipsee_port_frame, handle);
+	STRUCT(fipsee_listed_port);
+	FIELD(fipsee_listed_port, size_bytes);
+	FIELD(fipsee_listed_port, name);
+	FIELD(fipsee_listed_port, mac);
+	FIELD(fipsee_listed_port, mtu);
+	FIELD(fipsee_listed_port, flags);
+	FIELD(fipsee_listed_port, reserved);
 	return 0;
 }

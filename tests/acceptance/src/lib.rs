@@ -50,14 +50,21 @@ pub fn has_program(what: &str, program: &str) -> bool {
 /// The `fipseed` that ships, serving some disks in a directory of its own, `{dir}` in their descriptions. `None`, with a message
 /// about the test `what`, when nothing was built.
 #[must_use]
-#[expect(clippy::missing_panics_doc, reason = "a test that cannot begin fails")]
 pub fn serve(what: &str, disks: &[&str]) -> Option<Daemon> {
+    launch(what, Scratch::new(), disks.iter().map(|disk| format!("--disk={disk}")).collect())
+}
+
+/// Likewise, with this configuration file.
+#[must_use]
+pub fn serve_file(what: &str, file: &str) -> Option<Daemon> {
+    let dir = Scratch::new();
+    dir.configure(file);
+    launch(what, dir, vec!["--config".to_owned(), "{dir}/f.toml".to_owned()])
+}
+
+fn launch(what: &str, dir: Scratch, arguments: Vec<String>) -> Option<Daemon> {
     let program = vec![shipped(what, "bin/fipseed")?.to_string_lossy().into_owned(), "--log-level=error".to_owned()];
-    let arguments = disks.iter().map(|disk| format!("--disk={disk}")).collect();
-    Some(
-        Daemon::launch(Scratch::new(), Launch { program, arguments, own_group: false, ends_with_us: false })
-            .expect("fipseed starts"),
-    )
+    Some(Daemon::launch(dir, Launch { program, arguments, own_group: false, ends_with_us: false }).expect("fipseed starts"))
 }
 
 /// Both streams of a program that ran to its end, for messages of failed tests.

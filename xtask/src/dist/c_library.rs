@@ -19,7 +19,8 @@ const PACKAGE: &str = "fipsee-capi";
 const ABI: &str = "0";
 const SYMBOL_NODE: &str = "FIPSEE_0.1";
 
-const HEADERS: [&str; 6] = ["fipsee_client.h", "fipsee.h", "fipsee_block.h", "fipsee_ring.h", "fipsee_stream.h", "fipsee_pace.h"];
+const HEADERS: [&str; 7] =
+    ["fipsee_client.h", "fipsee_port.h", "fipsee.h", "fipsee_block.h", "fipsee_ring.h", "fipsee_stream.h", "fipsee_pace.h"];
 
 pub(super) fn build(dist: &Dist) -> Result<String, String> {
     dist.cargo_build(&[PACKAGE])?;
@@ -112,7 +113,7 @@ fn pkg_config(version: &str, libraries: &str) -> String {
          includedir=${{prefix}}/include\n\
          \n\
          Name: fipsee\n\
-         Description: Client of Fip-see: disks over shared memory\n\
+         Description: Client of Fip-see: disks, calls and frames over shared memory\n\
          Version: {version}\n\
          Cflags: -I${{includedir}}\n\
          Libs: -L${{libdir}} -lfipsee\n\

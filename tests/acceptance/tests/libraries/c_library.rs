@@ -1,14 +1,20 @@
 //! The C library as C programs use it: found by pkg-config, compiled with two compilers, linked both ways, and run.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 
 use fipsee_acceptance::c::{Library, Link, UNDEFINED, Under, root};
-use fipsee_acceptance::{DEADLINE, Daemon, Guard, Scratch, has_program, run, serve, shipped};
+use fipsee_acceptance::{DEADLINE, Daemon, Guard, Scratch, has_program, run, serve, serve_file, shipped};
+use fipsee_testkit::eventually;
 
 const DISKS: [&str; 4] = ["a=memory:16M,max=64M", "f=file:{dir}/f.img,size=16M,block=4096", "r=memory:1M,ro", "n=null:1G"];
+
+/// For `ports.c`, and the example with ports.
+const NETWORK: &str = "[[network]]\nname = \"lan\"\nmtu = 9000\n\
+    [[network.port]]\nname = \"a\"\nmac = \"02:00:00:00:00:0a\"\n\
+    [[network.port]]\nname = \"b\"\nmac = \"02:00:00:00:00:0b\"\n";
 
 /// Run the C test `name` against a daemon of its own, and do what it asks for.
 fn play(name: &str, under: Under, arguments: &[&str]) {
@@ -18,7 +24,8 @@ fn play(name: &str, under: Under, arguments: &[&str]) {
     if under == Under::Valgrind && !has_program(&what, "valgrind") {
         return;
     }
-    let Some(daemon) = serve(&what, &DISKS) else { return };
+    let served = if name == "ports" { serve_file(&what, NETWORK) } else { serve(&what, &DISKS) };
+    let Some(daemon) = served else { return };
     let program = daemon.dir.path("program");
     // The sanitizers see more of a static library: calls between it and the program go through nothing.
     let (link, extra) = if under == Under::Sanitizers { (Link::Static, UNDEFINED) } else { (Link::Shared, &[][..]) };
@@ -109,6 +116,7 @@ fn footprint(pid: u32) -> (usize, u64) {
 fn every_call_does_what_the_header_says() {
     play("calls", Under::Nothing, &[]);
     play("batches", Under::Nothing, &[]);
+    play("ports", Under::Nothing, &[]);
 }
 
 #[test]
@@ -134,7 +142,7 @@ fn ten_million_requests_leave_memory_and_descriptors_as_they_were() {
 
 #[test]
 fn sanitizers_find_nothing() {
-    for name in ["calls", "batches", "death", "events"] {
+    for name in ["calls", "batches", "death", "events", "ports"] {
         play(name, Under::Sanitizers, &[]);
     }
     play("verify", Under::Sanitizers, &["a", "100"]);
@@ -142,7 +150,7 @@ fn sanitizers_find_nothing() {
 
 #[test]
 fn valgrind_finds_nothing() {
-    for name in ["calls", "batches", "death", "events"] {
+    for name in ["calls", "batches", "death", "events", "ports"] {
         play(name, Under::Valgrind, &[]);
     }
     play("verify", Under::Valgrind, &["a", "20"]);
@@ -151,7 +159,7 @@ fn valgrind_finds_nothing() {
 #[test]
 fn examples_are_short_and_run_however_they_are_built() {
     let Some(library) = Library::new("c-examples") else { return };
-    for example in ["copy", "epoll"] {
+    for example in ["copy", "epoll", "frames"] {
         let text = std::fs::read_to_string(root().join(format!("examples/c/{example}.c"))).expect("the example");
         assert!(text.lines().count() <= 60, "examples/c/{example}.c has more than 60 lines");
     }
@@ -179,14 +187,36 @@ fn examples_are_short_and_run_however_they_are_built() {
     }
 }
 
+#[test]
+fn example_of_ports_sends_frames_back() {
+    let Some(library) = Library::new("c-frames") else { return };
+    let Some(daemon) = serve_file("c-frames", NETWORK) else { return };
+    let Some(fipsee) = shipped("c-frames", "bin/fipsee") else { return };
+    let program = daemon.dir.path("program");
+    library.compile("gcc", Link::Shared, &["-Wpedantic"], "examples/c/frames.c", &program);
+    let mut example = Command::new(&program);
+    library.able(&mut example).env("FIPSEE_SOCKET", daemon.socket()).args(["lan/b", "200"]).stdout(Stdio::piped());
+    let example = Guard(example.spawn().expect("it starts"));
+    let fipsee = |arguments: &[&str]| run(Command::new(&fipsee).arg("--connect").arg(daemon.socket()).args(arguments));
+    eventually("it has its port", || fipsee(&["net", "ls"]).lines().any(|line| line.contains("lan/b") && line.contains("yes")));
+    for (count, length) in [("100", "64"), ("100", "9014")] {
+        let said = fipsee(&["net", "ping", "lan/a", "--to", "lan/b", "--count", count, "--length", length, "--timeout", "60"]);
+        assert!(said.contains("100 came back"), "{said}");
+    }
+    let mut example = example;
+    let mut said = String::new();
+    example.0.stdout.take().expect("its output").read_to_string(&mut said).expect("text");
+    assert!(example.0.wait().expect("it ends").success() && said == "lan/b sent all back\n", "{said}");
+}
+
 /// C++ programs use the header as it is.
 #[test]
 fn cpp_programs_compile_and_link() {
     let Some(library) = Library::new("c-cpp") else { return };
     let directory = Scratch::new();
     let source = directory.path("a.cpp");
-    let text = "#include <fipsee_client.h>\n#include <cstdio>\nint main() { fipsee_options options; \
-                fipsee_options_init(&options); std::puts(fipsee_version()); return options.depth; }\n";
+    let text = "#include <fipsee_port.h>\n#include <cstdio>\nint main() { fipsee_options options; \
+                fipsee_options_init(&options); fipsee_port_options port; fipsee_port_options_init(&port); std::puts(fipsee_version()); return options.depth; }\n";
     std::fs::write(&source, text).expect("the source is written");
     for compiler in ["g++", "clang++"] {
         let program = directory.path("program");
@@ -206,9 +236,12 @@ fn built_interface(library: &Library, directory: &Scratch) -> BTreeSet<String> {
         .filter_map(|line| line.split_whitespace().nth(2)?.split_once("@@"))
         .map(|(symbol, node)| format!("symbol {symbol} {node}"))
         .collect();
-    let header = library.prefix.join("include/fipsee_client.h");
+    // It includes the other.
+    let header = library.prefix.join("include/fipsee_port.h");
     let constants = run(Command::new("gcc").args(["-E", "-dM"]).arg(&header));
-    let is_constant = |name: &str| name.starts_with("FIPSEE_") && !matches!(name, "FIPSEE_CLIENT_H" | "FIPSEE_CLIENT_VERSION");
+    let is_constant = |name: &str| {
+        name.starts_with("FIPSEE_") && !matches!(name, "FIPSEE_CLIENT_H" | "FIPSEE_PORT_H" | "FIPSEE_CLIENT_VERSION")
+    };
     lines.extend(constants.lines().filter_map(|line| {
         let (name, value) = line.strip_prefix("#define ")?.split_once(' ')?;
         is_constant(name).then(|| format!("constant {name} {value}"))
