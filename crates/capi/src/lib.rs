@@ -1,5 +1,5 @@
-//! `libfipsee`: the client for C. `include/fipsee_client.h` and `fipsee_port.h` document every function; the comments here say what its caller's
-//! promises mean for Rust.
+//! `libfipsee`: the client for C. `include/fipsee_client.h` and `fipsee_port.h` document every function; the comments here say
+//! what its caller's promises mean for Rust.
 //!
 //! Every function that can fail runs in `failure::guarded`, so no panic leaves the library: it becomes an error.
 //! Handles are raw pointers whose validity is the caller's promise; null pointers and handles inherited by fork() are

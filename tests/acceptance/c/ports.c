@@ -152,7 +152,7 @@ static void listing(void)
 /* There by copy and in place, back in frames that are not copied. */
 static void exchanging(uint32_t buffer_bytes)
 {
-	static const size_t lengths[] = { 14, 56, 57, 64, 512, 513, 1514, 9014 };
+	static const size_t lengths[] = { 14, 56, 57, 64, 1024, 1025, 1514, 9014 };
 	struct fipsee_port *a = open_port("lan/a", buffer_bytes), *b = open_port("lan/b", buffer_bytes);
 	struct fipsee_port_info mac_a = info_of(a), mac_b = info_of(b);
 	static uint8_t sent[LONGEST_BYTES], found[LONGEST_BYTES];
@@ -191,7 +191,7 @@ static void exchanging(uint32_t buffer_bytes)
 			FAILS(fipsee_port_release(a, &frame, 1), -EINVAL, "once");
 		}
 	}
-	/* What does not fit is cut, and its length told. */
+	/* What does not fit is cut; the length is that of the frame. */
 	make(sent, mac_b.mac, a, 100, 1);
 	EXPECT(fipsee_port_send(a, sent, 100), 0);
 	EXPECT(fipsee_port_wait(b, found, 60, -1), 100);
@@ -279,7 +279,7 @@ static void mistakes(void)
 	FAILS(fipsee_port_get_counters(a, NULL), -EINVAL, "counters");
 	FAILS(fipsee_port_reconnect(NULL, 1, 0), -EINVAL, "ports");
 	EXPECT(counters_of(a).refused, 0);
-	/* Refused frames are counted, and the reason is told. */
+	/* Refused frames are counted, with the reason. */
 	sent[11]++;
 	EXPECT(fipsee_port_send(a, sent, sizeof(sent)), 0);
 	EXPECT(fipsee_port_wait_sent(a, -1), 1);
@@ -369,7 +369,7 @@ int main(int argc, char **argv)
 	opening();
 	listing();
 	exchanging(0);
-	exchanging(512);
+	exchanging(1024);	/* The longest frame fills nine of the sixteen. */
 	batches();
 	mistakes();
 	event_loops_and_reconnection();

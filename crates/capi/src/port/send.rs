@@ -38,7 +38,7 @@ impl OpenPort {
 }
 
 functions! {
-    "`port` is null or open, and no other call on it runs meanwhile; `frame` is null or leads to `length_bytes` bytes, `buffer` is null or valid."
+    "`port` is null or open, and no other call on it runs meanwhile; `frame` is null or leads to so many bytes, `buffer` is null or valid."
 
     fn fipsee_port_send(port: OpenPort, frame: *const c_void, length_bytes: usize) {
         // SAFETY: promised by the caller.
