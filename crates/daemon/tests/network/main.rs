@@ -1,6 +1,7 @@
 //! Networks through a real daemon: frames between clients, the ends of clients and daemons, clients that break the rules, and the configuration.
 
 mod administered;
+mod c_client;
 mod configured;
 mod endings;
 mod exchange;
@@ -10,7 +11,6 @@ mod placed;
 mod tap;
 mod tap_long;
 mod port;
-mod twin;
 
 use std::path::Path;
 
