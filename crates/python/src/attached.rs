@@ -19,13 +19,17 @@ use crate::memory::{Registered, View, lock};
 use crate::wait::{self, SIGNAL_PERIOD};
 
 /// Pause between attempts to reconnect.
-const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long a thread that has a lane may take it again before waiting threads: handing it over costs a wake-up.
 const LONGEST_OVERTAKING: Duration = Duration::from_millis(1);
 
 /// The number of forks between the first process and this one.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) fn generation() -> u64 {
+    GENERATION.load(Ordering::Relaxed)
+}
 
 /// For os.register_at_fork: the disks opened before belong to the parent.
 #[pyfunction]
@@ -145,7 +149,7 @@ impl DiskConnection {
             near,
             depth,
             reconnect_for,
-            generation: GENERATION.load(Ordering::Relaxed),
+            generation: generation(),
             lanes: Mutex::new(Lanes { free, borrowers: Vec::new(), waiting: VecDeque::new(), last_ticket: 0, is_closed: false }),
             returned: Condvar::new(),
             known: Mutex::default(),
@@ -157,7 +161,7 @@ impl DiskConnection {
     }
 
     fn is_inherited(&self) -> bool {
-        GENERATION.load(Ordering::Relaxed) != self.generation
+        generation() != self.generation
     }
 
     pub(crate) fn check_process(&self) -> PyResult<()> {

@@ -4,8 +4,10 @@ use std::io;
 
 use fipsee_block::client::{DiskError, Error};
 use fipsee_block::wire::{BlockInfo, Status};
+use fipsee_net::NetError;
 use fipsee_ring::PeerFault;
 use fipsee_ring::control::RefusalCode;
+use fipsee_ring::error::{Error as Any, ServiceError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use rustix::io::Errno;
@@ -41,14 +43,41 @@ impl From<Failure> for PyErr {
 
 /// The exception for `error`.
 pub(crate) fn exception(error: &Error) -> PyErr {
+    let number = errno(error, |own| match own {
+        DiskError::Request(status) => status.errno(),
+        DiskError::PoolExhausted { .. } => Errno::NOBUFS.raw_os_error(),
+        DiskError::Different(_) => Errno::STALE.raw_os_error(),
+        _ => Errno::IO.raw_os_error(),
+    });
+    raise(error, number)
+}
+
+/// The exception for an error of a port.
+pub(crate) fn net_exception(error: &fipsee_net::Error) -> PyErr {
+    // As with a disk that is in use: it may work later.
+    let number = if matches!(error, fipsee_net::Error::Full) { Errno::BUSY.raw_os_error() } else { errno(error, net_errno) };
+    raise(error, number)
+}
+
+fn net_errno(error: &NetError) -> i32 {
+    let errno = match error {
+        NetError::Length { .. } => Errno::MSGSIZE,
+        NetError::PoolTooSmall { .. } => Errno::NOBUFS,
+        NetError::Different(_) => Errno::STALE,
+        _ => Errno::PROTO,
+    };
+    errno.raw_os_error()
+}
+
+fn raise<S: ServiceError>(error: &Any<S>, number: i32) -> PyErr {
     let text = match error {
-        Error::Connect { path, source } if source.kind() == io::ErrorKind::NotFound => format!(
+        Any::Connect { path, source } if source.kind() == io::ErrorKind::NotFound => format!(
             "no daemon at {}: there is no such socket; start fipseed, or name its socket with socket= or FIPSEE_SOCKET",
             path.display()
         ),
         other => other.to_string(),
     };
-    Python::attach(|py| make(py, "error", (errno(error), text)))
+    Python::attach(|py| make(py, "error", (number, text)))
 }
 
 /// The exception for a request on this range, offset and length, that failed.
@@ -81,12 +110,13 @@ pub(crate) fn closed() -> PyErr {
     PyValueError::new_err("the disk is closed; open it again")
 }
 
-fn errno(error: &Error) -> i32 {
+/// `of_service`: of an error that only this service has.
+fn errno<S>(error: &Any<S>, of_service: impl FnOnce(&S) -> i32) -> i32 {
     let errno = match error {
-        Error::Connect { source, .. } | Error::Io { source, .. } => return of_io(source),
-        Error::Wait(_) | Error::Unsupported(_) => Errno::OPNOTSUPP,
-        Error::Service(DiskError::Request(status)) => return status.errno(),
-        Error::Refused { code, .. } => match code {
+        Any::Connect { source, .. } | Any::Io { source, .. } => return of_io(source),
+        Any::Wait(_) | Any::Unsupported(_) => Errno::OPNOTSUPP,
+        Any::Service(own) => return of_service(own),
+        Any::Refused { code, .. } => match code {
             RefusalCode::UnknownName => Errno::NOENT,
             RefusalCode::NotAllowed => Errno::ACCESS,
             RefusalCode::Busy => Errno::BUSY,
@@ -94,13 +124,11 @@ fn errno(error: &Error) -> i32 {
             RefusalCode::ShuttingDown => Errno::SHUTDOWN,
             _ => Errno::PROTO,
         },
-        Error::Disconnected => Errno::NOTCONN,
-        Error::TimedOut(_) => Errno::TIMEDOUT,
-        Error::Fault(PeerFault::Count { what: "memory regions", .. }) => Errno::NOBUFS,
-        Error::Fault(_) | Error::Malformed(_) => Errno::PROTO,
-        Error::Full => Errno::AGAIN,
-        Error::Service(DiskError::PoolExhausted { .. }) => Errno::NOBUFS,
-        Error::Service(DiskError::Different(_)) => Errno::STALE,
+        Any::Disconnected => Errno::NOTCONN,
+        Any::TimedOut(_) => Errno::TIMEDOUT,
+        Any::Fault(PeerFault::Count { what: "memory regions", .. }) => Errno::NOBUFS,
+        Any::Fault(_) | Any::Malformed(_) => Errno::PROTO,
+        Any::Full => Errno::AGAIN,
         _ => Errno::IO,
     };
     errno.raw_os_error()

@@ -1,5 +1,5 @@
 //! The Python module `fipsee._fipsee`: `Disk` with blocking calls and batches, `EventQueue` for
-//! asyncio, `Memory` shared with the daemon. Users import `python/fipsee`.
+//! asyncio, `Memory` shared with the daemon, `Port` for frames. Users import `python/fipsee`.
 //!
 //! A waiting thread has released the interpreter; no code here takes it while it holds a lock.
 
@@ -9,6 +9,7 @@ mod error;
 mod events;
 mod list;
 mod memory;
+mod port;
 mod transfer;
 mod wait;
 
@@ -31,4 +32,6 @@ mod _fipsee {
     use super::list::{ListedDisk, list_disks};
     #[pymodule_export]
     use super::memory::Memory;
+    #[pymodule_export]
+    use super::port::{ListedPort, Port, list_ports};
 }

@@ -93,6 +93,19 @@ impl View {
         self.buffer.buf_ptr().addr()
     }
 
+    /// Its bytes, as long as the interpreter is held.
+    pub(crate) fn slice<'a>(&'a self, _py: Python<'a>) -> &'a [u8] {
+        // SAFETY: they cannot go away while the view lives. Python code that changes them needs the interpreter; other code that does
+        // so at the same time is at fault.
+        unsafe { std::slice::from_raw_parts(self.buffer.buf_ptr().cast(), self.length_bytes()) }
+    }
+
+    /// Have `fill` write into its bytes, which `View::of` was asked for.
+    pub(crate) fn fill<R>(&self, _py: Python<'_>, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+        // SAFETY: as in `slice`, and the view is exclusive in this call, which runs no Python code.
+        fill(unsafe { std::slice::from_raw_parts_mut(self.buffer.buf_ptr().cast(), self.length_bytes()) })
+    }
+
     pub(crate) fn bytes(&self) -> Bytes<'_> {
         // SAFETY: they cannot go away while the view lives; they are read into only if `View::of` was asked for that, or if nothing
         // else has them yet.

@@ -29,9 +29,12 @@ def eventually(what: str, is_true: Callable[[], bool]) -> None:
 
 
 class Daemon:
-    def __init__(self, directory: pathlib.Path, *disks: str, wait: str = "adaptive") -> None:
+    def __init__(
+        self, directory: pathlib.Path, *disks: str, wait: str = "adaptive", config: pathlib.Path | None = None
+    ) -> None:
         self.socket = directory / "s"
         given = [f"--disk={disk.replace('DIR', str(directory))}" for disk in disks]
+        given += [f"--config={config}"] if config else []
         self._command = [FIPSEED, "--log-level=error", f"--listen={self.socket}", f"--wait={wait}", *given]
         self.start()
 

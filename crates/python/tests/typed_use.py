@@ -34,3 +34,19 @@ async def awaited() -> int:
         one, two = await asyncio.gather(disk.read(0, 512), disk.readinto(0, bytearray(512)))
         await disk.write(0, one + one)
         return two + disk.size
+
+
+def frames() -> list[str]:
+    with fipsee.Port("lan/a", socket="s", depth=16, buffer_size=2048, wait="sleep") as port:
+        port.send(port.address + bytes(8))
+        count: int = port.send_batch([bytes(60), bytearray(60)])
+        found: bytes | None = port.receive(timeout=0.5)
+        length: int | None = port.receive_into(bytearray(count), 1)
+        print(found, length, port.receive_batch(most=2), port.counters["refused"])
+    return [listed.mac for listed in fipsee.list_ports() if not listed.in_use]
+
+
+async def awaited_frames() -> bytes:
+    async with await fipsee.aopen_port("lan/a") as port:
+        await port.send(port.address + bytes(8))
+        return await port.receive()

@@ -1,4 +1,4 @@
-"""Disks of a Fip-see daemon over shared memory: blocking calls, batches, numpy arrays without copies, asyncio.
+"""Disks and ports of a Fip-see daemon over shared memory: blocking calls, batches, numpy arrays without copies, asyncio.
 
     import fipsee
 
@@ -9,13 +9,17 @@
 
 Threads may share a `Disk`; `queues=N` lets N of them work at once. After `os.fork` (multiprocessing's "fork") the child
 opens disks of its own: those of its parent raise ValueError there. Everything closed raises ValueError.
+
+    with fipsee.Port("lan/a") as port:
+        port.send(frame)
+        answer = port.receive(timeout=1)
 """
 
 from __future__ import annotations
 
 import os as _os
 
-from . import aio
+from . import aio, aio_port
 from ._errors import (
     BatchError,
     BusyError,
@@ -25,26 +29,34 @@ from ._errors import (
     NotFoundError,
     TimedOutError,
 )
-from ._fipsee import Disk, ListedDisk, Memory, _forked, list_disks
+from ._fipsee import Disk, ListedDisk, ListedPort, Memory, Port, _forked, list_disks, list_ports
 from ._fipsee import __version__ as __version__
 from .aio import AsyncDisk
 from .aio import open as aopen
+from .aio_port import AsyncPort
+from .aio_port import open_port as aopen_port
 
 __all__ = [
     "AsyncDisk",
+    "AsyncPort",
     "BatchError",
     "BusyError",
     "DisconnectedError",
     "Disk",
     "Error",
     "ListedDisk",
+    "ListedPort",
     "Memory",
     "NotAllowedError",
     "NotFoundError",
+    "Port",
     "TimedOutError",
     "aio",
+    "aio_port",
     "aopen",
+    "aopen_port",
     "list_disks",
+    "list_ports",
     "open",
 ]
 

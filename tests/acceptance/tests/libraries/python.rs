@@ -69,6 +69,11 @@ fn awaits_share_a_queue() {
 }
 
 #[test]
+fn frames_go_between_ports() {
+    pytest("test_port");
+}
+
+#[test]
 fn stubs_are_true_and_strict() {
     pytest("test_types");
 }
