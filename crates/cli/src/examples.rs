@@ -190,6 +190,16 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     ("fipsee-net-detach", &[("Remove the port, and with it the interface if it was made for it", "fipsee net detach lan/host")]),
     ("fipsee-net-echo", &[("Answer at a port until interrupted", "fipsee net echo lan/b")]),
+    (
+        "fipsee-net-capture",
+        &[
+            (
+                "Write what comes to a port with mirror = true into a file, until interrupted",
+                "fipsee net capture lan/m -w lan.pcapng",
+            ),
+            ("Look at the next ten frames", "fipsee net capture lan/m --count 10 | tcpdump -r -"),
+        ],
+    ),
     ("fipsee-config", &[("Write down what the daemon serves now", "fipsee config dump")]),
     (
         "fipsee-config-dump",

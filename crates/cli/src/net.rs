@@ -1,7 +1,9 @@
 //! `fipsee net`: networks, their ports, and frames to try them with.
 
 mod attach;
+mod capture;
 mod frames;
+mod pcapng;
 
 use std::path::Path;
 
@@ -9,6 +11,7 @@ use fipsee_net::list;
 use serde_json::{Value, json};
 
 use self::attach::{AttachArguments, DetachArguments};
+pub(crate) use self::capture::CaptureArguments;
 pub(crate) use self::frames::{EchoArguments, PingArguments};
 use crate::error::Error;
 use crate::output::{self, Table};
@@ -55,6 +58,8 @@ pub(crate) enum Command {
     Ping(PingArguments),
     /// Send every frame of fipsee net ping back to where it came from
     Echo(EchoArguments),
+    /// Write the frames that come to a port into a file, for tcpdump or Wireshark
+    Capture(CaptureArguments),
 }
 
 pub(crate) fn run(socket: &Path, command: &Command) -> Result<(), Error> {
@@ -73,6 +78,7 @@ pub(crate) fn run(socket: &Path, command: &Command) -> Result<(), Error> {
         Command::Detach(arguments) => attach::detach(socket, arguments),
         Command::Ping(arguments) => frames::ping(socket, arguments),
         Command::Echo(arguments) => frames::echo(socket, arguments),
+        Command::Capture(arguments) => capture::capture(socket, arguments),
     }
 }
 

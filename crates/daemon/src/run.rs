@@ -256,7 +256,7 @@ impl Daemon {
         let listeners = (listener, admin);
         let metrics: Arc<[MetricsListener]> = origin.metrics.0.into();
         let handing_over = Arc::new(HandingOver::new().map_err(|error| format!("cannot watch for takeovers: {error}"))?);
-        let sources = Sources::new(Arc::clone(&live), workers.clone(), Arc::clone(&scaling));
+        let sources = Sources::new(Arc::clone(&live), workers.clone(), Arc::clone(&scaling), registry.clone());
         let admin = Admin {
             live: Arc::clone(&live),
             vms: Arc::clone(&vms),

@@ -175,7 +175,10 @@ fn print_tables(socket: &Path, arguments: &Arguments, first: Sample) -> Result<(
         std::thread::sleep(arguments.interval); // tidy: allow sleep, the time between two looks is what the caller asked for
         let now = sample(socket)?;
         let mut tables = Vec::new();
-        for view in View::ALL.into_iter().filter(|view| arguments.view.is_none_or(|only| only == *view)) {
+        // Of a daemon without networks there is no such table, unless it is asked for.
+        let has_ports = !interval(&before, &now).rows(View::Ports, &Choice::default()).is_empty();
+        let is_wanted = |view: &View| arguments.view.map_or(has_ports || *view != View::Ports, |only| only == *view);
+        for view in View::ALL.into_iter().filter(is_wanted) {
             tables.push(table(view, &interval(&before, &now), &arguments.choice_of(view)?));
         }
         output::print(&format!("{}{}", tables.join("\n"), if arguments.once { "" } else { "\n" }))?;

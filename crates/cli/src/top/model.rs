@@ -22,10 +22,11 @@ pub(crate) enum View {
     Clients,
     Queues,
     Workers,
+    Ports,
 }
 
 impl View {
-    pub(super) const ALL: [Self; 4] = [Self::Disks, Self::Clients, Self::Queues, Self::Workers];
+    pub(super) const ALL: [Self; 5] = [Self::Disks, Self::Clients, Self::Queues, Self::Workers, Self::Ports];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -33,13 +34,14 @@ impl View {
             Self::Clients => "clients",
             Self::Queues => "queues",
             Self::Workers => "workers",
+            Self::Ports => "ports",
         }
     }
 
     /// How many columns on the left are names.
     pub(super) const fn names(self) -> usize {
         match self {
-            Self::Disks | Self::Queues => 1,
+            Self::Disks | Self::Queues | Self::Ports => 1,
             Self::Clients => 2,
             Self::Workers => 0,
         }
@@ -51,12 +53,17 @@ impl View {
             Self::Clients => &headings!["DISK", "KIND", "CLIENT", "PID", "UID", "QUEUES"],
             Self::Queues => &headings!["DISK", "CLIENT", "PID", "QUEUE", "WORKER", "BUSY%"],
             Self::Workers => &["WORKER", "CPU", "STATE", "QUEUES", "BUSY%", "CPU%", "SLEEPS/s"],
+            Self::Ports => &["PORT", "CLIENT", "SENT/s", "BYTES/s", "RECEIVED/s", "BYTES/s", "DROPPED/s", "REFUSED/s"],
         }
     }
 
     /// The column that rows are sorted by unless another is chosen: the busiest first.
     pub(super) fn usual_sort(self) -> usize {
-        let heading = if self == Self::Workers { "CPU%" } else { "IOPS" };
+        let heading = match self {
+            Self::Workers => "CPU%",
+            Self::Ports => "SENT/s",
+            _ => "IOPS",
+        };
         self.headings().iter().position(|other| *other == heading).unwrap_or(0)
     }
 }
@@ -143,8 +150,9 @@ impl Interval<'_> {
             View::Clients => self.clients(),
             View::Queues => self.queues(),
             View::Workers => self.workers(),
+            View::Ports => self.ports(),
         };
-        let names = view.headings().iter().position(|heading| *heading == "IOPS" || *heading == "BUSY%").unwrap_or(0);
+        let names = view.headings().iter().position(|heading| ["IOPS", "BUSY%", "SENT/s"].contains(heading)).unwrap_or(0);
         rows.retain(|row| row.iter().take(names).any(|cell| cell.shown().contains(&choice.filter)));
         rows.sort_by(|one, other| match (one.get(choice.sort), other.get(choice.sort)) {
             (Some(one), Some(other)) if choice.reversed => other.compare(one),
@@ -233,6 +241,20 @@ impl Interval<'_> {
         list(self.now, "workers").iter().map(row).collect()
     }
 
+    fn ports(&self) -> Vec<Row> {
+        let before: HashMap<String, &Value> = ports(self.before).collect();
+        let row = |(name, port): (String, &Value)| {
+            let old = before.get(&name).copied().unwrap_or(&Value::Null);
+            let client = port.get("client").and_then(Value::as_u64).map_or(Cell::None, Cell::Count);
+            let [sent, received, dropped] = ["sent", "received", "dropped"].map(|key| Cell::Rate(self.rate(old, port, key)));
+            let [sent_bytes, received_bytes] = ["sent_bytes", "received_bytes"].map(|key| Cell::Bytes(self.rate(old, port, key)));
+            let refused = refused(port).saturating_sub(refused(old));
+            let refused = Cell::Rate(units::per_second(refused, self.seconds));
+            vec![Cell::Text(name), client, sent, sent_bytes, received, received_bytes, dropped, refused]
+        };
+        ports(self.now).map(row).collect()
+    }
+
     /// What every kind of client has: rates, then service times.
     fn counts(&self, old: &Value, now: &Value, times: Option<&Times>) -> Vec<Cell> {
         let rate = |key| self.rate(old, now, key);
@@ -271,6 +293,20 @@ impl Interval<'_> {
         }
         all
     }
+}
+
+/// The ports of all networks, by their whole names.
+fn ports(stat: &Value) -> impl Iterator<Item = (String, &Value)> {
+    list(stat, "networks").iter().flat_map(|network| {
+        let whole = |port| (format!("{}/{}", text(network, "network"), text(port, "port")), port);
+        list(network, "ports").iter().map(whole)
+    })
+}
+
+/// Frames that were refused, for whatever reason.
+fn refused(port: &Value) -> u64 {
+    let reasons = port.get("refused").and_then(Value::as_object);
+    reasons.into_iter().flat_map(|reasons| reasons.values()).filter_map(Value::as_u64).sum()
 }
 
 /// A queue's name for as long as its client is attached.
@@ -324,6 +360,12 @@ mod tests {
             }],
             "disks": [{ "disk": "a", "totals": counts, "clients": [client, gone] }, { "disk": "b", "totals": {}, "clients": [] }],
             "queues": [queue],
+            "networks": [{ "network": "lan", "ports": [
+                { "port": "a", "client": 9, "sent": reads, "sent_bytes": reads * 64, "received": 4, "received_bytes": 256, "dropped": 2,
+                  "refused": { "invalid": reads / 100, "limited": 7 } },
+                { "port": "b", "sent": 0, "sent_bytes": 0, "received": reads, "received_bytes": reads * 64, "dropped": reads / 10,
+                  "refused": {} },
+            ] }],
         })
     }
 
@@ -350,6 +392,13 @@ mod tests {
         let queues = rows(View::Queues, &usual(View::Queues));
         assert_eq!(queues, [[&["a", "7", "42", "0", "0", "20.0"][..], &counts].concat()]);
         assert_eq!(rows(View::Workers, &usual(View::Workers)), [["0", "1", "in use", "2", "25.0", "50.0", "0"]]);
+        assert_eq!(
+            rows(View::Ports, &usual(View::Ports)),
+            [
+                ["lan/a", "9", "100", "6.25 KiB/s", "0", "0 B/s", "0", "1"],
+                ["lan/b", "-", "0", "0 B/s", "100", "6.25 KiB/s", "10", "0"]
+            ]
+        );
         for view in View::ALL {
             assert!(rows(view, &usual(view)).iter().all(|row| row.len() == view.headings().len()), "{view:?}");
         }

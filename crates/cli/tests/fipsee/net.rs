@@ -1,6 +1,6 @@
 //! `fipsee net`: what it shows of ports, and frames between two of them.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
 use fipsee_testkit::daemon::Launch;
@@ -8,12 +8,13 @@ use fipsee_testkit::netns::Namespace;
 use fipsee_testkit::{Daemon, Guard, Scratch, assert_says, eventually};
 use serde_json::json;
 
-use crate::program::{FIPSEE, Fipsee, assert_error, assert_success, ending, json};
+use crate::program::{FIPSEE, Fipsee, assert_error, assert_success, ending, errors_of, json, pid};
 
 const FILE: &str = "workers = 1\nlog_level = \"error\"\n[[network]]\nname = \"lan\"\nmtu = 9000\n\
     [[network.port]]\nname = \"a\"\nmac = \"02:00:00:00:00:0a\"\nvlan = 10\n\
     [[network.port]]\nname = \"b\"\nmac = \"02:00:00:00:00:0b\"\nvlan = 10\nisolated = true\n\
-    [[network.port]]\nname = \"c\"\ntrunk = [10, 20]\n";
+    [[network.port]]\nname = \"c\"\ntrunk = [10, 20]\n\
+    [[network.port]]\nname = \"m\"\nmac = \"02:00:00:00:00:0d\"\nmirror = true\n";
 
 fn daemon() -> Daemon {
     let dir = Scratch::new();
@@ -67,6 +68,72 @@ fn frames_go_to_a_port_that_answers_and_are_counted() {
     }
 }
 
+/// The frames of a capture, with their times in nanoseconds since the epoch.
+fn frames_of(capture: &[u8]) -> Vec<(u64, Vec<u8>)> {
+    let word = |at: usize| u32::from_le_bytes(capture[at..at + 4].try_into().expect("four bytes"));
+    assert_eq!(word(0), 0x0a0d_0d0a, "it begins with a section");
+    let (mut frames, mut at) = (Vec::new(), 0);
+    while at < capture.len() {
+        let (kind, length) = (word(at), word(at + 4) as usize);
+        assert_eq!(word(at + length - 4) as usize, length, "a block ends with its length");
+        if kind == 6 {
+            let bytes = word(at + 20) as usize;
+            assert_eq!((word(at + 24) as usize, length), (bytes, 32 + bytes.next_multiple_of(4)));
+            frames.push((u64::from(word(at + 12)) << 32 | u64::from(word(at + 16)), capture[at + 28..at + 28 + bytes].to_vec()));
+        }
+        at += length;
+    }
+    frames
+}
+
+#[test]
+fn every_frame_of_a_network_is_captured_at_its_mirror() {
+    let daemon = daemon();
+    let file = daemon.dir.path("lan.pcapng");
+    let in_use = |port: usize| json(&daemon.fipsee(&["net", "ls", "--json"]))["ports"][port]["in_use"] == true;
+    let ping = |count: &str, length: &str| {
+        let mut echo = Guard(
+            daemon.command(&["net", "echo", "lan/b", "--count", count]).stdout(Stdio::null()).spawn().expect("fipsee runs"),
+        );
+        eventually("it has its port", || in_use(1));
+        let pinged =
+            daemon.fipsee(&["net", "ping", "lan/a", "--to", "lan/b", "--count", count, "--length", length, "--timeout", "60"]);
+        assert_success(&pinged);
+        assert!(ending(&mut echo).success());
+    };
+    // To a pipe, so many frames; to a file, until it is interrupted.
+    for to_pipe in [true, false] {
+        let mut command = daemon.command(&["net", "capture", "lan/m"]);
+        if to_pipe {
+            command.args(["--count", "20"])
+        } else {
+            command.arg("-w").arg(&file)
+        };
+        let mut capture = Guard(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("fipsee runs"));
+        eventually("it has its port", || in_use(3));
+        ping("7", "64");
+        ping("3", "9014");
+        let mut out = Vec::new();
+        if to_pipe {
+            capture.0.stdout.take().expect("a pipe").read_to_end(&mut out).expect("the capture");
+        } else {
+            eventually("all is in the file", || std::fs::metadata(&file).is_ok_and(|file| file.len() > 6 * 9014 + 14 * 64));
+            rustix::process::kill_process(pid(&capture), rustix::process::Signal::INT).expect("interrupted");
+        }
+        assert!(ending(&mut capture).success());
+        assert_eq!(errors_of(&mut capture), "20 frames of lan/m\n");
+        let frames = frames_of(&if to_pipe { out } else { std::fs::read(&file).expect("the capture") });
+        let lengths: Vec<usize> = frames.iter().map(|(_, frame)| frame.len()).collect();
+        assert_eq!(lengths, [[64; 14].as_slice(), &[9014; 6]].concat());
+        let (a, b) = ([2, 0, 0, 0, 0, 0x0a], [2, 0, 0, 0, 0, 0x0b]);
+        for (index, (_, frame)) in frames.iter().enumerate() {
+            let (to, from) = if index % 2 == 0 { (b, a) } else { (a, b) };
+            assert_eq!(frame[..14], [&to[..], &from, &[0x88, 0xb5]].concat());
+        }
+        assert!(frames.is_sorted_by_key(|(ns, _)| *ns) && frames[0].0 > 1_700_000_000_000_000_000);
+    }
+}
+
 #[test]
 fn mistakes_name_what_to_do() {
     let daemon = daemon();
@@ -76,6 +143,8 @@ fn mistakes_name_what_to_do() {
         (&["net", "ping", "lan/a", "--to", "lan/x"], "no port 'lan/x' that you may use; `fipsee net ls` lists those"),
         (&["net", "ping", "lan/a", "--to", "x"], "'x' is no MAC address; write six bytes"),
         (&["net", "ping", "lan/a", "--to", "lan/b", "--length", "21"], "--length 21: write 22 to 9018"),
+        (&["net", "capture", "lan/x"], "lan/x"),
+        (&["net", "capture", "lan/m", "-w", "/nowhere/f"], "the folder /nowhere does not exist"),
         (&["net", "ping", "lan/c", "--to", "lan/b"], "the daemon did not take the frame: the port is not in this VLAN"),
     ] {
         assert_error(&daemon.fipsee(arguments), &[text]);

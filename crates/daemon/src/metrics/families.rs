@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use fipsee_block::disk::Disk;
+use fipsee_net::wire::SERVICE_NET;
 use fipsee_ring::clock;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
@@ -17,6 +18,7 @@ use crate::export::{AttachedClient, Export};
 use crate::latency::Latency;
 use crate::live::Live;
 use crate::scaling::Scaling;
+use crate::services::Registry;
 use crate::totals::{Counts, Totals};
 use crate::worker::{WorkerHandle, cpu_time};
 
@@ -28,6 +30,7 @@ pub(crate) struct Sources {
     live: Arc<Live>,
     workers: Vec<WorkerHandle>,
     scaling: Arc<Scaling>,
+    registry: Registry,
     started: SystemTime,
     /// The most that was shown of each worker.
     busy_ticks: Vec<AtomicU64>,
@@ -55,19 +58,19 @@ pub(super) struct Family {
 }
 
 impl Family {
-    const fn new(name: &'static str, unit: Option<Unit>, kind: MetricType, help: &'static str) -> Self {
+    pub(super) const fn new(name: &'static str, unit: Option<Unit>, kind: MetricType, help: &'static str) -> Self {
         Self { name, help, unit, kind, samples: Vec::new() }
     }
 
-    const fn counter(name: &'static str, help: &'static str) -> Self {
+    pub(super) const fn counter(name: &'static str, help: &'static str) -> Self {
         Self::new(name, None, MetricType::Counter, help)
     }
 
-    const fn gauge(name: &'static str, help: &'static str) -> Self {
+    pub(super) const fn gauge(name: &'static str, help: &'static str) -> Self {
         Self::new(name, None, MetricType::Gauge, help)
     }
 
-    fn push(&mut self, labels: &[(&'static str, &str)], value: u64) {
+    pub(super) fn push(&mut self, labels: &[(&'static str, &str)], value: u64) {
         self.add(labels, Value::Number(value));
     }
 
@@ -78,9 +81,9 @@ impl Family {
 }
 
 impl Sources {
-    pub(crate) fn new(live: Arc<Live>, workers: Vec<WorkerHandle>, scaling: Arc<Scaling>) -> Self {
+    pub(crate) fn new(live: Arc<Live>, workers: Vec<WorkerHandle>, scaling: Arc<Scaling>, registry: Registry) -> Self {
         let busy_ticks = workers.iter().map(|_| AtomicU64::new(0)).collect();
-        Self { live, workers, scaling, started: SystemTime::now(), busy_ticks }
+        Self { live, workers, scaling, registry, started: SystemTime::now(), busy_ticks }
     }
 
     pub(super) fn families(&self) -> Vec<Family> {
@@ -90,6 +93,7 @@ impl Sources {
         families.extend(of_disks(&disks));
         families.extend(of_users(&disks));
         families.extend(of_clients(&served.exports));
+        families.extend(super::networks::families(&self.registry.metrics_of(SERVICE_NET)));
         families.extend(self.of_workers());
         families
     }

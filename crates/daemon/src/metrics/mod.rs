@@ -4,6 +4,7 @@
 
 mod families;
 mod http;
+mod networks;
 mod server;
 mod text;
 

@@ -58,6 +58,11 @@ impl Registry {
         self.0.iter().flat_map(|service| service.metrics())
     }
 
+    /// Those of the service of this number.
+    pub(crate) fn metrics_of(&self, number: u16) -> Vec<(&'static str, Metric)> {
+        self.0.iter().filter(|service| service.number() == number).flat_map(|service| service.metrics()).collect()
+    }
+
     /// LIST, for the service that it names.
     pub(crate) fn list(&self, client: &Client<'_>, service: u16, after: &str) -> Result<Page, Refusal> {
         let found = self.0.iter().find(|known| known.number() == service);

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use fipsee_block::wire::Status;
+use fipsee_net::{AttachOptions, Port};
 use fipsee_testkit::{Daemon, Scratch, TIMEOUT, assert_says, eventually, finish_one, refused, skip, wait_for};
 use serde_json::json;
 
@@ -90,9 +91,45 @@ fn scrape_has_what_disks_users_clients_and_workers_have_done() {
     assert!(!text.contains("fipsee_client_requests_total"), "it is gone: {text}");
 }
 
+const NETWORK: &str = "[[network]]\nname = \"lan\"\n[[network.port]]\nname = \"a\"\n[[network.port]]\nname = \"b\"\n";
+
+#[test]
+fn scrape_has_what_ports_have_done() {
+    let dir = Scratch::new();
+    dir.configure(NETWORK);
+    let daemon = Daemon::start_in(dir, &[], &["--config", "{dir}/f.toml", "--metrics", "{dir}/m"]);
+    let attach = |name: &str| Port::attach(&daemon.socket(), &AttachOptions::new(name)).expect("attached");
+    let (mut a, b) = (attach("lan/a"), attach("lan/b"));
+    let to_b = [&b.mac().0[..], &a.mac().0, &[0x88, 0xb5], &[1; 86]].concat();
+    (0..3).for_each(|_| a.send(&to_b).expect("sent"));
+    a.send(&[&to_b[..6], &b.mac().0, &to_b[12..]].concat()).expect("sent");
+    assert!(a.wait_sent(None).expect("the daemon is there"));
+    b.detach().expect("detached");
+    a.send(&to_b).expect("sent");
+    assert!(a.wait_sent(None).expect("the daemon is there"));
+    let has = |series: &str, value: f64| {
+        eventually(&format!("{series} is {value}"), || value_of(&scrape(&daemon, "").1, series) == Some(value));
+    };
+    for (port, direction, frames) in [("a", "sent", 4.0), ("a", "received", 0.0), ("b", "sent", 0.0), ("b", "received", 3.0)] {
+        let labels = format!("network=\"lan\",port=\"{port}\",direction=\"{direction}\"");
+        has(&format!("fipsee_port_frames_total{{{labels}}}"), frames);
+        has(&format!("fipsee_port_transferred_bytes_total{{{labels}}}"), 100.0 * frames);
+    }
+    has("fipsee_port_dropped_total{network=\"lan\",port=\"b\"}", 1.0);
+    has("fipsee_port_refused_total{network=\"lan\",port=\"a\",reason=\"wrong_source\"}", 1.0);
+    has("fipsee_port_refused_total{network=\"lan\",port=\"a\",reason=\"limited\"}", 0.0);
+    has("fipsee_port_attached{network=\"lan\",port=\"a\"}", 1.0);
+    has("fipsee_port_attached{network=\"lan\",port=\"b\"}", 0.0);
+    has("fipsee_network_macs_learned{network=\"lan\"}", 0.0);
+}
+
 #[test]
 fn both_formats_are_well_formed() {
-    let daemon = Daemon::start(&["--disk", "a=memory:1M", "--disk", "f=file:{dir}/f,size=1M", "--metrics", "{dir}/m"]);
+    let dir = Scratch::new();
+    dir.configure(NETWORK);
+    let arguments =
+        ["--disk", "a=memory:1M", "--disk", "f=file:{dir}/f,size=1M", "--metrics", "{dir}/m", "--config", "{dir}/f.toml"];
+    let daemon = Daemon::start_in(dir, &[], &arguments);
     let mut client = daemon.blocking("f");
     client.write_at(&[1; 4096], 0).expect("written");
     let (head, text) = scrape(&daemon, OPEN_METRICS);

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use fipsee_testkit::load::Load;
 use fipsee_testkit::process::Guard;
-use fipsee_testkit::{Daemon, TIMEOUT, assert_says, eventually, skip, wait_for};
+use fipsee_testkit::{Daemon, Scratch, TIMEOUT, assert_says, eventually, skip, wait_for};
 use serde_json::Value;
 
 use crate::metrics::{is_missing, tcp_address};
@@ -59,7 +59,11 @@ fn every_query_of_the_dashboard_returns_values() {
     if is_missing("prometheus") {
         return skip("the dashboard against Prometheus", "there is no prometheus");
     }
-    let daemon = Daemon::start(&["--disk", "m=memory:16M", "--disk", "f=file:{dir}/f,size=16M", "--metrics", "127.0.0.1:0"]);
+    let dir = Scratch::new();
+    dir.configure("[[network]]\nname = \"lan\"\n[[network.port]]\nname = \"a\"\n");
+    let arguments =
+        ["--disk", "m=memory:16M", "--disk", "f=file:{dir}/f,size=16M", "--metrics", "127.0.0.1:0", "--config", "{dir}/f.toml"];
+    let daemon = Daemon::start_in(dir, &[], &arguments);
     let endpoint = tcp_address(&daemon);
     let loads = ["m", "f"].map(|disk| Load::start(&daemon, disk, 16));
     let configuration = format!(
