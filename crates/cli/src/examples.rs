@@ -197,7 +197,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
                 "Write what comes to a port with mirror = true into a file, until interrupted",
                 "fipsee net capture lan/m -w lan.pcapng",
             ),
-            ("Look at the next ten frames", "fipsee net capture lan/m --count 10 | tcpdump -r -"),
+            ("Write the next ten", "fipsee net capture lan/m --count 10 -w ten.pcapng"),
         ],
     ),
     ("fipsee-config", &[("Write down what the daemon serves now", "fipsee config dump")]),

@@ -88,6 +88,8 @@ pub(crate) fn ping(socket: &Path, arguments: &PingArguments) -> Result<(), Error
         }
         let sent = number + 1;
         if times_ns.is_empty() && sent == MOST_UNANSWERED.min(arguments.count) {
+            // In order, so that all of them were sent.
+            port.detach()?;
             return Err(format!(
                 "no answer to {sent} frames from {to}; does `fipsee net echo` run there, are both ports in one VLAN, and not both isolated? \
                  `fipsee net info` shows that"

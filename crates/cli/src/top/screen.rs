@@ -199,7 +199,7 @@ mod tests {
     fn screen_has_views_rows_and_keys() {
         let mut screen = Screen::new(View::Disks, None);
         let lines = drawn(&mut screen, (100, 6), &[row("a", 1500.0), row("longer", 2.0)]);
-        assert_eq!(lines[0], " disks   clients   queues   workers  up 3 s");
+        assert_eq!(lines[0], " disks   clients   queues   workers   ports  up 3 s");
         assert!(lines[1].starts_with("DISK    CLIENTS  QUEUES   IOPSv  READ/s"), "{lines:?}");
         assert!(lines[2].starts_with("a             1       2  1.50 k       -"), "{lines:?}");
         assert!(lines[3].starts_with("longer        1       2       2       -"), "{lines:?}");
@@ -241,7 +241,7 @@ mod tests {
         press(&mut screen, &[KeyCode::Tab]);
         assert_eq!((screen.view, screen.choice().filter.as_str()), (View::Clients, ""), "each view has its own");
         press(&mut screen, &[KeyCode::BackTab, KeyCode::BackTab]);
-        assert_eq!(screen.view, View::Workers);
+        assert_eq!(screen.view, View::Ports);
         press(&mut screen, &[KeyCode::Char('3'), KeyCode::Left, KeyCode::Char('<')]);
         assert_eq!((screen.view, screen.choice().sort), (View::Queues, View::Queues.usual_sort() - 2));
         press(&mut screen, &[KeyCode::Char('p')]);
