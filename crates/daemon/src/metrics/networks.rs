@@ -28,7 +28,7 @@ pub(super) fn families(metrics: &[(&'static str, Metric)]) -> [Family; 6] {
     let mut frames = Family::counter("port_frames", help);
     let help = "Bytes of the frames that a port's client sent and received";
     let mut bytes = Family::new("port_transferred", Some(Unit::Bytes), MetricType::Counter, help);
-    let help = "Frames to a port that were lost because its client had no buffers posted, or there was no client";
+    let help = "Frames to a port that were lost because its client had no buffers posted";
     let mut dropped = Family::counter("port_dropped", help);
     let mut refused = Family::counter("port_refused", "Frames of a port's client that the switch did not take, by reason");
     let mut attached = Family::gauge("port_attached", "1: a client has the port");

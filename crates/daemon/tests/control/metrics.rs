@@ -98,8 +98,10 @@ fn scrape_has_what_ports_have_done() {
     let dir = Scratch::new();
     dir.configure(NETWORK);
     let daemon = Daemon::start_in(dir, &[], &["--config", "{dir}/f.toml", "--metrics", "{dir}/m"]);
-    let attach = |name: &str| Port::attach(&daemon.socket(), &AttachOptions::new(name)).expect("attached");
-    let (mut a, b) = (attach("lan/a"), attach("lan/b"));
+    let mut a = Port::attach(&daemon.socket(), &AttachOptions::new("lan/a")).expect("attached");
+    // It receives nothing: the first frame takes its only buffer.
+    let options = AttachOptions { posted: Some(1), ..AttachOptions::new("lan/b") };
+    let b = Port::attach(&daemon.socket(), &options).expect("attached");
     let to_b = [&b.mac().0[..], &a.mac().0, &[0x88, 0xb5], &[1; 86]].concat();
     (0..3).for_each(|_| a.send(&to_b).expect("sent"));
     a.send(&[&to_b[..6], &b.mac().0, &to_b[12..]].concat()).expect("sent");
@@ -110,12 +112,12 @@ fn scrape_has_what_ports_have_done() {
     let has = |series: &str, value: f64| {
         eventually(&format!("{series} is {value}"), || value_of(&scrape(&daemon, "").1, series) == Some(value));
     };
-    for (port, direction, frames) in [("a", "sent", 4.0), ("a", "received", 0.0), ("b", "sent", 0.0), ("b", "received", 3.0)] {
+    for (port, direction, frames) in [("a", "sent", 4.0), ("a", "received", 0.0), ("b", "sent", 0.0), ("b", "received", 1.0)] {
         let labels = format!("network=\"lan\",port=\"{port}\",direction=\"{direction}\"");
         has(&format!("fipsee_port_frames_total{{{labels}}}"), frames);
         has(&format!("fipsee_port_transferred_bytes_total{{{labels}}}"), 100.0 * frames);
     }
-    has("fipsee_port_dropped_total{network=\"lan\",port=\"b\"}", 1.0);
+    has("fipsee_port_dropped_total{network=\"lan\",port=\"b\"}", 2.0);
     has("fipsee_port_refused_total{network=\"lan\",port=\"a\",reason=\"wrong_source\"}", 1.0);
     has("fipsee_port_refused_total{network=\"lan\",port=\"a\",reason=\"limited\"}", 0.0);
     has("fipsee_port_attached{network=\"lan\",port=\"a\"}", 1.0);
