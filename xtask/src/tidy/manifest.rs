@@ -25,8 +25,8 @@ const ARROWS: &[(&str, &[&str])] = &[
         "crates/cli",
         &["crates/ring", "crates/topology", "crates/block", "crates/net", "crates/daemon", "bench/measure", "tests/testkit"],
     ),
-    ("crates/capi", &["crates/ring", "crates/topology", "crates/block", "crates/call"]),
-    ("crates/python", &["crates/ring", "crates/topology", "crates/block"]),
+    ("crates/capi", &["crates/ring", "crates/topology", "crates/block", "crates/call", "crates/net"]),
+    ("crates/python", &["crates/ring", "crates/topology", "crates/block", "crates/net"]),
     // `fipsee ping` and the benchmarks measure in the same way.
     ("bench/measure", &["crates/ring", "crates/topology"]),
     ("bench/peers", &["crates/ring", "crates/topology", "bench/measure"]),
