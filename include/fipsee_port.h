@@ -103,6 +103,8 @@ struct fipsee_port_counters {
 #define FIPSEE_PORT_REFUSED_WRONG_SOURCE 6	/* not the port's address */
 #define FIPSEE_PORT_REFUSED_WRONG_VLAN 7	/* the port is not in it */
 #define FIPSEE_PORT_REFUSED_LIMITED 8		/* more broadcasts than the port may send */
+#define FIPSEE_PORT_REFUSED_WRONG_IP 11		/* not an IP address that the port may send with */
+#define FIPSEE_PORT_REFUSED_DOWN 12		/* an administrator took the port down */
 
 /* Count the frames of this port so far. Takes what was given back first, as fipsee_port_reap. */
 int fipsee_port_get_counters(struct fipsee_port *port, struct fipsee_port_counters *counters);

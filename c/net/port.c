@@ -315,7 +315,7 @@ static int take_returned(struct net_port *port, struct net_buffers *buffers, con
 	for (index = 0; index < returned->count; index++) {
 		const struct fipsee_net_returned_entry *entry = &returned->entries[index];
 
-		if (entry->status > FIPSEE_NET_STATUS_TOO_SMALL || !take_back(buffers, entry->tag))
+		if (entry->status > FIPSEE_NET_STATUS_DOWN || !take_back(buffers, entry->tag))
 			return fault(port, "a tag or status that is given back");
 		/* A buffer without a frame has a reason. */
 		if (!of_frames && entry->status == FIPSEE_NET_STATUS_OK)
