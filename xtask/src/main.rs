@@ -48,6 +48,7 @@ usage: cargo xtask COMMAND
   bench   setup, dist, then the benchmarks, on a quiet machine; arguments go to fipsee-bench
   bench ipc   messages between two CPUs, ours and others, on a quiet machine; `bench ipc --help` says more
   bench hostile   what each fault of a client or guest costs a correct client, on a quiet machine; `bench --help` says more
+  bench net       frames between programs through the switch, beside the kernel's sockets and dpdk-testpmd, on a quiet machine
   bench notice    how soon each side notices the other's end, and the pause of a takeover, on a quiet machine; `bench --help` says more
   bench pairs OLD NEW   is the new daemon slower than the old one? programs or git revisions; `bench pairs --help`
   bench scale     10 to 1000 clients beside the server of a report, fair shares, larger machines, on a quiet machine

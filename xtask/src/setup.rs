@@ -49,6 +49,8 @@ const TOOLS: &[Tool] = &[
     tool("xz", "xz-utils", "virtual machines: user-mode Linux"),
     tool("taskset", "util-linux", "virtual machines"),
     tool("nbdkit", "nbdkit", "the benchmark's peer over NBD"),
+    tool("dpdk-testpmd", "dpdk-dev", "the benchmark's peer of networks"),
+    tool("ip", "iproute2", "the benchmark's pair of veth devices"),
     tool("fusermount3", "fuse3", "mounts by users other than root, the benchmark's peers through FUSE"),
     tool("losetup", "mount", "file systems on mounted disks, disks with 4096 B sectors"),
     tool("mkfs.ext4", "e2fsprogs", "the oracle on ext4"),

@@ -13,8 +13,10 @@ mod hostile;
 mod idle;
 mod matrix;
 mod memcpy;
+mod net;
 mod notice;
 mod pairs;
+mod parts;
 mod picture;
 mod place;
 mod scale;
@@ -38,7 +40,7 @@ struct Arguments {
     #[command(subcommand)]
     comparison: Option<Comparison>,
     /// Which one.
-    #[arg(value_parser = ["block", "hostile", "notice", "scale", "small-writes"], default_value = "block")]
+    #[arg(value_parser = ["block", "hostile", "net", "notice", "scale", "small-writes"], default_value = "block")]
     suite: String,
     #[command(flatten)]
     settings: Settings,
@@ -72,11 +74,11 @@ pub(crate) struct Settings {
     #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
     pub(crate) quick: bool,
     /// After hostile, print the table of docs/reliability.md as well; after small-writes, its table in Markdown;
-    /// after scale, the claims of docs/scale.md.
+    /// after scale and net, the claims of docs/scale.md and docs/net-performance.md.
     #[arg(long)]
     pub(crate) markdown: bool,
-    /// Only candidates with this in their name, of scale also a part (tables, fairness, workers, max-rate, auto, dedicated, limits);
-    /// may be given several times.
+    /// Only candidates with this in their name, of scale also a part (tables, fairness, workers, max-rate, auto, dedicated, limits), of net,
+    /// too (paths, forwarding, copies, stages, idle, misbehaviour); may be given several times.
     #[arg(long, value_name = "NAME")]
     pub(crate) only: Vec<String>,
     /// Where to append the results and to draw the plot.
@@ -144,6 +146,7 @@ fn run(arguments: Arguments) -> Result<(), String> {
     }
     match arguments.suite.as_str() {
         "hostile" => hostile::run(settings),
+        "net" => net::run(&settings),
         "notice" => notice::run(&settings),
         "scale" => scale::run(&settings),
         "small-writes" => small_writes::run(settings),

@@ -6,12 +6,15 @@ use serde_json::{Value, json};
 use crate::matrix::{CELLS, Cell, candidate};
 
 pub(crate) const P50: &str = "latency_ns_p50";
+pub(crate) const BEST: &str = "latency_ns_min";
 pub(crate) const P99: &str = "latency_ns_p99";
 pub(crate) const IOPS: &str = "iops";
 /// Of what is no way to a disk.
 pub(crate) const RATE: &str = "requests_per_s";
 /// Requests per second of the client's own processor time.
 pub(crate) const IOPS_OF_OWN: &str = "iops_of_own_cpu";
+/// Messages, each of one or more frames.
+pub(crate) const FRAMES: &str = "messages_per_s";
 pub(crate) const BANDWIDTH: &str = "bandwidth_bytes_per_s";
 /// Until something happened.
 pub(crate) const MILLISECONDS: &str = "ms";
@@ -45,7 +48,7 @@ impl Series {
     }
 
     pub(crate) fn best(&self) -> f64 {
-        let pick = if matches!(self.metric, IOPS | IOPS_OF_OWN | RATE | BANDWIDTH) { f64::max } else { f64::min };
+        let pick = if matches!(self.metric, IOPS | IOPS_OF_OWN | RATE | FRAMES | BANDWIDTH) { f64::max } else { f64::min };
         self.values.iter().copied().reduce(pick).unwrap_or(f64::NAN)
     }
 

@@ -166,6 +166,50 @@ fn the_report_s_server_and_ours_have_the_same_clients_and_a_greedy_user_is_measu
     assert!(left.is_empty(), "left behind: {left:?}");
 }
 
+#[test]
+fn frames_are_measured_beside_the_null_disk_and_the_kernel_and_their_stages_are_timed() {
+    if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2) {
+        return skip("benchmark of networks", "needs two CPUs, for ports and worker");
+    }
+    let directory = Scratch::new();
+    let Some(mut command) = bench("benchmark of networks", &directory.0) else { return };
+    command.args(["net", "--quick", "--only=two ports", "--only=null disk", "--only=round trip, 64 B", "--only=stages"]);
+    command.args(["--only=copies", "--only=idle", "--only=misbehaviour", "--only=switch, 64 B"]);
+    let (status, text) = run(&mut command);
+    assert!(status.success(), "{text}");
+    let run: Value = serde_json::from_str(std::fs::read_to_string(directory.0.join("net-part.jsonl")).expect("results").trim())
+        .expect("one line");
+    let series = run["series"].as_array().expect("series");
+    assert!(number(series, "null disk QD1", "latency_ns_p50") > 0.0, "{text}");
+    for size in ["64 B", "64 KiB"] {
+        let [there, back, steps] = ["one way", "round trip", "four steps"].map(|exchange| {
+            let candidate = format!("two ports, {exchange}, {size}");
+            assert!(number(series, &candidate, "latency_ns_min") > 0.0, "{text}");
+            number(series, &candidate, "latency_ns_p50")
+        });
+        assert!(there < steps && back < steps * 10.0, "{text}");
+        assert!(number(series, &format!("two ports, one-way rate, {size}"), "messages_per_s") > 0.0, "{text}");
+    }
+    let skipped: Vec<_> = run["skipped"].as_array().expect("skips").iter().map(|skip| &skip["candidate"]).collect();
+    for way in ["TCP loopback", "veth, PACKET_MMAP", "veth, AF_XDP copy mode, two CPUs"]
+        .into_iter()
+        .filter(|way| !skipped.contains(&&Value::from(*way)))
+    {
+        assert!(number(series, &format!("{way}, round trip, 64 B"), "latency_ns_p50") > 0.0, "{text}");
+    }
+    assert!(number(series, "stage 3: the switch decides", "latency_ns_p50") >= 0.0, "{text}");
+    assert!(number(series, "frames of 9000 B, copied in and out", "bandwidth_bytes_per_s") > 0.0, "{text}");
+    for beside in ["1000 idle ports", "a port that spoofs", "a port that never reads"] {
+        assert!(number(series, &format!("pair beside {beside}"), "messages_per_s") > 0.0, "{text}");
+    }
+    let svg = std::fs::read_to_string(directory.0.join("net-part.svg")).expect("a picture");
+    assert!(svg.contains("two ports") && svg.trim_end().ends_with("</svg>"));
+    let left = std::fs::read_dir(&directory.0).expect("the directory").flatten();
+    let left: Vec<_> =
+        left.map(|entry| entry.file_name()).filter(|name| !name.to_string_lossy().starts_with("net-part.")).collect();
+    assert!(left.is_empty(), "left behind: {left:?}");
+}
+
 /// Processes whose parent is `pid`.
 fn children(pid: u32) -> Vec<u32> {
     let is_child = |child: &u32| {

@@ -11,12 +11,12 @@ use fipsee_measure::cpus::Cpus;
 use fipsee_ring::wait::WaitMode;
 use serde_json::{Value, json};
 
-use super::Part;
 use super::crowd::{Shape, attach_to};
 use crate::Settings;
 use crate::cost::{Meter, per_request_ns};
 use crate::daemon::Daemon;
 use crate::generator::{self, Random};
+use crate::parts::Part;
 use crate::place::on;
 use crate::service::MEMORY_BYTES;
 use crate::table::{CPU, RATE, Results, Series};

@@ -16,11 +16,11 @@ use fipsee_ring::wait::WaitMode;
 use fipsee_testkit::Scratch;
 use serde_json::{Value, json};
 
-use super::Part;
 use super::crowd::{Crowd, ORDINARY, attach_to};
 use crate::Settings;
 use crate::daemon::Daemon;
 use crate::generator;
+use crate::parts::Part;
 use crate::place::on;
 use crate::service::MEMORY_BYTES;
 use crate::table::{RATE, Results, Series};

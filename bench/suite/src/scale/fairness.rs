@@ -19,10 +19,11 @@ use serde_json::Value;
 
 use super::crowd::{ABUSER, Crowd, FIRST_USER, GREEDY, LONG, ORDINARY, Shape, attach};
 use super::figures::{FAIRNESS, jain};
-use super::{Part, Picture, picture};
+use super::picture;
 use crate::Settings;
 use crate::daemon::Daemon;
 use crate::generator::{self, Random};
+use crate::parts::{Part, Picture};
 use crate::place::on;
 use crate::service::MEMORY_BYTES;
 use crate::table::{P50, P99, RATE, Results, Series};

@@ -10,10 +10,10 @@ use fipsee_measure::cpus::Cpus;
 use fipsee_testkit::Scratch;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::Part;
 use super::crowd::{Shape, attach};
 use crate::Settings;
 use crate::daemon::Daemon;
+use crate::parts::Part;
 use crate::place::on;
 use crate::table::{RATE, Results, Series};
 

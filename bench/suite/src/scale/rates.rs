@@ -11,10 +11,10 @@ use fipsee_measure::cpus::Cpus;
 use fipsee_ring::wait::WaitMode;
 use serde_json::{Value, json};
 
-use super::Part;
 use super::crowd::{Crowd, Shape, attach_to};
 use crate::Settings;
 use crate::daemon::Daemon;
+use crate::parts::Part;
 use crate::place::on;
 use crate::table::{RATE, Results, Series};
 

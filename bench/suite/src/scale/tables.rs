@@ -11,12 +11,13 @@ use serde_json::{Value, json};
 
 use super::figures::{DEVIATION_US, FAIRNESS, Figures, MAX_US, MEAN_US, MIN_US};
 use super::ours::{self, Reach};
+use super::picture;
 use super::split_driver::SplitDriver;
-use super::{Part, Picture, picture};
 use crate::Settings;
 use crate::daemon::Daemon;
 use crate::files::FilledFile;
 use crate::generator;
+use crate::parts::{Part, Picture};
 use crate::place::Placement;
 use crate::table::{RATE, Results, Series};
 

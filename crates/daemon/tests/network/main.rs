@@ -8,9 +8,9 @@ mod exchange;
 mod hostile;
 mod offloads;
 mod placed;
+mod port;
 mod tap;
 mod tap_long;
-mod port;
 
 use std::path::Path;
 

@@ -13,6 +13,7 @@ mod queue;
 mod receiver;
 mod service;
 mod software;
+pub mod stages;
 mod switches;
 pub mod tap;
 

@@ -14,6 +14,7 @@ use super::endpoint::{Endpoint, Frame};
 use super::outputs::Outputs;
 use super::queue::Sender;
 use super::software::{Inspected, Software};
+use super::stages::{self, Stage};
 use crate::frame::{HEADER_BYTES, Header, Mac, ShortHead, VLAN_TAG_BYTES};
 use crate::switch::{Delivery, Learning, Link, PortNumber, Rules, Switch};
 use crate::wire::{
@@ -344,6 +345,7 @@ impl Data {
             return Ok((length_bytes, unsafe { inspected.deliver(outputs, to, spans, software) }));
         }
         forward(switch, to)?;
+        stages::stamp(Stage::Decided);
         let mut moved_bytes = 0;
         for (number, tagging) in to.iter() {
             let head = ShortHead::new(first, *tagging);

@@ -12,6 +12,7 @@ use fipsee_serve::{Engine, Queue, Taken, Turn};
 use super::events::Events;
 use super::network::Network;
 use super::port::ServedPort;
+use super::stages::{self, Stage};
 use crate::switch::PortNumber;
 use crate::wire::{MAX_RETURNED, PostedBuffer, Returned, Status};
 
@@ -83,6 +84,7 @@ impl<E: Engine> Queue<E> for TransmitQueue {
         let (now_ns, most) = (now_ns(), BUDGET.min(*depth).min(turn.requests));
         let (mut taken, mut message) = (Taken::NOTHING, Message::ZERO);
         while taken.requests < most && taken.units < turn.units && requests.receive(&mut message) {
+            stages::stamp(Stage::Taken);
             let (tag, outcome) = data.transmit(network, *sender, &message, memory, now_ns);
             // To give it to one receiver costs about as much as a request: a visit ends with the frame that is its 256th delivery.
             taken = taken.and(Taken::new(1, outcome.bytes.div_ceil(BLOCK_BYTES)).with_more_work(outcome.deliveries));

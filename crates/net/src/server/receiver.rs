@@ -11,6 +11,7 @@ use super::copy::copy_frame;
 use super::endpoint::{Delivered, Frame};
 use super::events::Events;
 use super::queue::QueueState;
+use super::stages::{self, Stage};
 use crate::wire::{
     Event, Filled, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS, MAX_POSTED, MAX_RETURNED, MAX_SMALL_BYTES, OPERATION_POST, Offload,
     Post, PostedBuffer, Returned, Small, Status,
@@ -134,7 +135,9 @@ impl Receiver {
     }
 
     fn publish(&mut self, message: &Message) {
+        stages::stamp(Stage::Copied);
         self.end.completions.publish(message);
+        stages::stamp(Stage::Published);
         self.touched = true;
     }
 

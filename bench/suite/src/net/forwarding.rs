@@ -1,0 +1,229 @@
+//! The one-way rate of frames of 64 B beside dpdk-testpmd, which forwards between two ports with one core.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use fipsee_measure::claim::Claim;
+use fipsee_measure::cpus::Cpus;
+use fipsee_measure::statistics::to_f64;
+use fipsee_testkit::Scratch;
+use fipsee_testkit::process::{Guard, die_with_parent};
+use fipsee_topology::bounce;
+
+use super::exchange::SMALLEST;
+use super::ports::{self, Pair, Ports};
+use crate::Settings;
+use crate::daemon::Daemon;
+use crate::parts::Part;
+use crate::place::on;
+use crate::server::find_program;
+use crate::table::{FRAMES, Results, Series};
+
+pub(super) const OURS: &str = "switch, 64 B";
+const FLOOR: &str = "one line bounced";
+const FLOOR_METRIC: &str = "round_trip_ns";
+/// A line that comes back sooner was bounced between CPUs that are near.
+const NEAR_NS: f64 = 150.0;
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// How two processes of testpmd are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Peer {
+    name: &'static str,
+    /// The devices of the one that forwards, and of the one that drives both ends; `{dir}` is a folder, `{n}` 0 and 1.
+    forwards: &'static str,
+    drives: &'static str,
+    /// Bursts of 32 frames that circulate, in each direction: the fewest that gave most in a trial.
+    bursts: u32,
+}
+
+const PEERS: [Peer; 2] = [
+    Peer {
+        name: "testpmd, memif, 64 B",
+        forwards: "net_memif{n},role=server,id={n},socket={dir}/memif",
+        drives: "net_memif{n},role=client,id={n},socket={dir}/memif",
+        bursts: 16,
+    },
+    Peer {
+        name: "testpmd, vhost, 64 B",
+        forwards: "net_vhost{n},iface={dir}/vhost{n}",
+        drives: "net_virtio_user{n},path={dir}/vhost{n},packed_vq=1,mrg_rxbuf=0,in_order=1",
+        bursts: 4,
+    },
+];
+
+/// A testpmd that is given commands. It ends with this.
+struct Testpmd {
+    process: Guard,
+    commands: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Testpmd {
+    /// Its forwarding thread has the CPU `cpu`, the one that reads commands has `other`.
+    fn start(folder: &Scratch, name: &str, devices: &str, (cpu, other): (usize, usize)) -> Result<Self, String> {
+        // Line by line, into a pipe.
+        let mut command = Command::new(find_program("stdbuf")?);
+        command.arg("-oL").arg(find_program("dpdk-testpmd")?).env("RUNTIME_DIRECTORY", &folder.0);
+        command.args(["--no-huge", "-m", "256", "--no-pci", "--no-shconf", "--no-telemetry", "--file-prefix", name]);
+        command.args(["--lcores", &format!("0@{other},1@{cpu}")]);
+        for number in ["0", "1"] {
+            command.arg("--vdev").arg(folder.fill(devices).replace("{n}", number));
+        }
+        command.args(["--", "-i", "--forward-mode=io", "--total-num-mbufs=8192"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process =
+            Guard(die_with_parent(&mut command).spawn().map_err(|error| format!("cannot run dpdk-testpmd: {error}"))?);
+        let (commands, output) = process.0.stdin.take().zip(process.0.stdout.take()).ok_or("it has no pipes")?;
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            let read = BufReader::new(output).lines().map_while(Result::ok);
+            // It reads to the end, so that testpmd never waits for us.
+            read.for_each(|line| _ = sender.send(line));
+        });
+        let mut testpmd = Self { process, commands, lines };
+        testpmd.received().map(|_| testpmd)
+    }
+
+    fn say(&mut self, command: &str) -> Result<(), String> {
+        let said = writeln!(self.commands, "{command}").and_then(|()| self.commands.flush());
+        said.map_err(|error| format!("dpdk-testpmd takes no command: {error}"))
+    }
+
+    /// The next line with these words.
+    fn until(&mut self, words: &str) -> Result<String, String> {
+        let (begun, mut seen) = (Instant::now(), String::new());
+        while let Some(left) = DEADLINE.checked_sub(begun.elapsed()) {
+            match self.lines.recv_timeout(left) {
+                Ok(line) if line.contains(words) => return Ok(line),
+                Ok(line) => _ = write!(seen, "{line} "),
+                Err(_) => break,
+            }
+        }
+        let ended = self.process.0.try_wait().ok().flatten();
+        Err(format!("dpdk-testpmd does not print '{words}' ({ended:?}): {seen}"))
+    }
+
+    /// Frames that both ports have received.
+    fn received(&mut self) -> Result<u64, String> {
+        self.say("show port stats all")?;
+        let mut sum = 0;
+        for _ in 0..2 {
+            let line = self.until("RX-packets:")?;
+            let count = line.split_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
+            sum += count.ok_or_else(|| format!("no number in '{line}'"))?;
+        }
+        Ok(sum)
+    }
+}
+
+impl Peer {
+    /// Frames per second that one core forwards, in both directions together. All of it is started and ended: both poll.
+    fn measure(&self, seconds: f64, cpus: Cpus) -> Result<f64, String> {
+        let folder = Scratch::new();
+        let mut forwards = Testpmd::start(&folder, "forwards", self.forwards, (cpus.server, cpus.client))?;
+        let mut drives = Testpmd::start(&folder, "drives", self.drives, (cpus.client, cpus.server))?;
+        forwards.say("start")?;
+        drives.say(&format!("start tx_first {}", self.bursts))?;
+        // Until the links are up and frames circulate.
+        let begun = Instant::now();
+        while forwards.received()? < 100_000 {
+            if begun.elapsed() > DEADLINE {
+                return Err("no frames circulate".to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(20)); // tidy: allow sleep, another program's start has no event
+        }
+        let (before, since) = (forwards.received()?, Instant::now());
+        std::thread::sleep(Duration::from_secs_f64(seconds)); // tidy: allow sleep, others are measured meanwhile
+        let (after, elapsed) = (forwards.received()?, since.elapsed());
+        Ok(to_f64(after - before) / elapsed.as_secs_f64())
+    }
+}
+
+/// The part.
+pub(super) struct Forwarding {
+    daemon: Daemon,
+    cpus: Cpus,
+    skips: Vec<(String, String)>,
+}
+
+impl Forwarding {
+    pub(super) fn is_chosen(settings: &Settings) -> bool {
+        settings.chooses(OURS) || PEERS.iter().any(|peer| settings.chooses(peer.name))
+    }
+
+    pub(super) fn start() -> Result<Self, String> {
+        let cpus = Cpus::choose();
+        Ok(Self { daemon: ports::daemon(cpus, ["a", "b"].map(str::to_owned))?, cpus, skips: Vec::new() })
+    }
+
+    fn skip(&mut self, name: &str, reason: String) {
+        if self.skips.iter().all(|(known, _)| known != name) {
+            self.skips.push((name.to_owned(), reason));
+        }
+    }
+}
+
+impl Part for Forwarding {
+    fn measure(&mut self, settings: &Settings, round: usize, results: &mut Results) -> Result<(), String> {
+        for place in 0..=PEERS.len() {
+            let index = (place + round) % (PEERS.len() + 1);
+            match PEERS.get(index) {
+                None if settings.chooses(OURS) => {
+                    if let Some(ns) = self.cpus.pair().and_then(|pair| bounce::round_trip_ns(pair, Duration::from_millis(50))) {
+                        results.add(FLOOR, FLOOR_METRIC, ns);
+                    }
+                    let socket = self.daemon.socket();
+                    let seconds = settings.seconds;
+                    let rate = on(self.cpus.client, || Pair::attach(&socket, ["a", "b"], Ports::DEPTH)?.rate(SMALLEST, seconds))?;
+                    results.add(OURS, FRAMES, rate);
+                }
+                Some(peer) if settings.chooses(peer.name) && self.skips.iter().all(|(known, _)| known != peer.name) => {
+                    match peer.measure(settings.seconds, self.cpus) {
+                        Ok(rate) => results.add(peer.name, FRAMES, rate),
+                        Err(reason) => self.skip(peer.name, reason),
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn print(&self, results: &Results) {
+        println!("\nFrames of 64 B per second that one core forwards\n");
+        for name in [OURS].into_iter().chain(PEERS.iter().map(|peer| peer.name)) {
+            if let Some(series) = results.get(name, FRAMES) {
+                println!("{name:<34} median {:>12.0}, best {:>12.0}", series.median(), series.best());
+            }
+        }
+        if let Some(floor) = results.get(FLOOR, FLOOR_METRIC) {
+            println!("{FLOOR:<34} median {:>9.1} ns", floor.median());
+        }
+    }
+
+    fn claims(&self, _settings: &Settings, results: &Results) -> Vec<Claim> {
+        let ours = results.get(OURS, FRAMES);
+        let ratios = PEERS.iter().filter_map(|peer| Some(ours?.ratio_to(results.get(peer.name, FRAMES)?)));
+        let over_best = ratios.reduce(f64::min);
+        let near = ours.zip(results.get(FLOOR, FLOOR_METRIC)).map(|(ours, floor)| near_median(ours, floor));
+        vec![
+            Claim::at_least(1.0, "64 B one way: frames/s over the better testpmd's", over_best),
+            Claim::at_least(1.5, "64 B one way: frames/s over the better testpmd's (goal)", over_best),
+            Claim::at_least(5e6, "64 B one way: frames/s, median of the rounds in which the CPUs were near", near),
+        ]
+    }
+
+    fn skips(&self) -> &[(String, String)] {
+        &self.skips
+    }
+}
+
+/// NaN: they were near in no round.
+fn near_median(ours: &Series, floor: &Series) -> f64 {
+    let near = ours.values.iter().zip(&floor.values).filter(|(_, floor)| **floor < NEAR_NS);
+    fipsee_measure::statistics::median(near.map(|(rate, _)| *rate).collect()).unwrap_or(f64::NAN)
+}

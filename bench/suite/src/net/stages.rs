@@ -1,0 +1,265 @@
+//! Where the time of a frame goes: a worker, with the switch, in this process, and a client that is attached to it by its socket, so that
+//! one time-stamp counter times both. The worker's stamps are those of fipsee-net's feature `stages`, which what ships does not have.
+//!
+//! A stage ends where the next begins, so that the stages of one frame sum to its time. What the claim compares is the sum of the medians
+//! with the median one-way time of a frame through the daemon that ships, without stamps, in the same round.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use fipsee_measure::claim::Claim;
+use fipsee_measure::cpus::Cpus;
+use fipsee_measure::statistics::median;
+use fipsee_net::frame::Mac;
+use fipsee_net::server::stages::{self, Stage, Stamp};
+use fipsee_net::server::{NetworkSetup, Networks, PortSetup, Switches};
+use fipsee_net::switch::{Learning, Rules};
+use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU, MAX_DEPTH, MAX_POOL_BYTES};
+use fipsee_ring::control::Wanted;
+use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode};
+use fipsee_serve::session::{Client, ClientLimits, Denial, Granted, Host, Service};
+use fipsee_serve::unix::UnixTransport;
+use fipsee_serve::unix::listener::Listener;
+use fipsee_serve::{Command, Pass, Worker, WorkerHandle, WorkerPlacement};
+use fipsee_testkit::Scratch;
+use fipsee_topology::cache::choices_here;
+use rustix::net::SocketType;
+
+use super::exchange::{Exchange, SMALLEST, ticks_to_ns, time};
+use super::ports::{self, MTU, Pair, Ports};
+use crate::Settings;
+use crate::daemon::Daemon;
+use crate::parts::Part;
+use crate::place::{bind_to, on};
+use crate::table::{P50, Results, Series};
+
+const DAEMON: &str = "stages: one way, 64 B, daemon";
+const WHOLE: &str = "stages: one way, 64 B, this process";
+const STAGES: [&str; 6] = [
+    "stage 1: the client encodes the frame",
+    "stage 2: it publishes, until the worker has the message",
+    "stage 3: the switch decides",
+    "stage 4: the worker copies into a posted buffer",
+    "stage 5: it publishes",
+    "stage 6: until the client has the frame",
+];
+/// How often the thread that accepts looks whether it is to end.
+const TICK: Duration = Duration::from_millis(20);
+/// Frames before those that count.
+const WARM_UP: usize = 2000;
+const FRAMES: usize = 20_000;
+
+/// What serves the two ports.
+struct Serving {
+    networks: Networks<()>,
+    worker: WorkerHandle<()>,
+    clients: u64,
+}
+
+impl Host<()> for Serving {
+    fn next_client(&mut self) -> u64 {
+        self.clients += 1;
+        self.clients
+    }
+
+    fn limits(&self) -> ClientLimits {
+        ClientLimits { max_queues: 2, max_depth: MAX_DEPTH, max_pool_bytes: MAX_POOL_BYTES, max_memory_bytes: 0 }
+    }
+
+    fn max_clients(&self) -> (usize, Option<usize>) {
+        (2, None)
+    }
+
+    fn features(&self) -> u64 {
+        FEATURE_CHOICES | FEATURE_WORKER_CPU
+    }
+
+    fn attach(&mut self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<()>, Denial> {
+        self.networks.attach(client, wanted)
+    }
+
+    fn command(&mut self, _worker: usize, command: Command<()>) {
+        self.worker.mailbox.send(command);
+    }
+}
+
+/// A network of two ports in this process, and its threads.
+struct InProcess {
+    folder: Scratch,
+    worker: WorkerHandle<()>,
+    is_over: Arc<AtomicBool>,
+    accepts: JoinHandle<()>,
+    serves: JoinHandle<Vec<Stamp>>,
+}
+
+impl InProcess {
+    fn start(cpus: Cpus) -> Result<Self, String> {
+        let (folder, is_over) = (Scratch::new(), Arc::new(AtomicBool::new(false)));
+        let listener = Listener::bind(&socket(&folder), SocketType::SEQPACKET, 0o600)?;
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let serves = std::thread::spawn(move || {
+            bind_to(cpus.server);
+            let place = WorkerPlacement { cpu: Some(cpus.server), node: None, choices: choices_here() };
+            let worker = Worker::new(place, Backoff::new(WaitMode::Adaptive, DEFAULT_LOOK), ());
+            let Ok((worker, handle)) = worker else { return Vec::new() };
+            let _ = sender.send(handle);
+            serve(worker)
+        });
+        let worker = receiver.recv().map_err(|_| "a worker cannot be made; raise the limit of descriptors")?;
+        let host = Serving { networks: networks(&worker), worker: worker.clone(), clients: 0 };
+        let ended = Arc::clone(&is_over);
+        let accepts = std::thread::spawn(move || {
+            bind_to(cpus.client);
+            accept(host, &listener, &ended);
+        });
+        Ok(Self { folder, worker, is_over, accepts, serves })
+    }
+
+    /// The stamps of all frames; all clients are gone.
+    fn end(self) -> Result<Vec<Stamp>, String> {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.accepts.join().map_err(|_| "the thread that accepts has failed")?;
+        self.worker.mailbox.send(Command::Stop);
+        let stamps = self.serves.join().map_err(|_| "the worker has failed")?;
+        drop(self.folder);
+        Ok(stamps)
+    }
+}
+
+fn socket(folder: &Scratch) -> PathBuf {
+    folder.path("net.sock")
+}
+
+fn networks(worker: &WorkerHandle<()>) -> Networks<()> {
+    let port = |number: u8| PortSetup {
+        name: char::from(b'a' + number).to_string(),
+        rules: Rules::new(Mac([2, 0, 0, 0, 0, number])),
+        allow: Box::new(|_| true),
+    };
+    let (name, mtu) = ("lan".to_owned(), u16::try_from(MTU).unwrap_or(u16::MAX));
+    let setup = NetworkSetup { name, mtu, learning: Learning::default(), ports: (0..2).map(port).collect() };
+    Networks::new(Switches::new(vec![setup]), vec![worker.clone()], Arc::new(|_, _| {}))
+}
+
+fn serve(mut worker: Worker<()>) -> Vec<Stamp> {
+    stages::begin(FRAMES + WARM_UP);
+    loop {
+        match worker.pass() {
+            Pass::Worked => worker.worked(),
+            Pass::Idle => worker.rest(None),
+            Pass::Stopped => return stages::take(),
+        }
+    }
+}
+
+fn accept(host: Serving, listener: &Listener, is_over: &AtomicBool) {
+    let Ok(mut clients) = UnixTransport::new(host) else { return };
+    if clients.listen(listener.socket()).is_err() {
+        return;
+    }
+    // What is left of clients that are gone is removed before the worker is told to stop.
+    while !is_over.load(Ordering::Relaxed) || !clients.sessions.is_empty() {
+        let _ = clients.turn(listener.socket(), Some(TICK));
+    }
+}
+
+/// The times of the stages of every frame.
+fn measure(path: &Path, cpus: Cpus) -> Result<Vec<[u64; 3]>, String> {
+    on(cpus.client, || {
+        let mut pair = Pair::attach(path, ["a", "b"], Ports::DEPTH)?;
+        let mut times = Vec::with_capacity(FRAMES + WARM_UP);
+        for _ in 0..FRAMES + WARM_UP {
+            times.push(pair.pass_timed(SMALLEST)?);
+        }
+        Ok(times)
+    })
+}
+
+/// For each frame, when it was at the end of each stage, and at the beginning of the first.
+fn join(client: &[[u64; 3]], stamps: &[Stamp]) -> Result<Vec<[u64; 7]>, String> {
+    let stages = [Stage::Taken, Stage::Decided, Stage::Copied, Stage::Published];
+    let (frames, rest) = stamps.as_chunks::<4>();
+    let is_whole = frames.iter().all(|frame| frame.map(|stamp| stamp.stage) == stages);
+    if !is_whole || !rest.is_empty() || frames.len() != client.len() {
+        return Err(format!("the worker has {} stamps of {} frames", stamps.len(), client.len()));
+    }
+    let of_frame = |([begun, encoded, received], frame): (&[u64; 3], &[Stamp; 4])| {
+        let [taken, decided, copied, published] = frame.map(|stamp| stamp.ticks);
+        [*begun, *encoded, taken, decided, copied, published, *received]
+    };
+    Ok(client.iter().zip(frames).map(of_frame).collect())
+}
+
+/// The part.
+pub(super) struct Stages {
+    daemon: Daemon,
+    cpus: Cpus,
+}
+
+impl Stages {
+    pub(super) fn are_chosen(settings: &Settings) -> bool {
+        settings.chooses(DAEMON)
+    }
+
+    pub(super) fn start() -> Result<Self, String> {
+        let cpus = Cpus::choose();
+        Ok(Self { daemon: ports::daemon(cpus, ["a", "b"].map(str::to_owned))?, cpus })
+    }
+}
+
+impl Part for Stages {
+    fn measure(&mut self, settings: &Settings, _round: usize, results: &mut Results) -> Result<(), String> {
+        let (socket_path, seconds) = (self.daemon.socket(), settings.seconds / 5.0);
+        on(self.cpus.client, || {
+            let mut pair = Pair::attach(&socket_path, ["a", "b"], Ports::DEPTH)?;
+            time(seconds, || pair.exchange(Exchange::OneWay, SMALLEST))?.add_to(results, DAEMON, SMALLEST);
+            Ok(())
+        })?;
+        let here = InProcess::start(self.cpus)?;
+        let client = measure(&socket(&here.folder), self.cpus);
+        let stamps = here.end()?;
+        let frames = join(&client?, &stamps)?;
+        let counted = &frames[WARM_UP..];
+        let middle = |from: usize, to: usize| {
+            let times = counted.iter().map(|frame| ticks_to_ns(frame[to].saturating_sub(frame[from])));
+            median(times.collect()).unwrap_or(f64::NAN)
+        };
+        results.add(WHOLE, P50, middle(0, STAGES.len()));
+        for (index, stage) in STAGES.iter().enumerate() {
+            results.add(stage, P50, middle(index, index + 1));
+        }
+        Ok(())
+    }
+
+    fn print(&self, results: &Results) {
+        println!("\nStages of a frame of 64 B, one way, p50 in ns\n");
+        for name in STAGES.iter().chain([&WHOLE, &DAEMON]) {
+            println!("{name:<58} {:>8.1}", results.get(name, P50).map_or(f64::NAN, Series::median));
+        }
+    }
+
+    fn claims(&self, _settings: &Settings, results: &Results) -> Vec<Claim> {
+        let rounds = results.get(DAEMON, P50).map(|series| series.values.as_slice()).unwrap_or_default();
+        let sum =
+            |round: usize| STAGES.iter().map(|stage| results.get(stage, P50)?.values.get(round).copied()).sum::<Option<f64>>();
+        let off = rounds.iter().enumerate().filter_map(|(round, whole)| Some((sum(round)? / whole - 1.0).abs()));
+        vec![Claim::at_most(0.1, "64 B one way: how far the sum of the stages is from the daemon's p50", median(off.collect()))]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_of_both_sides_are_put_together_and_missing_ones_are_noticed() {
+        let stages = [Stage::Taken, Stage::Decided, Stage::Copied, Stage::Published];
+        let stamps: Vec<Stamp> = stages.into_iter().zip(3..).map(|(stage, ticks)| Stamp { stage, ticks }).collect();
+        assert_eq!(join(&[[1, 2, 7]], &stamps), Ok(vec![[1, 2, 3, 4, 5, 6, 7]]));
+        assert!(join(&[[1, 2, 7]], &stamps[..3]).is_err());
+        assert!(join(&[[1, 2, 7], [8, 9, 10]], &stamps).is_err());
+    }
+}

@@ -1,0 +1,138 @@
+//! Suites of several parts, which are measured one after the other in each round: which are chosen, the run, and its results.
+
+use std::io::Write;
+use std::time::Instant;
+
+use fipsee_measure::claim::{self, Claim};
+use fipsee_measure::machine::Run;
+use fipsee_measure::plot;
+use fipsee_measure::results::append;
+use serde_json::{Value, json};
+
+use crate::Settings;
+use crate::table::Results;
+
+/// A name of a file, and what belongs into it.
+pub(crate) type Picture = (&'static str, Result<String, String>);
+
+/// What is measured once in each round.
+pub(crate) trait Part {
+    fn measure(&mut self, settings: &Settings, round: usize, results: &mut Results) -> Result<(), String>;
+
+    /// What needs no quiet machine, after the last round.
+    fn finish(&mut self, _settings: &Settings, _results: &mut Results) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn print(&self, results: &Results);
+
+    fn claims(&self, settings: &Settings, results: &Results) -> Vec<Claim>;
+
+    /// What could not be measured, and why.
+    fn skips(&self) -> &[(String, String)] {
+        &[]
+    }
+
+    /// What is no series: a field of the line of results.
+    fn to_json(&self) -> Option<(&'static str, Value)> {
+        None
+    }
+
+    fn picture(&self, _results: &Results, _entry: &Value) -> Option<Picture> {
+        None
+    }
+}
+
+pub(crate) struct Kind {
+    /// As `--only` has it.
+    pub(crate) name: &'static str,
+    /// Is anything of it to be measured?
+    pub(crate) is_chosen: fn(&Settings) -> bool,
+    pub(crate) start: fn(&Settings) -> Result<Box<dyn Part>, String>,
+}
+
+/// A part, with the settings for it.
+struct Chosen {
+    name: &'static str,
+    settings: Settings,
+    part: Box<dyn Part>,
+}
+
+fn choose(kinds: &[Kind], settings: &Settings) -> Result<Vec<Chosen>, String> {
+    let mut chosen = Vec::new();
+    for kind in kinds {
+        let Some(settings) = of_part(kinds, settings, kind.name).filter(|settings| (kind.is_chosen)(settings)) else { continue };
+        let part = (kind.start)(&settings)?;
+        chosen.push(Chosen { name: kind.name, settings, part });
+    }
+    if chosen.is_empty() {
+        let names: Vec<&str> = kinds.iter().map(|kind| kind.name).collect();
+        return Err(format!("--only leaves nothing to measure; name a candidate, or a part: {}", names.join(", ")));
+    }
+    Ok(chosen)
+}
+
+/// The settings of a part, which has all its candidates if `--only` names it; `None` if only others are named.
+pub(crate) fn of_part(kinds: &[Kind], settings: &Settings, name: &str) -> Option<Settings> {
+    let mut settings = settings.clone();
+    if settings.only.iter().any(|only| only == name) {
+        settings.only.clear();
+    } else if !settings.only.is_empty() {
+        settings.only.retain(|only| kinds.iter().all(|kind| kind.name != only));
+        if settings.only.is_empty() {
+            return None;
+        }
+    }
+    Some(settings)
+}
+
+/// What documents quote first: the rounds of each candidate.
+pub(crate) type Quoted = fn(&Results) -> Vec<(String, Vec<f64>)>;
+
+/// Measure the chosen parts of a suite, judge its claims and append the results to its file.
+pub(crate) fn run(suite: &str, kinds: &[Kind], settings: &Settings, quoted: Quoted) -> Result<(), String> {
+    let run = Run::begin_in_sight();
+    let mut results = Results::default();
+    let mut parts = choose(kinds, settings)?;
+    for round in 0..settings.rounds {
+        let mut times = Vec::new();
+        for Chosen { name, settings, part } in &mut parts {
+            let started = Instant::now();
+            part.measure(settings, round, &mut results)?;
+            times.push(format!("{name} {:.1} s", started.elapsed().as_secs_f64()));
+        }
+        let _ = writeln!(std::io::stderr(), "round {} of {}: {}", round + 1, settings.rounds, times.join(", "));
+    }
+    let (machine, noise) = run.end();
+    let mut claims = Vec::new();
+    for Chosen { settings, part, .. } in &mut parts {
+        part.finish(settings, &mut results)?;
+        part.print(&results);
+        claims.extend(part.claims(settings, &results));
+    }
+    let skips: Vec<_> = parts.iter().flat_map(|chosen| chosen.part.skips()).collect();
+    skips.iter().for_each(|(name, reason)| println!("skipped: {name}: {reason}"));
+    println!("\n{}", claim::table(&claims));
+    if settings.markdown {
+        println!("{}", claim::markdown(&claims));
+    }
+    let judged = noise.judge(&quoted(&results));
+    let mut entry = json!({
+        "suite": suite,
+        "machine": machine,
+        "rounds": settings.rounds,
+        "seconds": settings.seconds,
+        "parts": parts.iter().map(|chosen| chosen.name).collect::<Vec<_>>(),
+        "series": results.to_json(),
+        "claims": claim::to_json(&claims),
+        "skipped": skips.iter().map(|(name, reason)| json!({ "candidate": name, "reason": reason })).collect::<Vec<_>>(),
+    });
+    for (field, value) in parts.iter().filter_map(|chosen| chosen.part.to_json()) {
+        entry[field] = value;
+    }
+    append(&settings.file(suite, &judged), &entry)?;
+    for (name, svg) in parts.iter().filter_map(|chosen| chosen.part.picture(&results, &entry)) {
+        plot::save(&settings.file(name, &judged).with_extension("svg"), &svg?)?;
+    }
+    if settings.is_whole() { judged } else { Ok(()) }
+}
