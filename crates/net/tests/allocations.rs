@@ -147,6 +147,15 @@ fn exchange(worker: &mut Worker<()>, ports: &mut [Port], from: usize, frame: &[u
     (client + taken, served, frames)
 }
 
+/// Ends the thread that accepts, however the test ends.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn no_frame_allocates() {
     let (mut worker, handle) =
@@ -162,10 +171,13 @@ fn no_frame_allocates() {
                 let _ = clients.turn(listener.socket(), Some(std::time::Duration::from_millis(5)));
             }
         });
+        let _end = End(&is_over);
         // The last one fills several buffers with a long frame.
         let buffers = [None, None, Some(256)];
         let mut ports: Vec<Port> =
             (0..PORTS).zip(buffers).map(|(number, bytes)| attach(&mut worker, &socket, number, bytes)).collect();
+        // What it does for new queues is no frame's.
+        settle(&mut worker);
         let mut inbox = Vec::with_capacity(usize::from(MTU) + 18);
         let frame = |to: Mac, from: Mac, length: usize| {
             let mut frame = [&to.0[..], &from.0, &[8, 0]].concat();
@@ -174,7 +186,8 @@ fn no_frame_allocates() {
         };
         let (unknown, foreign) = (mac(0x77), mac(0x55));
         let mut received = 0;
-        for length in [14, 56, 57, 64, 1514] {
+        // The first time, lists of the worker's queues grow.
+        for (index, length) in [64, 14, 56, 57, 64, 1514].into_iter().enumerate() {
             let sent = [
                 (0, frame(mac(1), mac(0), length)),
                 (1, frame(mac(2), mac(1), length)),
@@ -187,11 +200,13 @@ fn no_frame_allocates() {
             ];
             for (from, frame) in &sent {
                 let (client, served, frames) = exchange(&mut worker, &mut ports, *from, frame, &mut inbox);
-                assert_eq!((client, served), (0, 0), "memory for {length} bytes from port {from}, by the client and the worker");
+                assert!(
+                    index == 0 || (client, served) == (0, 0),
+                    "{client} and {served} times memory for {length} bytes from port {from}, by the client and the worker"
+                );
                 received += frames;
             }
         }
-        is_over.store(true, Ordering::Relaxed);
         assert!(received > 500, "only {received} frames were received");
     });
 }

@@ -33,7 +33,7 @@ pub(super) fn paths(ways: &[&'static str], sizes: &[usize], results: &Results, e
         panel(Exchange::Rate, "One way, as many as possible", "messages per second", rate),
     ];
     let panels: Vec<_> = panels.into_iter().filter(|panel| !panel.curves.is_empty()).collect();
-    let head = "Whole lines: one thread polls both ends (beside two ports of fipseed, which has the other CPU). Dashes: a thread on each CPU";
+    let head = "Whole lines: one thread polls both ends, and fipseed has the other CPU. Dashes: a thread on each CPU";
     let conditions = format!("Medians of {} rounds, interleaved in one run.", entry["rounds"]);
     let foot = [conditions, machine::of_revision(&entry["machine"])];
     (!panels.is_empty()).then(|| draw(&panels, &[head], &foot))

@@ -73,7 +73,7 @@ impl Pair {
     fn pass(&mut self, from: usize, bytes: usize) -> Result<(), String> {
         let ([first, second], frame) = (&mut self.ends, &self.outbox[from]);
         let (sender, receiver) = if from == 0 { (first, second) } else { (second, first) };
-        let (mut unsent, mut unreceived, mut looks) = (bytes, bytes, 0_u32);
+        let (mut unsent, mut unreceived, mut patience) = (bytes, bytes, Patience::default());
         while unreceived > 0 {
             while unsent > 0 && stage(sender, &frame[..unsent.min(frame.len())])? {
                 unsent -= unsent.min(frame.len());
@@ -81,14 +81,8 @@ impl Pair {
             sender.submit();
             if receiver.receive(&mut self.inbox).map_err(|error| error.to_string())? {
                 unreceived = unreceived.checked_sub(self.inbox.len()).ok_or("more came than was sent")?;
-            } else {
-                looks += 1;
-                if looks == LOOKS_PER_CHECK {
-                    return Err(format!(
-                        "{unreceived} of {bytes} bytes did not come; the sender was told {:?}",
-                        sender.refused()
-                    ));
-                }
+            } else if !patience.lasts() {
+                return Err(format!("{unreceived} of {bytes} bytes did not come; the sender was told {:?}", sender.refused()));
             }
         }
         Ok(())
@@ -103,10 +97,9 @@ impl Pair {
         }
         let encoded = clock::ticks();
         sender.submit();
-        let mut looks = 0;
+        let mut patience = Patience::default();
         while !receiver.receive(&mut self.inbox).map_err(|error| error.to_string())? {
-            looks += 1;
-            if looks == LOOKS_PER_CHECK {
+            if !patience.lasts() {
                 return Err("a frame did not come".to_owned());
             }
         }
@@ -188,6 +181,21 @@ impl Pair {
             }
         }
         Ok(())
+    }
+}
+
+/// Looks in vain, of which the first reads no clock.
+#[derive(Default)]
+struct Patience {
+    looks: u32,
+    since: Option<Instant>,
+}
+
+impl Patience {
+    #[inline(always)]
+    fn lasts(&mut self) -> bool {
+        self.looks = self.looks.wrapping_add(1);
+        !self.looks.is_multiple_of(LOOKS_PER_CHECK) || self.since.get_or_insert_with(Instant::now).elapsed() < TIMEOUT
     }
 }
 
