@@ -329,17 +329,19 @@ fn network_metrics(network: &Network) -> Metric {
         let states = (0..).zip(ports).map(state).collect::<Vec<_>>();
         (switch.learned(), switch.moved_and_not_learned(), states)
     };
-    let of_port = |((port, held), state): ((&Option<Arc<Port>>, &Option<(Holder, bool)>), _)| {
-        Some(port_metrics(port.as_ref()?, held.as_ref().map(|held| &held.0), state))
-    };
-    let ports = ports.iter().zip(holders).zip(states).filter_map(of_port).collect();
+    let mut listed = Vec::new();
+    for ((port, held), state) in ports.iter().zip(holders).zip(states) {
+        if let Some(port) = port {
+            listed.push(port_metrics(port, held.as_ref().map(|held| &held.0), state));
+        }
+    }
     Metric::Named(vec![
         ("network", network.name.as_str().into()),
         ("mtu", u64::from(network.mtu).into()),
         ("macs_learned", (learned as u64).into()),
         ("macs_moved", moved.into()),
         ("macs_not_learned", not_learned.into()),
-        ("ports", Metric::List(ports)),
+        ("ports", Metric::List(listed)),
     ])
 }
 
