@@ -68,6 +68,7 @@ const TOOLS: &[Tool] = &[
     tool("ping", "iputils-ping", "the tests of TAP devices"),
     tool("iperf3", "iperf3", "the tests of TAP devices"),
     tool("tcpdump", "tcpdump", "the tests of TAP devices"),
+    tool("dpdk-testpmd", "dpdk-dev", "ports of networks with an independent driver"),
 ];
 
 const fn tool(program: &'static str, package: &'static str, needed_for: &'static str) -> Tool {

@@ -123,7 +123,8 @@ fn render_info(network: &Value) -> String {
     for port in admin::list(network, "ports") {
         let number = || port.get("client").and_then(Value::as_u64).map(|client| client.to_string());
         let device = || port.get("device").and_then(Value::as_str).map(|device| format!("device {device}"));
-        let client = number().or_else(device).unwrap_or_else(|| "-".to_owned());
+        let holder = || port.get("holder").and_then(Value::as_str).map(str::to_owned);
+        let client = number().or_else(device).or_else(holder).unwrap_or_else(|| "-".to_owned());
         let words = ["port", "mac", "vlans", "may", "link"].map(|key| admin::text(port, key).to_owned());
         table.push(words.into_iter().chain([client]).collect());
     }

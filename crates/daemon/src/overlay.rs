@@ -18,6 +18,7 @@ use crate::disk_text;
 use crate::export::AllowList;
 use crate::notification::{Notify, given};
 use crate::rates::{RateLimits, ShareSettings};
+use crate::services;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -161,11 +162,13 @@ impl Overlay {
         self.ports_down.insert(name.to_owned(), down);
     }
 
-    /// Take the ports down, or up, that were.
-    pub(crate) fn set_ports(&self, switches: &Switches) {
+    /// The configured networks with the ports that were added and removed, and taken down or up.
+    pub(crate) fn switches(&self, configured: &[NetworkConfig]) -> Switches {
+        let switches = services::net::switches(&self.ports.over(configured));
         for (name, down) in &self.ports_down {
             switches.port(name).into_iter().for_each(|port| port.set_down(*down));
         }
+        switches
     }
 
     /// A port is there no more.

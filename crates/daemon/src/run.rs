@@ -14,7 +14,7 @@ use rustix::net::SocketType;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::admin::{Admin, HandingOver, admin_path};
-use crate::config::{Arguments, Config, make_usual_folder};
+use crate::config::{Arguments, Config, make_usual_folder, sockets_of_ports};
 use crate::confine::Confinement;
 use crate::daemonize::{self, Ready};
 use crate::export::{Export, Opened};
@@ -33,7 +33,7 @@ use crate::takeover::wire::Greeting;
 use crate::transport::inherited::{self, Inherited};
 use crate::transport::tap::{self, ServedTap, Taps};
 use crate::transport::unix::{DRAIN_TIMEOUT, Ended, UnixSocket};
-use crate::transport::vhost_user::{self, Socket, VhostUserSockets};
+use crate::transport::vhost_user::{self, Socket, Target, VhostUserSockets};
 use crate::worker::{self, Command, WorkerHandle};
 use crate::{notify, takeover};
 
@@ -128,7 +128,7 @@ pub(crate) struct Origin {
     pub(crate) clients: Listener,
     /// Made last, if it does not exist: a client that finds it finds everything ready.
     pub(crate) admin: Option<Listener>,
-    /// The vhost-user sockets, for the disk of this name.
+    /// The vhost-user sockets, for the disk or port of this name.
     pub(crate) machines: Vec<(String, Listener)>,
     /// The sockets of scrapers, and those that another daemon had and that are to be removed.
     pub(crate) metrics: (Vec<MetricsListener>, Vec<MetricsListener>),
@@ -153,6 +153,10 @@ impl Origin {
             for path in &disk.vhost_user {
                 machines.push((disk.spec.name.clone(), vhost_user::bind(&disk.spec.name, path)?));
             }
+        }
+        for (port, path) in sockets_of_ports(&config.networks) {
+            let listener = vhost_user::bind(&port, path)?;
+            machines.push((port, listener));
         }
         let passed = metrics.into_iter().map(|listener| MetricsListener { listener, is_passed: true });
         let metrics = metrics::listen(&config.metrics, passed.collect())?;
@@ -214,10 +218,8 @@ impl Daemon {
         let listener = Arc::new(origin.clients);
         let handed_over = origin.machines.iter().map(|(_, listener)| listener.path());
         confinement.files(&config, std::iter::once(listener.path()).chain(handed_over))?;
-        let switches = services::net::switches(&origin.overlay.ports.over(&config.networks));
-        let live = Arc::new(Live::new(origin.exports, config.clients, switches));
         let mut overlay = origin.overlay;
-        overlay.set_ports(&live.switches);
+        let live = Arc::new(Live::new(origin.exports, config.clients, overlay.switches(&config.networks)));
         overlay.retain_groups(&config.shares);
         live.shares.replace(&config.shares, overlay.shares());
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
@@ -235,7 +237,7 @@ impl Daemon {
             worker::make_rings_for_machines(&config);
         }
         let vms = Arc::new(VhostUserSockets::new(workers.clone(), Arc::clone(&live)));
-        let serve_at = |(disk, listener): (String, _)| vms.serve_at(live.now().find(&disk)?, listener);
+        let serve_at = |(name, listener): (String, _)| vms.serve_at(Target::find(&live, &name)?, listener);
         let sockets = origin.machines.into_iter().map(serve_at).collect::<Result<_, _>>()?;
         let taps = Taps::with(workers.clone(), Arc::clone(&live), origin.taps)?;
         let path = admin_path(listener.path());

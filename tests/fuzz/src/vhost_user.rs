@@ -184,6 +184,7 @@ impl<'a> Conversation<'a> {
                     }
                 }
                 Action::Change(number, change) => Acknowledgement::Done(change(self.served(number))),
+                Action::ServePort(..) | Action::SendRarp(..) => unreachable!("the device is a disk"),
                 // Dropping the sender says that nothing is in flight on the ring.
                 Action::Ring(number, how) => {
                     how(self.served(number), std::sync::mpsc::channel().0);

@@ -16,7 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/call", &["crates/ring", "crates/topology", "crates/serve", "tests/testkit"]),
     // Likewise.
     ("crates/net", &["crates/ring", "crates/serve", "tests/testkit"]),
-    ("crates/virtio", &["crates/ring", "crates/serve", "crates/block", "tests/testkit"]),
+    ("crates/virtio", &["crates/ring", "crates/serve", "crates/block", "crates/net", "tests/testkit"]),
     (
         "crates/daemon",
         &["crates/ring", "crates/topology", "crates/serve", "crates/block", "crates/net", "crates/virtio", "tests/testkit"],

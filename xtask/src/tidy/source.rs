@@ -25,6 +25,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/virtio/src/core/",
     "crates/virtio/src/blk/server",
     "crates/virtio/src/blk/upgrade/rings.rs",
+    "crates/virtio/src/net/server/",
     "crates/net/src/server/",
     "crates/capi/src/",
     "crates/python/src/memory.rs",

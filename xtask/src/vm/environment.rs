@@ -17,6 +17,7 @@ use super::fault_proxy::FaultProxy;
 use super::kill_cycles::KillCycles;
 use super::kills::Kills;
 use super::machine::{self, CleanupGuard, Next, Outcome};
+use super::net;
 use super::packages::Packages;
 use super::programs::Programs;
 use super::qemu::{self, Parts, Qemu};
@@ -34,6 +35,10 @@ const LIMIT: Duration = Duration::from_secs(900);
 
 /// What user-mode Linux keeps the guest's memory in must have this much space.
 const UML_MEMORY_MIB: u64 = 512;
+
+/// The kinds of a device on the virtio bus.
+const UML_NETWORK: u8 = 1;
+const UML_DISK: u8 = 2;
 
 /// Programs that user-mode Linux is built and run with.
 const UML_NEEDS: [&str; 10] = ["make", "gcc", "flex", "bison", "bc", "xz", "timeout", "apt-get", "dpkg-deb", "taskset"];
@@ -141,6 +146,19 @@ impl Environment {
     fn run_in(&self, folder: &Path, scenario: &Scenario, choice: &Choice<'_>) -> Result<String, Unready> {
         let boot = self.boot(folder, scenario, choice)?;
         let queues = scenario.guest.cpus();
+        if let (Event::Network, Guest::Uml(build), Peer::Fipseed(programs)) = (scenario.event, scenario.guest, choice.peer) {
+            let append = append(scenario, choice, &boot.modules, queues);
+            let command = |socket: &Path, further: &str| {
+                self.uml_command(build, &boot.initrd, &format!("{append} {further}"), (socket, UML_NETWORK))
+            };
+            let outcomes = net::run(folder, programs, LIMIT, command)?;
+            let log = fs::read_to_string(folder.join("back-end.log")).unwrap_or_default();
+            for (number, outcome) in (1..).zip(&outcomes) {
+                let broken = |error: String| Unready::Broken(story(&format!("machine {number}: {error}"), outcome, &log));
+                outcome.judge(scenario.allowed).map_err(broken)?;
+            }
+            return Ok(String::new());
+        }
         let mut back_end = BackEnd::start(choice.peer, folder, scenario.disk, queues, self.cpus.map(|(_, back)| back))?;
         let append = append(scenario, choice, &boot.modules, queues);
         let uses_fault_proxy = scenario.event == Event::FaultProxy;
@@ -162,7 +180,7 @@ impl Environment {
                 event: scenario.event,
             };
             Ok(match scenario.guest {
-                Guest::Uml(build) => self.uml_command(build, &boot.initrd, &append, &socket)?,
+                Guest::Uml(build) => self.uml_command(build, &boot.initrd, &append, (&socket, UML_DISK))?,
                 Guest::Qemu { cpus, model, program, .. } => self.qemu(program)?.command(&parts(cpus, model)),
                 Guest::System(_) => self.qemu(Origin::Release)?.command(&parts(queues, "max")),
             })
@@ -311,14 +329,13 @@ impl Environment {
         files::lock(&self.cache.join(format!("{name}.lock")))
     }
 
-    fn uml_command(&self, build: Build, initrd: &Path, append: &str, socket: &Path) -> Result<Command, Unready> {
-        /// The device's id on the virtio bus: a disk.
-        const DISK: u8 = 2;
+    /// `device`: its socket, and its id on the virtio bus.
+    fn uml_command(&self, build: Build, initrd: &Path, append: &str, device: (&Path, u8)) -> Result<Command, Unready> {
         let mut command = pinned(self.cpus.map(|(guest, _)| guest), &self.uml(build)?.program());
         command.env("TMPDIR", memory_folder());
         command.arg(format!("mem={UML_MEMORY_MIB}M")).arg(format!("initrd={}", initrd.display()));
         command.args(["con0=null,fd:1", "con1=null,fd:2", "con=null", "ssl=null", "loglevel=5", "panic=-1"]);
-        command.arg(format!("virtio_uml.device={}:{DISK}", socket.display()));
+        command.arg(format!("virtio_uml.device={}:{}", device.0.display(), device.1));
         command.args(append.split(' ')).arg("fip.report=tty1");
         Ok(command)
     }

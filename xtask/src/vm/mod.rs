@@ -12,6 +12,7 @@ mod fault_proxy;
 mod kill_cycles;
 mod kills;
 mod machine;
+mod net;
 mod packages;
 mod programs;
 mod qemu;

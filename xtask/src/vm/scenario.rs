@@ -177,6 +177,10 @@ const SCENARIOS: &[Scenario] = &[
         .may_fail()
         .only(Only::Rings)
         .by_hand(),
+    scenario("uml/net", "net", "two machines at ports of a network: ping of several lengths, TCP in both directions at once")
+        .set("lines=2000000")
+        .event(Event::Network)
+        .only(Only::Unmodified),
     scenario("uml/foreign", "foreign", "a back end without rings: our driver leaves the device, or keeps it when asked to")
         .only(Only::Foreign),
     scenario("qemu/boot", "boot", "the disk appears; for the time that takes").on(SMP).by_hand(),

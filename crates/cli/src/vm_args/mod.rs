@@ -1,7 +1,8 @@
-//! `fipsee vm-args DISK... --vmm VMM`: the options that give a virtual machine disks of the daemon.
+//! `fipsee vm-args DISK... --net PORT --vmm VMM`: the options that give a virtual machine disks and ports of the daemon.
 
 mod libvirt;
 mod limits;
+mod net;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -30,8 +31,11 @@ enum Vmm {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Names of the disks
-    #[arg(required = true, value_name = "DISK")]
+    #[arg(required_unless_present = "net", value_name = "DISK")]
     disks: Vec<String>,
+    /// A port of a network as a network interface, for example lan/vm1; may be repeated (QEMU)
+    #[arg(long, value_name = "PORT")]
+    net: Vec<String>,
     /// Whose options
     #[arg(long, value_enum)]
     vmm: Vmm,
@@ -78,7 +82,11 @@ fn parse_memory(text: &str) -> Result<u64, String> {
 
 pub(crate) fn run(daemon: &Path, arguments: &Arguments) -> Result<(), Error> {
     limits::check_options(arguments)?;
+    if !arguments.net.is_empty() && arguments.vmm != Vmm::Qemu {
+        return Err("--net is known for QEMU alone; leave it out, or use --vmm qemu".into());
+    }
     let devices = devices(daemon, arguments)?;
+    let interfaces = net::interfaces(daemon, &arguments.net)?;
     let (text, mut json) = match arguments.vmm {
         Vmm::Firecracker => {
             let drives: Vec<Value> = devices.iter().map(drive).collect();
@@ -89,14 +97,16 @@ pub(crate) fn run(daemon: &Path, arguments: &Arguments) -> Result<(), Error> {
             (xml.clone(), json!({ "xml": xml }))
         }
         _ => {
-            let options = options(arguments, &devices)?;
+            let mut options = options(arguments, &devices)?;
+            options.extend(interfaces.iter().flat_map(|interface| net::qemu(interface, arguments.queues)));
             (render(&options), json!({ "arguments": options.concat() }))
         }
     };
     if !arguments.json {
         return output::print(&text);
     }
-    let sockets: Vec<&str> = devices.iter().map(|device| device.socket.as_str()).collect();
+    let of_disks = devices.iter().map(|device| device.socket.as_str());
+    let sockets: Vec<&str> = of_disks.chain(interfaces.iter().map(|interface| interface.socket.as_str())).collect();
     (json["socket"], json["sockets"]) = (json!(sockets.first()), json!(sockets));
     output::print_json(&json)
 }

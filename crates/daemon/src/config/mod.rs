@@ -24,7 +24,7 @@ use self::file::{File, MAX_CLIENTS};
 use self::names::{NameOf, Names};
 pub use self::names::{group_name, group_number, user_name, user_number};
 pub use self::network::{NetworkConfig, PortConfig, TapConfig};
-pub(crate) use self::network::{dump as dump_networks, dump_port, parse_port};
+pub(crate) use self::network::{dump as dump_networks, dump_port, parse_port, sockets as sockets_of_ports};
 pub(crate) use self::share::{ShareConfig, user_key};
 use crate::confine::Confine;
 use crate::disk_limits::DiskLimits;
@@ -268,8 +268,12 @@ impl Arguments {
             add_socket(text, &mut disks)?;
         }
         check_devices(&networks)?;
-        if let Some(path) = given_twice(disks.iter().flat_map(|disk| &disk.vhost_user)) {
-            return Err(format!("the vhost-user socket {} is given twice; each disk needs its own", path.display()));
+        let of_disks = disks.iter().flat_map(|disk| &disk.vhost_user).map(PathBuf::as_path);
+        if let Some(path) = given_twice(of_disks.chain(sockets_of_ports(&networks).map(|(_, path)| path))) {
+            return Err(format!(
+                "the vhost-user socket {} is given twice; each disk and each port needs its own",
+                path.display()
+            ));
         }
         let log_level = own.log_level.or(file.log_level).unwrap_or_else(|| "info".to_owned());
         log::parse_level(&log_level)?;

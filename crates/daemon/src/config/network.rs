@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fipsee_block::disk::spec::check_name;
@@ -12,7 +13,7 @@ use fipsee_net::switch::{Learning, Rules, Vlans};
 use fipsee_net::wire::{MAX_MTU, MIN_MTU};
 use toml::de::{DeTable, DeValue};
 
-use super::disk::{Find, allow_list};
+use super::disk::{Find, allow_list, path};
 use super::file::{SETTINGS, tables};
 use super::table::{Mistake, Table, integer, list, text};
 use crate::admin::quoted;
@@ -33,6 +34,7 @@ const PORT_KEYS: &[&str] = &[
     "flood_limit",
     "tap",
     "queues",
+    "vhost_user",
     "allow_users",
     "allow_groups",
     "allow_uids",
@@ -61,6 +63,8 @@ pub struct PortConfig {
     pub allow: AllowList,
     /// The device of the host that it is.
     pub tap: Option<TapConfig>,
+    /// Where a virtual machine connects, which alone may have the port then.
+    pub vhost_user: Option<PathBuf>,
 }
 
 impl PortConfig {
@@ -139,7 +143,13 @@ fn read_port(network: &str, entries: &DeTable<'_>, at: Range<usize>, find: Find<
             flood_limit: flood_limit.unwrap_or(usual.flood_limit),
             ..usual
         };
-        Ok(PortConfig { name: name.clone(), rules, allow: allow_list(&table, find)?, tap: tap(&table)? })
+        let (tap, vhost_user) = (tap(&table)?, table.take("vhost_user", path)?);
+        if tap.is_some() && vhost_user.is_some() {
+            return Err(
+                table.mistake(Some("vhost_user"), "a port is a TAP device or a virtual machine's; leave tap or vhost_user out")
+            );
+        }
+        Ok(PortConfig { name: name.clone(), rules, allow: allow_list(&table, find)?, tap, vhost_user })
     };
     described().map_err(|mistake| mistake.about(&format!("port '{name}': ")))
 }
@@ -192,6 +202,12 @@ fn own_mac(network: &str, port: &str) -> Mac {
     Mac([0x02, a, b, c, d, e])
 }
 
+/// The ports with a vhost-user socket, by the names of network and port, and that.
+pub(crate) fn sockets(networks: &[NetworkConfig]) -> impl Iterator<Item = (String, &Path)> {
+    let ports = networks.iter().flat_map(|network| network.ports.iter().map(move |port| (network, port)));
+    ports.filter_map(|(network, port)| Some((format!("{}/{}", network.name, port.name), port.vhost_user.as_deref()?)))
+}
+
 /// As the file has it.
 /// Those of ports from elsewhere have a comment with their `origin`.
 pub(crate) fn dump(networks: &[NetworkConfig], origin: impl Fn(&str) -> Option<&'static str>) -> String {
@@ -209,7 +225,7 @@ pub(crate) fn dump(networks: &[NetworkConfig], origin: impl Fn(&str) -> Option<&
 }
 
 /// The keys of a port, as the file has them.
-pub(crate) fn dump_port(PortConfig { name, rules, allow, tap }: &PortConfig) -> String {
+pub(crate) fn dump_port(PortConfig { name, rules, allow, tap, vhost_user }: &PortConfig) -> String {
     let mut out = String::new();
     let mac = quoted(&rules.mac.to_string());
     let _ = writeln!(out, "name = {}\nmac = {mac}", quoted(name));
@@ -234,6 +250,7 @@ pub(crate) fn dump_port(PortConfig { name, rules, allow, tap }: &PortConfig) -> 
     if let Some(TapConfig { name, queues }) = tap {
         let _ = writeln!(out, "tap = {}\nqueues = {queues}", quoted(name));
     }
+    vhost_user.iter().for_each(|path| _ = writeln!(out, "vhost_user = {}", quoted(&path.to_string_lossy())));
     for (key, ids) in [("allow_uids", &allow.uids), ("allow_gids", &allow.gids)] {
         if !ids.is_empty() {
             let _ = writeln!(out, "{key} = {ids:?}");

@@ -9,7 +9,7 @@ use landlock::{
     RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
-use crate::config::{Config, names};
+use crate::config::{Config, names, sockets_of_ports};
 use crate::metrics::Endpoint;
 
 /// The landlock features used. A kernel that knows fewer enforces those.
@@ -59,13 +59,13 @@ impl Paths {
                 FileUse::Write | FileUse::WriteBeside => paths.add(path, files()),
             }
         }
-        let for_machines = config.disks.iter().flat_map(|disk| &disk.vhost_user);
+        let of_disks = config.disks.iter().flat_map(|disk| &disk.vhost_user).map(PathBuf::as_path);
+        let for_machines = of_disks.chain(sockets_of_ports(&config.networks).map(|(_, path)| path));
         let for_metrics = config.metrics.iter().filter_map(|endpoint| match endpoint {
-            Endpoint::Unix(path) => Some(path),
+            Endpoint::Unix(path) => Some(path.as_path()),
             Endpoint::Tcp(_) => None,
         });
-        let folders: Vec<PathBuf> =
-            at.map(folder_of).chain(for_machines.chain(for_metrics).map(|path| folder_of(path))).collect();
+        let folders: Vec<PathBuf> = at.map(folder_of).chain(for_machines.chain(for_metrics).map(folder_of)).collect();
         for folder in folders {
             paths.add(&folder, sockets());
         }

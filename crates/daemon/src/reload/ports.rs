@@ -25,6 +25,7 @@ pub(super) fn keep_networks(next: &mut Vec<NetworkConfig>, running: &[NetworkCon
             kept.push(format!("network '{}'", old.name));
             return old.clone();
         };
+        keep_machines(&mut network, old, kept);
         for port in &mut network.ports {
             if let Some(before) = old.ports.iter().find(|before| before.name == port.name && *before != port) {
                 kept.push(format!("port '{}'", before.full_name(&old.name)));
@@ -35,6 +36,17 @@ pub(super) fn keep_networks(next: &mut Vec<NetworkConfig>, running: &[NetworkCon
     };
     *next = running.iter().map(&mut keep).collect();
     kept.extend(new);
+}
+
+/// The sockets of virtual machines are made at the start, so their ports neither come nor go.
+fn keep_machines(network: &mut NetworkConfig, old: &NetworkConfig, kept: &mut Vec<String>) {
+    let has = |network: &NetworkConfig, port: &PortConfig| network.ports.iter().any(|other| other.name == port.name);
+    let (stay, new): (Vec<_>, Vec<_>) = network.ports.drain(..).partition(|port| port.vhost_user.is_none() || has(old, port));
+    network.ports = stay;
+    let gone = old.ports.iter().filter(|port| port.vhost_user.is_some() && !has(network, port)).cloned();
+    let gone: Vec<PortConfig> = gone.collect();
+    kept.extend(new.iter().chain(&gone).map(|port| format!("port '{}'", port.full_name(&old.name))));
+    network.ports.extend(gone);
 }
 
 impl Admin {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fipsee_net::server::tap;
-use fipsee_net::server::{Assigned, NetworkSetup, Networks, PortSetup, Switches};
+use fipsee_net::server::{Assigned, NetworkSetup, Networks, PortSetup, Reservation, Switches};
 use fipsee_serve::session::Credentials;
 use fipsee_serve::{Argument, Needs};
 
 use super::Entry;
-use crate::config::{NetworkConfig, PortConfig};
+use crate::config::{NetworkConfig, PortConfig, sockets_of_ports};
 use crate::live::FixedQueues;
 
 /// They answer from memory, and devices of the host were opened before; of one that is passed later the daemon asks what it is.
@@ -35,7 +35,13 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 pub(crate) fn switches(networks: &[NetworkConfig]) -> Switches {
-    Switches::new(networks.iter().map(setup).collect())
+    let switches = Switches::new(networks.iter().map(setup).collect());
+    for (name, path) in sockets_of_ports(networks) {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let reservation = Reservation::Machine(path.to_string_lossy().into());
+        switches.port(&name).into_iter().for_each(|port| port.reserve(reservation.clone()));
+    }
+    switches
 }
 
 fn setup(network: &NetworkConfig) -> NetworkSetup {

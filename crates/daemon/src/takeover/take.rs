@@ -20,7 +20,7 @@ use super::MAX_WAIT;
 use super::line::Line;
 use super::wire::{AnswerPacket, DiskRecord, Greeting, HandoverPacket, ListenerOf, VERSION};
 use crate::admin::admin_path;
-use crate::config::{Config, DiskConfig};
+use crate::config::{Config, DiskConfig, NetworkConfig, sockets_of_ports};
 use crate::descriptors;
 use crate::export::{Export, Opened};
 use crate::metrics::{self, MetricsListener};
@@ -163,7 +163,7 @@ impl Old {
         let disks = overlay.over(&config.disks);
         let take = |(record, descriptors): (DiskRecord, _)| take_disk(&disks, &overlay, &record, descriptors);
         let given = records.into_iter().map(take).collect::<Result<Vec<_>, _>>().map_err(Failure::Refused)?;
-        check_sockets(&disks, socket, &clients, &machines).map_err(Failure::Refused)?;
+        check_sockets(&disks, &config.networks, socket, (&clients, &machines)).map_err(Failure::Refused)?;
         let (mut exports, mut opened) = (Vec::new(), Opened::default());
         for disk in &disks {
             let found = given.iter().find(|export| export.name() == disk.spec.name).cloned();
@@ -176,15 +176,26 @@ impl Old {
     }
 }
 
-fn check_sockets(disks: &[DiskConfig], socket: &Path, clients: &Listener, machines: &[(String, Listener)]) -> Result<(), String> {
+fn check_sockets(
+    disks: &[DiskConfig],
+    networks: &[NetworkConfig],
+    socket: &Path,
+    (clients, machines): (&Listener, &[(String, Listener)]),
+) -> Result<(), String> {
     if clients.path() != socket {
         let there = clients.path().display();
         return Err(format!("the running daemon listens at {there}, not at {}; leave --listen as it is", socket.display()));
     }
+    let is_there = |name: &str, path: &Path| machines.iter().any(|(of, listener)| of == name && listener.path() == path);
+    if let Some((name, path)) = sockets_of_ports(networks).find(|(name, path)| !is_there(name, path)) {
+        return Err(format!(
+            "the running daemon does not serve port '{name}' at {}; stop it and start this one without --takeover",
+            path.display()
+        ));
+    }
     for disk in disks {
         let name = &disk.spec.name;
-        let is_there = |path: &Path| machines.iter().any(|(of, listener)| of == name && listener.path() == path);
-        if let Some(path) = disk.vhost_user.iter().find(|path| !is_there(path)) {
+        if let Some(path) = disk.vhost_user.iter().find(|path| !is_there(name, path)) {
             return Err(format!(
                 "the running daemon does not serve disk '{name}' at {}; have it do so first (fipsee reload, or attach)",
                 path.display()

@@ -147,7 +147,7 @@ impl Taps {
 
     /// Serve it no more, and wait until no worker has it.
     fn end(&self, tap: &mut ServedTap) {
-        (0..tap.ends.len()).for_each(|pair| tap.port.remove(pair));
+        (0..tap.ends.len()).for_each(|pair| drop(tap.port.remove(pair)));
         let (removed, ended) = channel::<()>();
         for assignment in tap.assignments.drain(..) {
             let removed = removed.clone();

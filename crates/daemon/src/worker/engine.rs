@@ -11,7 +11,7 @@ use fipsee_virtio::core::make_spare_rings;
 use rustix::process::{Resource, getrlimit};
 
 use super::{Command, WorkerHandle};
-use crate::config::Config;
+use crate::config::{Config, sockets_of_ports};
 use crate::placement::WorkerPlacement;
 
 /// Operations in flight that the kernel ring of a worker holds; more wait in the engine.
@@ -51,7 +51,8 @@ const DESCRIPTORS_OF_RINGS: u64 = 8;
 /// Make the kernel rings that interrupt virtual machines: one for each queue that a machine may have at each of the sockets that
 /// the configuration names. Further queues, at sockets that are attached later, interrupt without a ring.
 pub(crate) fn make_rings_for_machines(config: &Config) {
-    let sockets: usize = config.disks.iter().map(|disk| disk.vhost_user.len()).sum();
+    let of_disks: usize = config.disks.iter().map(|disk| disk.vhost_user.len()).sum();
+    let sockets = of_disks + sockets_of_ports(&config.networks).count();
     let wanted = sockets * usize::from(config.clients.limits.max_queues.clamp(1, MAX_QUEUES));
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / DESCRIPTORS_OF_RINGS;
     let count = make_spare_rings(wanted.min(usize::try_from(limit).unwrap_or(usize::MAX)));

@@ -6,11 +6,13 @@ mod configured;
 mod endings;
 mod exchange;
 mod hostile;
+mod machines;
 mod offloads;
 mod placed;
 mod port;
 mod tap;
 mod tap_long;
+mod testpmd;
 
 use std::path::Path;
 

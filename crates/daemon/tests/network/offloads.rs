@@ -12,7 +12,7 @@ use fipsee_testkit::random::Random;
 use super::{all_sent, assert_nothing, lan, next, options, stat};
 
 const HEADERS: usize = 14 + 20 + 20;
-const TCP: Offload = Offload {
+pub(super) const TCP: Offload = Offload {
     flags: CHECKSUM_NEEDED,
     segmentation: 0,
     header_bytes: 0,
@@ -31,7 +31,7 @@ fn pseudo(packet: &[u8], tcp_bytes: usize) -> Sum {
 }
 
 /// A frame of TCP from `a` to another port, with the sum of the pseudo header in place of its checksum.
-fn tcp(to: u8, payload: usize, seed: u64) -> Vec<u8> {
+pub(super) fn tcp(to: u8, payload: usize, seed: u64) -> Vec<u8> {
     let mut frame = [2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0].to_vec();
     frame.extend(u16::try_from(40 + payload).expect("it fits").to_be_bytes());
     frame.extend([0, 7, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, to]);
@@ -47,7 +47,7 @@ fn tcp(to: u8, payload: usize, seed: u64) -> Vec<u8> {
 
 /// Both checksums are right, and the lengths are those of the frame.
 #[track_caller]
-fn assert_complete(frame: &[u8]) {
+pub(super) fn assert_complete(frame: &[u8]) {
     let packet = &frame[14..];
     assert_eq!(usize::from(u16::from_be_bytes([packet[2], packet[3]])), packet.len());
     assert_eq!(Sum::of(&packet[..20]).finish(), [0, 0], "of IPv4");

@@ -36,7 +36,7 @@ impl<'a> Target<'a> {
 ///
 /// # Safety
 /// `rest` is mapped for loads, `into` for stores. Other processes may change both meanwhile.
-pub(super) unsafe fn copy_frame(head: &[u8], rest: &[Span], into: &[Span]) {
+pub unsafe fn copy_frame(head: &[u8], rest: &[Span], into: &[Span]) {
     let mut target = Target::new(into);
     let mut copy = |mut from: *const u8, mut left_bytes: usize| {
         while left_bytes > 0 {

@@ -1,5 +1,7 @@
 //! Where the frames for a port go.
 
+use std::any::Any;
+
 use fipsee_ring::memory::Span;
 
 use super::events::Events;
@@ -31,7 +33,7 @@ pub struct Delivered {
 }
 
 /// One receiving side of a port other than the rings of a client: a virtqueue, a device of the host. The worker of the network calls it.
-pub trait Receive: Send {
+pub trait Receive: Any + Send {
     /// Take a frame, or drop it. It neither waits nor allocates.
     ///
     /// # Safety

@@ -17,8 +17,9 @@ pub mod stages;
 mod switches;
 pub mod tap;
 
+pub use self::copy::copy_frame;
 pub use self::endpoint::{Delivered, Frame, Receive};
-pub use self::network::{Allow, Holder, MAX_PORTS, NetworkSetup, Outcome, PortSetup};
+pub use self::network::{Allow, Holder, MAX_PORTS, NetworkSetup, Outcome, PortSetup, Reservation};
 pub use self::port::{Held, Sending, ServedPort};
 pub use self::queue::now_ns;
 pub use self::service::{Assigned, Follow, Networks};

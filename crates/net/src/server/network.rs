@@ -74,11 +74,13 @@ pub(super) fn count(counter: &AtomicU64, more: u64) {
 pub(super) struct Port {
     pub(super) setup: PortSetup,
     pub(super) counters: PortCounters,
+    /// What alone may have it, if not every client that is allowed to.
+    pub(super) reserved: OnceLock<Reservation>,
 }
 
 impl Port {
     pub(super) fn new(setup: PortSetup) -> Self {
-        Self { setup, counters: PortCounters::default() }
+        Self { setup, counters: PortCounters::default(), reserved: OnceLock::new() }
     }
 
     /// Count a frame that it sent: its bytes, and bytes moved for it, or why the switch did not take it.
@@ -107,6 +109,19 @@ pub enum Holder {
     Machine,
     /// A device of the host, by its name.
     Device(Arc<str>),
+}
+
+/// What alone may have a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reservation {
+    /// A virtual machine, which connects at this path.
+    Machine(Arc<str>),
+}
+
+impl Reservation {
+    pub(super) const fn is_for(&self, holder: &Holder) -> bool {
+        matches!((self, holder), (Self::Machine(_), Holder::Machine))
+    }
 }
 
 /// The control threads' view: which ports there are, and who is attached.
@@ -227,10 +242,21 @@ impl Data {
     }
 
     /// It is served no more. With the last one the port is down.
-    pub(super) fn remove(&mut self, port: PortNumber, pair: usize) {
-        if self.outputs.remove(port, pair) {
+    pub(super) fn remove(&mut self, port: PortNumber, pair: usize) -> Option<Endpoint> {
+        let (removed, was_last) = self.outputs.remove(port, pair);
+        if was_last {
             self.switch.set_up(port, false);
         }
+        removed
+    }
+
+    /// Frames go to so many pairs of the port, until it is down.
+    pub(super) fn use_pairs(&mut self, port: PortNumber, pairs: usize) {
+        self.outputs.use_pairs(port, pairs);
+    }
+
+    pub(super) fn endpoint_mut(&mut self, port: PortNumber, pair: usize) -> Option<&mut Endpoint> {
+        self.outputs.endpoint_mut(port, pair)
     }
 
     pub(super) fn endpoint(&self, port: PortNumber, pair: usize) -> Option<&Endpoint> {

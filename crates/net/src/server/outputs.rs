@@ -12,6 +12,8 @@ pub(super) struct Outputs {
     ports: Vec<Arc<Port>>,
     /// Of each port, by pair.
     receivers: Vec<Vec<Option<Endpoint>>>,
+    /// Of each port: how many pairs are used, if not all.
+    used_pairs: Vec<usize>,
     /// Those that were given a frame since they were last flushed.
     touched: Vec<(PortNumber, usize)>,
     /// Attempts to give a frame to a port, useless messages of receivers, and what had to be done with it, for the frame that is being sent.
@@ -21,7 +23,8 @@ pub(super) struct Outputs {
 impl Outputs {
     pub(super) fn new(ports: Vec<Arc<Port>>) -> Self {
         let receivers = ports.iter().map(|_| Vec::new()).collect();
-        Self { ports, receivers, touched: Vec::with_capacity(64), deliveries: 0 }
+        let used_pairs = vec![usize::MAX; ports.len()];
+        Self { ports, receivers, used_pairs, touched: Vec::with_capacity(64), deliveries: 0 }
     }
 
     /// A port of this number is there from now on. Returns whether it is served.
@@ -31,6 +34,7 @@ impl Outputs {
             None => {
                 self.ports.push(port);
                 self.receivers.push(Vec::new());
+                self.used_pairs.push(usize::MAX);
             }
         }
         self.receivers[usize::from(number)].iter().any(Option::is_some)
@@ -52,16 +56,30 @@ impl Outputs {
     }
 
     /// It is served no more. `true`: it was the last one of the port.
-    pub(super) fn remove(&mut self, port: PortNumber, pair: usize) -> bool {
+    pub(super) fn remove(&mut self, port: PortNumber, pair: usize) -> (Option<Endpoint>, bool) {
         let receivers = &mut self.receivers[usize::from(port)];
-        if let Some(receiver) = receivers.get_mut(pair) {
-            *receiver = None;
-        }
+        let removed = receivers.get_mut(pair).and_then(Option::take);
         let was_last = receivers.iter().all(Option::is_none);
         if was_last {
             receivers.clear();
+            self.used_pairs[usize::from(port)] = usize::MAX;
         }
-        was_last
+        (removed, was_last)
+    }
+
+    /// Frames go to so many pairs of the port, until it has none any more.
+    pub(super) fn use_pairs(&mut self, port: PortNumber, pairs: usize) {
+        self.used_pairs[usize::from(port)] = pairs;
+    }
+
+    pub(super) fn endpoint_mut(&mut self, port: PortNumber, pair: usize) -> Option<&mut Endpoint> {
+        self.receivers.get_mut(usize::from(port))?.get_mut(pair)?.as_mut()
+    }
+
+    /// The pair that gets a frame with these first bytes.
+    fn pair(&self, port: PortNumber, head: &[u8]) -> usize {
+        let port = usize::from(port);
+        flow(head) % self.receivers[port].len().min(self.used_pairs[port]).max(1)
     }
 
     pub(super) fn endpoint(&self, port: PortNumber, pair: usize) -> Option<&Endpoint> {
@@ -89,8 +107,7 @@ impl Outputs {
 
     /// The offloads of the side that gets a frame with these first bytes. One that is not there takes any: the frame is dropped.
     pub(super) fn offloads(&self, port: PortNumber, head: &[u8]) -> u32 {
-        let pair = flow(head) % self.receivers[usize::from(port)].len().max(1);
-        self.endpoint(port, pair).map_or(u32::MAX, Endpoint::offloads)
+        self.endpoint(port, self.pair(port, head)).map_or(u32::MAX, Endpoint::offloads)
     }
 
     /// Give a frame to a port. Returns the bytes moved.
@@ -98,9 +115,9 @@ impl Outputs {
     /// # Safety
     /// The rest of the frame is mapped for loads.
     pub(super) unsafe fn deliver(&mut self, port: PortNumber, frame: &Frame<'_>) -> u64 {
+        let pair = self.pair(port, frame.head);
         let counters = &self.ports[usize::from(port)].counters;
         let receivers = &mut self.receivers[usize::from(port)];
-        let pair = flow(frame.head) % receivers.len().max(1);
         self.deliveries += 1;
         let Some(receiver) = receivers.get_mut(pair).and_then(Option::as_mut) else {
             count(&counters.dropped, 1);

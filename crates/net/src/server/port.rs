@@ -1,13 +1,15 @@
 //! A port as what serves it sees it: the service for clients, a virtual machine's device, a device of the host.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, MutexGuard};
 
 use fipsee_ring::memory::Span;
+use fipsee_serve::session::Credentials;
 use fipsee_serve::{Assignment, Engine, WorkerHandle};
 
 use super::endpoint::{Endpoint, Receive};
-use super::network::{Attached, Data, Holder, Network, Outcome, Port};
+use super::network::{Attached, Data, Holder, Network, Outcome, Port, Reservation};
 use super::queue::now_ns;
 use crate::frame::Mac;
 use crate::switch::{Link, PortNumber, Vlans};
@@ -26,6 +28,8 @@ pub struct ServedPort {
 pub struct Held {
     name: String,
     by: Option<Holder>,
+    /// It is kept for this.
+    kept_for: Option<Reservation>,
     /// It has hung up, and will be gone soon.
     pub is_leaving: bool,
 }
@@ -33,6 +37,9 @@ pub struct Held {
 impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = &self.name;
+        if let Some(Reservation::Machine(_)) = &self.kept_for {
+            return write!(f, "port '{name}' is for the virtual machine at its vhost-user socket; attach to another port");
+        }
         match &self.by {
             Some(Holder::Device(device)) => {
                 write!(f, "port '{name}' is the device '{device}' of the host; attach to another port")
@@ -89,14 +96,20 @@ impl ServedPort {
     pub fn claim(&self, holder: Holder) -> Result<(), Held> {
         let Attached { ports, holders, .. } = &mut *self.network.attached();
         let number = usize::from(self.number);
+        let held = |by, is_leaving| Held { name: self.name(), by, kept_for: None, is_leaving };
         if !ports[number].as_ref().is_some_and(|port| Arc::ptr_eq(port, &self.port)) {
-            return Err(Held { name: self.name(), by: None, is_leaving: false });
+            return Err(held(None, false));
+        }
+        if let Some(reservation) = self.port.reserved.get().filter(|reservation| !reservation.is_for(&holder)) {
+            return Err(Held { kept_for: Some(reservation.clone()), ..held(None, false) });
         }
         match &mut holders[number] {
-            free @ None => *free = Some((holder, false)),
-            Some((by, is_leaving)) => return Err(Held { name: self.name(), by: Some(by.clone()), is_leaving: *is_leaving }),
+            free @ None => {
+                *free = Some((holder, false));
+                Ok(())
+            }
+            Some((by, is_leaving)) => Err(held(Some(by.clone()), *is_leaving)),
         }
-        Ok(())
     }
 
     pub(super) fn is_held(&self) -> bool {
@@ -104,7 +117,7 @@ impl ServedPort {
     }
 
     /// Its holder has hung up.
-    pub(super) fn leave(&self) {
+    pub fn leave(&self) {
         if let Some((_, is_leaving)) = &mut self.network.attached().holders[usize::from(self.number)] {
             *is_leaving = true;
         }
@@ -154,9 +167,35 @@ impl ServedPort {
         groups.into_iter().flatten().try_for_each(|group| data.switch.join(self.number, *group, true))
     }
 
-    /// No frame goes to this pair of the port any more. With the last one it is down.
-    pub fn remove(&self, pair: usize) {
-        self.network.data().remove(self.number, pair);
+    /// No frame goes to this pair of the port any more. With the last one it is down. Returns the receiver that [`add`](Self::add) was given.
+    pub fn remove(&self, pair: usize) -> Option<Box<dyn Receive>> {
+        match self.network.data().remove(self.number, pair) {
+            Some(Endpoint::Other(receiver)) => Some(receiver),
+            _ => None,
+        }
+    }
+
+    /// Frames go to so many of its pairs, until it is down.
+    pub fn use_pairs(&self, pairs: usize) {
+        self.network.data().use_pairs(self.number, pairs);
+    }
+
+    /// Change the receiver of this pair between two frames, if it is of this kind.
+    pub fn change<R: Receive, T>(&self, pair: usize, change: impl FnOnce(&mut R) -> T) -> Option<T> {
+        let mut data = self.network.data();
+        let Endpoint::Other(receiver) = data.endpoint_mut(self.number, pair)? else { return None };
+        let receiver: &mut dyn Any = &mut **receiver;
+        receiver.downcast_mut().map(change)
+    }
+
+    /// May a process with these credentials use it?
+    pub fn allows(&self, credentials: &Credentials) -> bool {
+        (self.port().setup.allow)(credentials)
+    }
+
+    /// Only what has it as this kind of holder may have it from now on.
+    pub fn reserve(&self, reservation: Reservation) {
+        let _ = self.port.reserved.set(reservation);
     }
 
     /// For a visit that has frames of this port. It never waits. `None`: another thread has the network at this moment; the next visit tries again.
@@ -188,6 +227,11 @@ impl Sending<'_> {
         };
         let sent = data.send(network, (*number, OFFLOADS), (first, offload), (rest_bytes, find), *now_ns);
         port.counted(sent, data.deliveries())
+    }
+
+    /// A frame cannot be sent, for this reason: it is counted.
+    pub fn refuse(&mut self, why: Status) -> Outcome {
+        self.port.port.counted(Err(why), 0)
     }
 }
 

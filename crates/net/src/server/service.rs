@@ -13,7 +13,7 @@ use fipsee_serve::{Assignment, Command, Engine, Metric, NotAdded, QueueName, Qui
 
 use super::endpoint::Endpoint;
 use super::events::Events;
-use super::network::{Attached, Data, Holder, Network, Port};
+use super::network::{Attached, Data, Holder, Network, Port, Reservation};
 use super::port::ServedPort;
 use super::queue::{QueueState, ReceiveQueue, Sender, TransmitQueue};
 use super::receiver::Receiver;
@@ -406,10 +406,14 @@ fn port_metrics(port: &Port, holder: Option<&Holder>, (link, groups): (Link, Opt
     if let Some(groups) = groups {
         all.push(("groups", (groups as u64).into()));
     }
+    if let Some(Reservation::Machine(path)) = port.reserved.get() {
+        all.push(("vhost_user", Metric::from(&**path)));
+    }
     match holder {
         Some(Holder::Client(client)) => all.push(("client", (*client).into())),
         Some(Holder::Device(device)) => all.push(("device", (**device).into())),
-        Some(Holder::Machine) | None => {}
+        Some(Holder::Machine) => all.push(("holder", "virtual machine".into())),
+        None => {}
     }
     Metric::Named(all)
 }

@@ -8,7 +8,7 @@ mod serve;
 
 use std::any::Any;
 use std::fmt::Debug;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +31,7 @@ use super::upgrade::wire::UpgradeRequest;
 use super::upgrade::{self, controller::Grant};
 use crate::core::memory::{DirtyLog, GuestMemory};
 use crate::core::queue::chain::Piece;
-use crate::core::{DeviceQueue, DeviceQueueSetup, RingAddresses, VirtqueueState};
+use crate::core::{DeviceQueue, DeviceQueueSetup, RingAddresses, ServedVirtqueue, VirtqueueState};
 
 /// Bytes of a serial number, as GET_ID answers it.
 pub const SERIAL_BYTES: usize = 20;
@@ -348,6 +348,20 @@ impl VirtqueueServer {
             // A driver that cannot flush relies on every write.
             !self.queue.has(VIRTIO_BLK_F_FLUSH)
         }
+    }
+}
+
+impl ServedVirtqueue for VirtqueueServer {
+    fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), String> {
+        self.queue.set_call(call)
+    }
+
+    fn set_log(&mut self, log: Option<Arc<DirtyLog>>, used_log_address: Option<u64>) {
+        Self::set_log(self, log, used_log_address);
+    }
+
+    fn set_memory(&mut self, memory: Arc<GuestMemory>, rings: RingAddresses) -> Result<(), String> {
+        Self::set_memory(self, memory, rings)
     }
 }
 

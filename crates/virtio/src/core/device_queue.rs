@@ -238,6 +238,11 @@ impl DeviceQueue {
         self.ring.next_available
     }
 
+    /// Index of the next available entry.
+    pub(crate) const fn next_available(&self) -> u16 {
+        self.ring.next_available
+    }
+
     /// Publish used chains. Does the guest want an interrupt for them?
     #[inline(always)]
     pub(crate) fn flush(&mut self) -> bool {
@@ -324,6 +329,12 @@ impl DeviceQueue {
         if let (Some(log), Some(address)) = (&self.log, self.used_log_address) {
             self.ring.log_words(log, address);
         }
+    }
+
+    /// Are writes logged?
+    #[inline(always)]
+    pub(crate) const fn is_logging(&self) -> bool {
+        self.log.is_some()
     }
 
     #[inline(always)]

@@ -7,10 +7,12 @@ pub mod inflight;
 mod interrupt;
 pub mod memory;
 pub(crate) mod queue;
+mod served;
 
 pub use device_queue::{DeviceQueue, DeviceQueueSetup, VirtqueueState};
 pub use interrupt::make_spare_rings;
 pub use queue::RingAddresses;
+pub use served::ServedVirtqueue;
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 

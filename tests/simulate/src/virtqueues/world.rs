@@ -348,6 +348,7 @@ impl World<'_> {
                     Action::Reply(bytes, file) => self.hypervisor.answered(&bytes, file, &self.drivers, &self.context),
                     Action::Claim => drop(self.device.acknowledged(Acknowledgement::Done(Ok(())))),
                     Action::Announce(_) | Action::EndClaim => {}
+                    Action::ServePort(..) | Action::SendRarp(..) => unreachable!("the device is a disk"),
                     Action::Warn(_, _, why) if why == NO_WATCH => {}
                     Action::Warn(queue, what, why) => self.context.violated(|| format!("queue {queue}: {what}: {why}")),
                     Action::Serve(queue, ..)

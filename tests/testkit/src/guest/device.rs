@@ -84,7 +84,7 @@ pub struct Sent {
 const PLACE_BYTES: u64 = 256;
 
 /// The place of a queue. With `log`, the log has its used ring where guest memory has it (VHOST_VRING_F_LOG).
-fn set_addresses(frontend: &mut Frontend, index: usize, queue: &Virtqueue, log: bool) -> io::Result<()> {
+pub(super) fn set_addresses(frontend: &mut Frontend, index: usize, queue: &Virtqueue, log: bool) -> io::Result<()> {
     let mut body = [u32::try_from(index).unwrap_or(0).to_le_bytes(), u32::from(log).to_le_bytes()].concat();
     for address in [queue.descriptors, queue.used, queue.available] {
         body.extend((USER_OFFSET + address).to_le_bytes());

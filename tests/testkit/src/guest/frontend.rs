@@ -31,6 +31,8 @@ pub enum Request {
     SetProtocolFeatures = 16,
     GetQueueNum = 17,
     SetVringEnable = 18,
+    SendRarp = 19,
+    NetSetMtu = 20,
     GetConfig = 24,
     GetInflightFd = 31,
     SetInflightFd = 32,
@@ -40,8 +42,8 @@ pub enum Request {
 pub const PROTOCOL_FEATURES: u64 = 1 << 30;
 /// Virtio feature: writes to memory are logged.
 pub const LOG_ALL: u64 = 1 << 26;
-/// MQ, LOG_SHMFD, REPLY_ACK, CONFIG, INFLIGHT_SHMFD: protocol features we ask for.
-const WANTED: u64 = 1 << 0 | 1 << 1 | REPLY_ACK | 1 << 9 | 1 << 12;
+/// MQ, LOG_SHMFD, RARP, REPLY_ACK, NET_MTU, CONFIG, INFLIGHT_SHMFD: protocol features we ask for.
+const WANTED: u64 = 1 << 0 | 1 << 1 | 1 << 2 | REPLY_ACK | 1 << 4 | 1 << 9 | 1 << 12;
 const REPLY_ACK: u64 = 1 << 3;
 
 const VERSION: u32 = 1;

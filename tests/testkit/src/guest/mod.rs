@@ -7,6 +7,7 @@ pub mod device;
 pub mod frontend;
 pub mod load;
 pub mod machine;
+pub mod net;
 pub mod ram;
 pub mod ring;
 pub mod virtqueue;

@@ -72,6 +72,8 @@ pub(in crate::vm) enum Event {
     FaultProxy,
     /// A file of the guest's is corrupted below its file system.
     Corrupt,
+    /// No disk: another machine runs the same script at another port of a network.
+    Network,
     /// The machine starts again; nothing for the host to do, but its monitor must not end it.
     Reboot,
 }
@@ -110,6 +112,8 @@ pub(in crate::vm) enum Only {
     Rings,
     /// Our driver on a back end that knows nothing of rings, and without the setting to keep the device.
     Foreign,
+    /// The kernel's own driver on our daemon.
+    Unmodified,
     /// Our driver as dkms built it, but the guest has its own too and is to load ours by itself.
     Takeover,
 }
@@ -121,6 +125,7 @@ impl Only {
             Self::Everything => true,
             Self::Rings => driver == OURS && peer == PEERS[0],
             Self::Foreign => driver == OURS && peer != PEERS[0],
+            Self::Unmodified => driver != OURS && peer == PEERS[0],
             Self::Takeover => driver == OURS,
         }
     }

@@ -14,7 +14,7 @@ use fipsee_virtio::core::inflight::InflightArea;
 use fipsee_virtio::core::memory::{DirtyLog, GuestMemory, RegionDescription};
 
 use super::connection::{FrontendConnection, Order, lock};
-use super::device::{Device, LOG_ALL, PROTOCOL_OFFERED};
+use super::device::{Device, LOG_ALL, Model};
 use super::socket::{MAX_QUEUES, SharedSocket, Socket};
 use super::vring::UserRings;
 use crate::export::Kind;
@@ -59,7 +59,7 @@ impl<'a> Machines<'a> {
     ) -> Result<(), Failure> {
         let (client, disk) = (given.client, given.disk.clone());
         let refused = |what: Wrong| Failure::Refused(format!("the virtual machine of disk '{disk}': {what}"));
-        let is_it = |socket: &Socket| socket.path() == given.socket && socket.shared.export.name() == disk;
+        let is_it = |socket: &Socket| socket.path() == given.socket && socket.shared.target.name() == disk;
         let place = self.sockets.iter().position(is_it);
         let place = place.filter(|place| self.adopted.iter().all(|(other, _)| other != place));
         let place = place.ok_or_else(|| refused("its socket is not there".to_owned()))?;
@@ -123,8 +123,9 @@ fn connect(
     device.resume(given, descriptors)?;
     let connection = FrontendConnection::new(shared, given.client, stream, device);
     let connection = connection.map_err(|error| format!("its connection: {error}"))?;
-    shared.export.keep(Kind::VhostUser, given.client, &connection.credentials, (given.exclusive, given.role));
-    given.notify.into_iter().for_each(|notify| _ = shared.export.set_notify_of(given.client, notify));
+    let export = shared.target.disk().ok_or("its socket is that of a port")?;
+    export.keep(Kind::VhostUser, given.client, &connection.credentials, (given.exclusive, given.role));
+    given.notify.into_iter().for_each(|notify| _ = export.set_notify_of(given.client, notify));
     shared.live.number_clients_from(given.client.saturating_add(1));
     Ok(connection)
 }
@@ -133,7 +134,7 @@ impl Device {
     /// As its hypervisor has described it.
     fn resume(&mut self, given: &MachineRecord, mut descriptors: impl Iterator<Item = OwnedFd>) -> Result<(), Wrong> {
         let unknown = (given.features | given.acked_features) & !self.offered();
-        let unknown_of_protocol = given.protocol_features & !PROTOCOL_OFFERED;
+        let unknown_of_protocol = given.protocol_features & !self.protocol_offered();
         if unknown != 0 || unknown_of_protocol != 0 {
             return Err(format!("features {unknown:#x}, or protocol features {unknown_of_protocol:#x}, are not offered here"));
         }
@@ -187,13 +188,16 @@ impl FrontendConnection {
         (vring.next_available, vring.enabled) = (given.next_available, given.enabled);
         (vring.kick, vring.call, vring.error) = (eventfd(given.kick)?, eventfd(given.call)?, eventfd(given.error)?);
         wire::recount(&vring.counters, &given.counters, &given.latency);
-        self.shared.export.count(self.client, std::slice::from_ref(&vring.counters));
+        let counted = std::slice::from_ref(&vring.counters);
+        self.shared.target.disk().into_iter().for_each(|export| export.count(self.client, counted));
         let Some(state) = given.state else { return Ok(None) };
         let state = state.understand().ok_or("its state is impossible")?;
         let grant = grants.iter().position(|grant| grant.entry.virtqueue == u32::from(index));
         let grant = grant.filter(|_| state.ring.is_some()).map(|place| grants.swap_remove(place));
-        let (setup, run, resumed) = (device.setup(index)?, device.begin_run(index), state.clone());
-        let order = self.order(index, run, move |id, device| VirtqueueServer::resume(id, setup, device, &resumed, grant));
+        let Model::Disk(disk) = &device.model else { return Err("it is a queue of a port".to_owned()) };
+        let setup = device.disk_setup(index, disk, device.setup(index)?);
+        let (run, resumed) = (device.begin_run(index), state.clone());
+        let order = self.order(index, run, move |id, device| VirtqueueServer::resume(id, setup, device, &resumed, grant))?;
         let choices = self.shared.workers[order.0].place().choices;
         device.vrings[usize::from(index)].run.iter_mut().for_each(|run| run.choices = choices);
         Ok(Some((state, order)))

@@ -9,7 +9,6 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use fipsee_block::wire::BlockInfo;
 use fipsee_ring::handshake::HANDSHAKE_TIMEOUT;
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_ring::tuning::Choices;
@@ -18,6 +17,8 @@ use fipsee_serve::unix::credentials_of;
 use fipsee_serve::{Assignment, NotAdded, Queue, QueueName, Share, When, Which};
 use fipsee_virtio::blk::server::{self, GuestDiskQueue, UpgradeToken, VirtqueueServer};
 use fipsee_virtio::blk::upgrade::wire::UpgradeRequest;
+use fipsee_virtio::core::ServedVirtqueue;
+use fipsee_virtio::net::server::PortQueue;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -25,7 +26,9 @@ use rustix::net::SendFlags;
 use super::Notice;
 use super::device::{Acknowledgement, Action, Asked, Device, NotServed};
 use super::message::{HEADER_BYTES, Header, Message};
+use super::queues::{served, stop};
 use super::socket::SharedSocket;
+use super::target::Target;
 use crate::descriptors;
 use crate::transport::LogQuota;
 use crate::worker::{Command, DiskEngine, WorkerHandle};
@@ -87,20 +90,25 @@ impl FrontendConnection {
         let (shared, credentials) = (Arc::clone(shared), credentials_of(&stream)?);
         let assignments = Arc::new(Mutex::new((0..device.queue_count()).map(|_| None).collect()));
         let stream = Arc::new(stream);
-        let (live, export) = (&shared.live, &shared.export);
-        let share = live.shares.of_machine(export.name(), &credentials, shared.listener.path());
+        let live = &shared.live;
+        let share = live.shares.of_machine(shared.target.name(), &credentials, shared.listener.path());
         live.shares.attached(client, &share);
         let (device, quota) = (Arc::new(Mutex::new(device)), LogQuota::default());
         Ok(Self { shared, client, credentials, share, stream, device, assignments, charged: 0, quota })
     }
 
     /// Give the device an input that cannot be refused.
-    pub(super) fn notify(&mut self, input: impl FnOnce(&mut Device, BlockInfo)) {
-        let info = self.shared.export.info(false);
+    pub(super) fn notify(&mut self, input: impl FnOnce(&mut Device)) {
         let _ = self.drive(|device| {
-            input(device, info);
+            input(device);
             Ok(())
         });
+    }
+
+    /// The disk's size changed.
+    pub(super) fn resized(&mut self) {
+        let info = self.shared.target.disk().map(|export| export.info(false));
+        info.into_iter().for_each(|info| self.notify(|device| device.resized(info)));
     }
 
     /// Charge the descriptors that it may hold now.
@@ -190,7 +198,7 @@ impl FrontendConnection {
     }
 
     fn carry_out(&mut self, device: &mut Device, action: Action) -> Result<Option<Waiting>, String> {
-        let (export, client, gone) = (&self.shared.export, self.client, "its worker is gone");
+        let (target, client, gone) = (&self.shared.target, self.client, "its worker is gone");
         let waiting: Waiting = match action {
             Action::Reply(bytes, descriptor) => {
                 let sent = descriptors::send(&self.stream, &bytes, descriptor.as_ref().map(AsFd::as_fd).as_slice());
@@ -202,32 +210,44 @@ impl FrontendConnection {
                 return Ok(None);
             }
             Action::EndClaim => {
-                export.end_claim(client);
+                target.end_claim(client);
                 return Ok(None);
             }
             Action::Warn(queue, what, problem) => {
-                tracing::warn!(disk = export.name(), queue, problem, "{what}");
+                tracing::warn!(disk = target.name(), queue, problem, "{what}");
                 return Ok(None);
             }
             Action::Claim => {
-                let claimed = export.claim(client, HANDSHAKE_TIMEOUT);
+                let claimed = target.claim(client, HANDSHAKE_TIMEOUT);
                 Box::new(move || Acknowledgement::Done(claimed))
             }
             Action::Serve(queue, run, setup) => {
                 let (worker, command, served) =
-                    self.order(queue, run, move |id, device| VirtqueueServer::new(id, *setup, device));
+                    self.order(queue, run, move |id, device| VirtqueueServer::new(id, *setup, device))?;
                 let handle = &self.shared.workers[worker];
                 let choices = handle.place().choices;
                 handle.mailbox.send(command);
                 let served = move || served.recv().unwrap_or_else(|_| Err(gone.to_owned())).map(|()| choices);
                 Box::new(move || Acknowledgement::Served(queue, served()))
             }
+            Action::ServePort(queue, role, setup) => {
+                let pairs = device.model.port().map_or(1, |port| port.pairs);
+                let (worker, command, served) = self.order_port(queue, (role, pairs), *setup)?;
+                let handle = &self.shared.workers[worker];
+                let choices = handle.place().choices;
+                handle.mailbox.send(command);
+                let served = move || served.recv().unwrap_or_else(|_| Err(gone.to_owned())).map(|()| choices);
+                Box::new(move || Acknowledgement::Served(queue, served()))
+            }
+            Action::SendRarp(queue, mac) => {
+                let change = move |queue: &mut PortQueue| queue.announce(mac);
+                self.send(queue, |which| Command::change(which, When::Now, change));
+                return Ok(Some(Box::new(|| Acknowledgement::Done(Ok(())))));
+            }
             Action::Stop(queue) => {
                 let (reply, stopped) = channel();
                 let removed = move |queue: Box<dyn Queue<DiskEngine>>, _: Share| {
-                    if let Ok(queue) = (queue as Box<dyn Any>).downcast::<GuestDiskQueue>() {
-                        let _ = reply.send(queue.queue.stop());
-                    }
+                    let _ = stop(queue).map(|next| reply.send(next));
                 };
                 self.send(queue, |which| Command::Remove { which, finish: false, removed: Box::new(removed) });
                 self.assign(queue, None);
@@ -248,7 +268,10 @@ impl FrontendConnection {
             }
             Action::Ring(queue, how) => {
                 let (done, waiting) = channel();
-                let _ = self.change(queue, When::Now, move |server| how(server, done));
+                let _ = self.change(queue, When::Now, move |server| {
+                    let server: &mut dyn Any = server;
+                    let _ = server.downcast_mut().map(|server| how(server, done));
+                });
                 Box::new(move || {
                     // A queue that is gone has released its ring.
                     let _ = waiting.recv();
@@ -291,7 +314,7 @@ impl FrontendConnection {
                 Ok(()) => return Ok(choices),
                 Err(NotAdded::Doorbell(error, back, its)) => {
                     if self.quota.allows() {
-                        let disk = self.shared.export.name();
+                        let disk = self.shared.target.name();
                         tracing::warn!(disk, queue = index, worker, %error, "a worker cannot watch a queue; raise fs.epoll.max_user_watches");
                     }
                     (queue, share, problem) = (back, its, not_watched(&error));
@@ -299,26 +322,29 @@ impl FrontendConnection {
                 Err(NotAdded::NotMade(problem)) => return Err(NotServed { problem, next_available: None }),
             }
         }
-        let queue = (queue as Box<dyn Any>).downcast::<GuestDiskQueue>();
-        Err(NotServed { problem, next_available: queue.ok().map(|queue| queue.queue.stop()) })
+        Err(NotServed { problem, next_available: stop(queue) })
     }
 
     /// Have another worker serve this queue.
     pub(super) fn move_queue(&mut self, queue: u16, to: usize) {
-        let is_for_it = self.shared.workers[to].counters.pool.number() == self.pool();
+        // Those of a port stay where the others of their network are.
+        let is_for_it = self.shared.target.disk().is_some() && self.shared.workers[to].counters.pool.number() == self.pool();
         if is_for_it && self.worker_of(queue).is_some_and(|worker| worker != to) {
-            self.notify(|device, _| device.transfer(queue, to));
+            self.notify(|device| device.transfer(queue, to));
         }
     }
 
     /// Queues whose workers are not for them, or not any more, go to others.
     pub(super) fn leave_workers(&mut self) {
+        if self.shared.target.disk().is_none() {
+            return;
+        }
         let pool = self.pool();
         let misplaced = misplaced(&self.assigned(), &self.shared.workers, pool);
         for queue in misplaced {
             let to = Assignment::choose_in(&self.shared.workers, pool).worker;
             if self.worker_of(queue).is_some_and(|worker| worker != to) {
-                self.notify(|device, _| device.transfer(queue, to));
+                self.notify(|device| device.transfer(queue, to));
             }
         }
     }
@@ -328,11 +354,11 @@ impl FrontendConnection {
         self.shared.pool_of(self.client, &self.share.group)
     }
 
-    fn assigned(&self) -> MutexGuard<'_, Vec<Option<Assignment>>> {
+    pub(super) fn assigned(&self) -> MutexGuard<'_, Vec<Option<Assignment>>> {
         self.assignments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn assign(&self, queue: u16, assignment: Option<Assignment>) {
+    pub(super) fn assign(&self, queue: u16, assignment: Option<Assignment>) {
         self.assigned()[usize::from(queue)] = assignment;
     }
 
@@ -345,16 +371,16 @@ impl FrontendConnection {
         &self,
         queue: u16,
         when: When,
-        change: impl FnOnce(&mut VirtqueueServer) -> T + Send + 'static,
+        change: impl FnOnce(&mut dyn ServedVirtqueue) -> T + Send + 'static,
     ) -> Receiver<T> {
         let (reply, replied) = channel();
         let mut change = Some(change);
-        let change = move |GuestDiskQueue { queue, .. }: &mut GuestDiskQueue| {
-            if let Some(change) = change.take() {
+        let change = move |queue: &mut dyn Queue<DiskEngine>| {
+            if let (Some(queue), Some(change)) = (served(queue), change.take()) {
                 let _ = reply.send(change(queue));
             }
         };
-        self.send(queue, |which| Command::change(which, when, change));
+        self.send(queue, |which| Command::Change { which, when, change: Box::new(change) });
         replied
     }
 
@@ -372,8 +398,9 @@ impl FrontendConnection {
         queue: u16,
         run: u64,
         make: impl FnOnce(u32, Option<Box<dyn server::Device>>) -> Result<VirtqueueServer, String> + Send + 'static,
-    ) -> Order {
-        let SharedSocket { workers, export, notices, .. } = &*self.shared;
+    ) -> Result<Order, String> {
+        let SharedSocket { workers, target, notices, .. } = &*self.shared;
+        let Target::Disk(export) = target else { return Err("it is a queue of a port".to_owned()) };
         let forwarder = UpgradeForwarder { queue, run, notices: Arc::clone(notices) };
         let (disk, policy, (reply, served)) = (Arc::clone(&export.disk), export.policy_of(self.client), channel());
         let added = move |added: Result<(), NotAdded<DiskEngine>>| {
@@ -385,23 +412,24 @@ impl FrontendConnection {
         let assignment = Assignment::choose_in(workers, self.pool());
         let worker = assignment.worker;
         self.assign(queue, Some(assignment));
-        (worker, command, served)
+        Ok((worker, command, served))
     }
 
     /// For `fipsee stat` and `info`: queues up to the last that is served.
     pub(super) fn publish_queues(&self, device: &Device) {
+        let Some(export) = self.shared.target.disk() else { return };
         let cpus: Vec<_> = {
             let assigned = self.assigned();
             let count = assigned.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
             assigned[..count].iter().map(|assigned| assigned.as_ref()?.place.cpu).collect()
         };
         let counters = device.vrings[..cpus.len()].iter().map(|vring| Arc::clone(&vring.counters)).collect();
-        self.shared.export.set_queues(self.client, counters, cpus);
-        self.shared.export.set_share(self.client, &self.share);
+        export.set_queues(self.client, counters, cpus);
+        export.set_share(self.client, &self.share);
     }
 }
 
-fn not_served(error: NotAdded<DiskEngine>) -> String {
+pub(super) fn not_served(error: NotAdded<DiskEngine>) -> String {
     match error {
         NotAdded::NotMade(reason) => reason,
         NotAdded::Doorbell(error, ..) => not_watched(&error),
@@ -430,7 +458,7 @@ fn announce(device: &mut Device, bytes: &[u8]) {
     let Some(channel) = &device.channel else { return };
     let sent = rustix::net::send(channel, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     if sent != Ok(bytes.len()) {
-        tracing::warn!(disk = device.disk.name, ?sent, "the hypervisor cannot be notified of the disk's new size");
+        tracing::warn!(disk = device.model.name(), ?sent, "the hypervisor cannot be notified of the disk's new size");
         device.channel = None;
     }
 }

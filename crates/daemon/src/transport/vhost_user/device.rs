@@ -4,9 +4,11 @@
 //! A message is carried out in steps. A step starts when all actions of the one before it are acknowledged: a queue is stopped
 //! before it is changed, and a message is acknowledged when it has taken effect. Nothing here waits or uses sockets or threads.
 
+mod model;
 mod requests;
 mod setup;
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -15,16 +17,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 
 use fipsee_block::wire::BlockInfo;
+use fipsee_net::wire::QUEUES_PER_PAIR;
 use fipsee_ring::tuning::Choices;
-use fipsee_virtio::blk::config;
 use fipsee_virtio::blk::server::{VirtqueueServer, VirtqueueSetup};
 use fipsee_virtio::blk::upgrade::controller::UpgradeController;
-use fipsee_virtio::core::RingAddresses;
 use fipsee_virtio::core::inflight::InflightArea;
 use fipsee_virtio::core::memory::{DirtyLog, GuestMemory};
+use fipsee_virtio::core::{DeviceQueueSetup, RingAddresses, ServedVirtqueue};
+use fipsee_virtio::net::Role;
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_FLUSH};
 
-pub(super) use self::requests::PROTOCOL_OFFERED;
+pub(super) use self::model::Model;
+pub use self::model::{DiskDescription, PortDescription};
 pub(super) use self::setup::Asked;
 use super::message::{self, Header, Message};
 use super::vring::{UserRings, Vring};
@@ -35,7 +39,7 @@ pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
 pub(super) const LOG_ALL: u64 = 1 << 26;
 
 /// A change of a queue between two of its visits.
-pub type Change = Box<dyn FnOnce(&mut VirtqueueServer) -> Result<(), String> + Send>;
+pub type Change = Box<dyn FnOnce(&mut dyn ServedVirtqueue) -> Result<(), String> + Send>;
 
 /// An action of the machine. Those that concern a queue are acknowledged, in any order.
 pub enum Action {
@@ -50,6 +54,10 @@ pub enum Action {
     Warn(u16, &'static str, String),
     /// Let a worker serve a queue, in the run of this number: [`Acknowledgement::Served`].
     Serve(u16, u64, Box<VirtqueueSetup>),
+    /// Likewise a queue of a port, which is for this.
+    ServePort(u16, Role, Box<DeviceQueueSetup>),
+    /// A queue of a port announces this address, if it is served.
+    SendRarp(u16, [u8; 6]),
     /// Release a queue when nothing of it is in flight: [`Acknowledgement::Stopped`].
     Stop(u16),
     /// Change a queue's memory when nothing of it is in flight: [`Acknowledgement::Moved`].
@@ -85,18 +93,11 @@ pub struct NotServed {
     pub next_available: Option<u16>,
 }
 
-#[derive(Clone, Debug)]
-pub struct DiskDescription {
-    pub name: String,
-    pub info: BlockInfo,
-    pub read_only: bool,
-}
-
 type Step = Box<dyn FnOnce(&mut Device) -> Result<(), String> + Send>;
 
 /// A device, for as long as one connection lasts.
 pub struct Device {
-    pub(super) disk: DiskDescription,
+    pub(super) model: Model,
     pub(super) vrings: Vec<Vring>,
     /// Virtio features in force.
     pub(super) features: u64,
@@ -125,8 +126,18 @@ pub struct Device {
 impl Device {
     /// A device that its hypervisor has not set up yet.
     pub fn new(disk: DiskDescription, queues: u16) -> Self {
+        Self::of(Model::Disk(disk), queues)
+    }
+
+    /// As [`new`](Self::new), with a queue for commands besides those of the pairs.
+    pub fn of_port(port: PortDescription) -> Self {
+        let queues = QUEUES_PER_PAIR * port.pairs + 1;
+        Self::of(Model::Port(port), queues)
+    }
+
+    fn of(model: Model, queues: u16) -> Self {
         Self {
-            disk,
+            model,
             vrings: (0..queues).map(|_| Vring::default()).collect(),
             features: 0,
             asked_features: false,
@@ -147,7 +158,7 @@ impl Device {
     }
 
     pub(super) fn offered(&self) -> u64 {
-        config::features(&self.disk.info, self.disk.read_only) | PROTOCOL_FEATURES
+        self.model.features() | PROTOCOL_FEATURES
     }
 
     pub(super) fn queue_count(&self) -> u16 {
@@ -214,10 +225,12 @@ impl Device {
     /// The disk's size changed: the guest must read the configuration space again.
     pub(super) fn resized(&mut self, info: BlockInfo) {
         self.then(move |device| {
-            device.disk.info = info;
+            if let Model::Disk(disk) = &mut device.model {
+                disk.info = info;
+            }
             // First the workers: the guest may use the new size as soon as it is notified.
             for queue in device.served() {
-                device.change(queue, move |server| server.set_info(&info));
+                device.change_disk(queue, move |server| server.set_info(&info));
             }
         });
         self.then(|device| {
@@ -286,9 +299,11 @@ impl Device {
         self.actions.push(action);
     }
 
-    fn change(&mut self, queue: u16, change: impl FnOnce(&mut VirtqueueServer) + Send + 'static) {
-        let change = move |server: &mut VirtqueueServer| {
-            change(server);
+    /// Change a queue of a disk.
+    fn change_disk(&mut self, queue: u16, change: impl FnOnce(&mut VirtqueueServer) + Send + 'static) {
+        let change = move |server: &mut dyn ServedVirtqueue| {
+            let server: &mut dyn Any = server;
+            let _ = server.downcast_mut().map(change);
             Ok(())
         };
         self.act(Action::Change(queue, Box::new(change)));
@@ -383,7 +398,7 @@ impl Device {
         self.then(move |device| {
             device.features = features;
             if changed & !LOG_ALL != 0 {
-                // For a guest that cannot flush, every write must be durable.
+                // A disk: for a guest that cannot flush, every write must be durable.
                 let can_flush = features & (1 << VIRTIO_BLK_F_FLUSH | 1 << VIRTIO_BLK_F_CONFIG_WCE) != 0;
                 device.writeback.store(can_flush, Ordering::Relaxed);
                 device.stop_all();
@@ -406,7 +421,11 @@ impl Device {
     fn set_log(&mut self, queue: u16) {
         let log = self.log_in_force();
         let address = self.vring(queue).log_address(log.as_ref());
-        self.change(queue, move |server| server.set_log(log, address));
+        let change = move |server: &mut dyn ServedVirtqueue| {
+            server.set_log(log, address);
+            Ok(())
+        };
+        self.act(Action::Change(queue, Box::new(change)));
     }
 
     /// SET_VRING_ADDR. When migration begins it comes again for running queues, with the address of their log.

@@ -17,6 +17,7 @@ use super::device::Device;
 use super::socket::SharedSocket;
 use super::vring::Vring;
 use super::{Notice, VhostUserSockets};
+use crate::export::Export;
 use crate::takeover::line::Line;
 use crate::takeover::wire::machine::{AttachmentRecord, GuestMemoryRecord, InflightRecord, MachineRecord, VirtqueueRecord};
 use crate::takeover::wire::{self, HandoverPacket};
@@ -34,18 +35,14 @@ pub(super) struct Hold {
 
 impl Hold {
     pub(super) fn rest(self, connection: Option<&FrontendConnection>) {
-        let _ = self.reply.send(connection.map(|connection| Machine {
-            shared: Arc::clone(&connection.shared),
-            client: connection.client,
-            stream: Arc::clone(&connection.stream),
-            device: Arc::clone(&connection.device),
-        }));
+        let _ = self.reply.send(connection.and_then(Machine::of));
         let _ = self.until.recv();
     }
 }
 
 struct Machine {
     shared: Arc<SharedSocket>,
+    export: Arc<Export>,
     client: u64,
     stream: Arc<UnixStream>,
     device: Arc<Mutex<Device>>,
@@ -75,8 +72,8 @@ impl VhostUserSockets {
             let machine = reply.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|_| {
                 let peer = socket.state().peer.as_ref().map_or_else(|| "unknown".to_owned(), |peer| peer.pid.to_string());
                 format!(
-                    "the virtual machine of disk '{}' at {} (process {peer}) is in the middle of a message, or of one that waits for the disk; try again, or end it",
-                    socket.export.name(),
+                    "the virtual machine of '{}' at {} (process {peer}) is in the middle of a message, or of one that waits for the disk; try again, or end it",
+                    socket.target.name(),
                     socket.listener.path().display(),
                 )
             })?;
@@ -98,8 +95,20 @@ impl Held {
 }
 
 impl Machine {
+    /// `None`: it uses a port. Its connection ends with this process, and its hypervisor connects to the next one.
+    fn of(connection: &FrontendConnection) -> Option<Self> {
+        let export = Arc::clone(connection.shared.target.disk()?);
+        Some(Self {
+            shared: Arc::clone(&connection.shared),
+            export,
+            client: connection.client,
+            stream: Arc::clone(&connection.stream),
+            device: Arc::clone(&connection.device),
+        })
+    }
+
     fn give(&self, line: &Line, still: &Quiesced, deadline: Instant) -> Result<(), LineError> {
-        let (export, client, device) = (&self.shared.export, self.client, lock(&self.device));
+        let (export, client, device) = (&self.export, self.client, lock(&self.device));
         let (inflight, log) = (device.inflight.as_ref().map(|area| area.source()), device.log.as_ref().map(|log| log.source()));
         let beside =
             [device.channel.as_ref().map(AsFd::as_fd), inflight.map(|(source, _, _)| source.file), log.map(|source| source.file)];

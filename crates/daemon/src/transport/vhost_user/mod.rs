@@ -1,4 +1,4 @@
-//! Hypervisors on this host, whose guests see a disk as a virtio-blk device.
+//! Hypervisors on this host, whose guests see a disk as a virtio-blk device, or a port of a network as a virtio-net device.
 //!
 //! Each socket has a thread for its connection, which may wait for the hypervisor and for workers; virtqueues are served by the
 //! workers, as rings are. Messages are interpreted in [`device`], without I/O; `connection` reads messages and carries out the
@@ -9,7 +9,9 @@ mod connection;
 pub mod device;
 mod handover;
 pub mod message;
+mod queues;
 mod socket;
+mod target;
 mod vring;
 
 use std::path::{Path, PathBuf};
@@ -26,6 +28,7 @@ pub(crate) use self::handover::Held;
 use self::handover::Hold;
 use self::socket::Peer;
 pub(crate) use self::socket::{Socket, bind};
+pub(crate) use self::target::Target;
 use crate::export::Export;
 use crate::live::Live;
 use crate::worker::WorkerHandle;
@@ -77,15 +80,18 @@ impl VhostUserSockets {
     pub(crate) fn prepare(&self, export: &Arc<Export>, path: &Path) -> Result<Socket, String> {
         // Found without connecting, which would count as a machine for a moment.
         if let Some(socket) = self.lock().iter().find(|socket| socket.path() == path) {
-            let (name, path, other) = (export.name(), path.display(), socket.shared.export.name());
-            return Err(format!("disk '{name}': {path} is the vhost-user socket of disk '{other}' already; choose another path"));
+            let (name, path, other) = (export.name(), path.display(), &socket.shared.target);
+            let (kind, other) = (other.kind(), other.name());
+            return Err(format!(
+                "disk '{name}': {path} is the vhost-user socket of {kind} '{other}' already; choose another path"
+            ));
         }
-        self.serve_at(export, bind(export.name(), path)?)
+        self.serve_at(Target::Disk(Arc::clone(export)), bind(export.name(), path)?)
     }
 
     /// The listening sockets and the names of their disks, for another daemon.
     pub(crate) fn listeners(&self) -> Vec<(String, Arc<Listener>)> {
-        let named = |socket: &Socket| (socket.shared.export.name().to_owned(), Arc::clone(&socket.shared.listener));
+        let named = |socket: &Socket| (socket.shared.target.name().to_owned(), Arc::clone(&socket.shared.listener));
         self.lock().iter().map(named).collect()
     }
 
@@ -103,14 +109,17 @@ impl VhostUserSockets {
     /// [`remove_retired`](Self::remove_retired) follows.
     pub(crate) fn retire(&self, is_unwanted: impl Fn(&Export, &Path) -> bool) -> Result<(), String> {
         let sockets = self.lock();
-        let unwanted: Vec<&Socket> = sockets.iter().filter(|socket| is_unwanted(&socket.shared.export, socket.path())).collect();
+        let unwanted: Vec<&Socket> = sockets
+            .iter()
+            .filter(|socket| socket.shared.target.disk().is_some_and(|export| is_unwanted(export, socket.path())))
+            .collect();
         let mut states: Vec<_> = unwanted.iter().map(|socket| socket.shared.state()).collect();
         for (socket, state) in unwanted.iter().zip(&states) {
             if let Some(Peer { pid, .. }) = &state.peer {
                 return Err(format!(
                     "the vhost-user socket {} of disk '{}' is in use by process {pid}; end that first",
                     socket.path().display(),
-                    socket.shared.export.name()
+                    socket.shared.target.name()
                 ));
             }
         }

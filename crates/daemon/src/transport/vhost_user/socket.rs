@@ -18,10 +18,11 @@ use rustix::event::epoll;
 use rustix::net::{SocketFlags, SocketType};
 
 use super::connection::{FrontendConnection, misplaced};
-use super::device::{Device, DiskDescription};
+use super::device::Device;
+use super::target::{Target, kind_of};
 use super::{Notice, VhostUserSockets};
 use crate::config::make_usual_folder;
-use crate::export::{AttachRequest, Export, Kind, Role};
+use crate::export::Export;
 use crate::live::Live;
 use crate::transport::LogQuota;
 use crate::worker::WorkerHandle;
@@ -66,7 +67,7 @@ pub(super) struct SharedSocket {
     pub(super) workers: Vec<WorkerHandle>,
     pub(super) live: Arc<Live>,
     pub(super) listener: Arc<Listener>,
-    pub(super) export: Arc<Export>,
+    pub(super) target: Target,
     state: Mutex<State>,
     /// For the thread; including the queues' faults and upgrade requests.
     pub(super) notices: Arc<Mailbox<Notice>>,
@@ -90,6 +91,9 @@ impl SharedSocket {
 
     /// Notify its thread, once, if queues of the machine are to leave their workers.
     pub(super) fn leave_workers(&self) {
+        if self.target.disk().is_none() {
+            return;
+        }
         if let Some(peer) = self.state().peer.as_mut().filter(|peer| !peer.is_told) {
             let assigned = peer.assignments.lock().unwrap_or_else(PoisonError::into_inner);
             if !misplaced(&assigned, &self.workers, self.pool_of(peer.client, &peer.group)).is_empty() {
@@ -101,38 +105,36 @@ impl SharedSocket {
 
     /// The workers for the queues of this client.
     pub(super) fn pool_of(&self, client: u64, group: &Group) -> u64 {
-        self.live.pools.of(client, self.export.name(), Some(group))
+        self.live.pools.of(client, self.target.name(), Some(group))
     }
 
     pub(super) fn device(&self, queues: u16) -> Device {
-        let (name, info, read_only) = (self.export.name().to_owned(), self.export.info(false), self.export.spec.ro);
-        let mut device = Device::new(DiskDescription { name, info, read_only }, queues);
-        device.attachment.max_depth = self.export.limits().max_depth;
-        device
+        self.target.device(queues)
     }
 }
 
-/// Listen at `path` for hypervisors that use the disk of this name.
-pub(crate) fn bind(disk: &str, path: &Path) -> Result<Listener, String> {
+/// Listen at `path` for hypervisors that use the disk or port of this name.
+pub(crate) fn bind(name: &str, path: &Path) -> Result<Listener, String> {
     let listener = make_usual_folder(path)
         .and_then(|()| Listener::bind(path, SocketType::STREAM, MODE))
-        .map_err(|text| format!("disk '{disk}': {text} for its vhost-user socket"))?;
+        .map_err(|text| format!("{} '{name}': {text} for its vhost-user socket", kind_of(name)))?;
     if listener.took_over() {
-        tracing::info!(disk, path = %path.display(), "taking over the vhost-user socket of a daemon that is gone");
+        tracing::info!(disk = name, path = %path.display(), "taking over the vhost-user socket of a daemon that is gone");
     }
     Ok(listener)
 }
 
 impl VhostUserSockets {
-    /// Serve hypervisors that connect there with `export`, after [`add`](Self::add).
-    pub(crate) fn serve_at(&self, export: &Arc<Export>, listener: Listener) -> Result<Socket, String> {
-        let (disk, path) = (export.name(), listener.path().to_owned());
-        let failed = |error: std::io::Error| format!("disk '{disk}': cannot serve {}: {error}; raise the limits", path.display());
+    /// Serve hypervisors that connect there with `target`, after [`add`](Self::add).
+    pub(crate) fn serve_at(&self, target: Target, listener: Listener) -> Result<Socket, String> {
+        let (disk, kind, path) = (target.name().to_owned(), target.kind(), listener.path().to_owned());
+        let failed =
+            |error: std::io::Error| format!("{kind} '{disk}': cannot serve {}: {error}; raise the limits", path.display());
         let shared = Arc::new(SharedSocket {
             workers: self.workers.clone(),
             live: Arc::clone(&self.live),
             listener: Arc::new(listener),
-            export: Arc::clone(export),
+            target,
             state: Mutex::default(),
             notices: Arc::new(Mailbox::new().map_err(failed)?),
         });
@@ -156,7 +158,7 @@ impl Socket {
     }
 
     pub(super) fn serves(&self, export: &Export) -> bool {
-        std::ptr::eq(&raw const *self.shared.export, export)
+        self.shared.target.is(export)
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -281,7 +283,7 @@ impl SocketThread {
 
     fn admit(&mut self) -> Option<FrontendConnection> {
         let shared = &self.shared;
-        let (export, disk) = (&shared.export, shared.export.name());
+        let (target, disk) = (&shared.target, shared.target.name());
         let stream = match rustix::net::accept_with(shared.listener.socket(), SocketFlags::CLOEXEC) {
             Ok(socket) => UnixStream::from(socket),
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED | rustix::io::Errno::AGAIN) => return None,
@@ -293,18 +295,17 @@ impl SocketThread {
             }
         };
         let client = shared.live.next_client();
-        let queues = export.limits().of_client(shared.live.now().settings.limits).max_queues.clamp(1, MAX_QUEUES);
+        let limits = shared.live.now().settings.limits;
+        let limits = target.disk().map_or(limits, |export| export.limits().of_client(limits));
+        let queues = limits.max_queues.clamp(1, MAX_QUEUES);
         let connection = FrontendConnection::new(shared, client, stream, shared.device(queues)).ok()?;
         let Credentials { pid, uid, .. } = connection.credentials;
         let mut state = shared.state();
         if state.retired {
             return None;
         }
-        // The destination of a migration connects while the source still writes: a device claims when its first queue is served.
-        let wish = AttachRequest { kind: Kind::VhostUser, exclusive: false, role: Role::Reader, ignores_claims: false };
-        if let Err(denied) = export.admit(client, &connection.credentials, wish) {
+        if let Err(reason) = target.admit(client, &connection.credentials) {
             if self.quota.allows() {
-                let reason = denied.into_text();
                 tracing::warn!(disk, pid, uid, reason, "a hypervisor is refused");
             }
             return None;
@@ -319,17 +320,17 @@ impl SocketThread {
 
     fn serve(&mut self, mut connection: FrontendConnection) -> End {
         let shared = Arc::clone(&self.shared);
-        let (client, disk) = (connection.client, shared.export.name());
+        let (client, disk) = (connection.client, shared.target.name());
         let Credentials { pid, uid, .. } = connection.credentials;
         let end = self.converse(&mut connection);
-        shared.export.is_leaving(client);
+        shared.target.is_leaving(client);
         // Set before the connection is shut down, unlike the notice, which may come later than the hang-up. A guest on rings
         // continues with virtqueues then.
         let is_retired = shared.state().retired;
-        connection.notify(|device, _| device.hung_up(is_retired));
+        connection.notify(|device| device.hung_up(is_retired));
         self.log_last_faults();
         shared.state().peer = None;
-        shared.export.leave(client);
+        shared.target.leave(client, &shared.live);
         shared.live.departures.fetch_add(1, Ordering::Relaxed);
         shared.live.device_descriptors.fetch_sub(connection.charged, Ordering::Relaxed);
         if self.quota.allows() {
@@ -380,7 +381,7 @@ impl SocketThread {
                 Notice::Begin | Notice::Adopt(_) => {}
                 Notice::Hold(hold) => hold.rest(Some(connection)),
                 Notice::Stop => stops = true,
-                Notice::Resized => connection.notify(|device, info| device.resized(info)),
+                Notice::Resized => connection.resized(),
                 Notice::MoveQueue { queue, to, .. } if queue.client == connection.client => {
                     connection.move_queue(queue.index, to)
                 }
@@ -389,7 +390,7 @@ impl SocketThread {
                     self.shared.state().peer.iter_mut().for_each(|peer| peer.is_told = false);
                     connection.leave_workers();
                 }
-                Notice::Asked(asked) => connection.notify(|device, _| device.asked(asked)),
+                Notice::Asked(asked) => connection.notify(|device| device.asked(asked)),
                 Notice::Fault { queue, reason } => self.log_fault(queue, &reason),
             }
         }
@@ -398,7 +399,7 @@ impl SocketThread {
 
     fn log_fault(&mut self, queue: u16, reason: &str) {
         if self.quota.allows() {
-            let disk = self.shared.export.name();
+            let disk = self.shared.target.name();
             tracing::warn!(disk, queue, reason, "a virtqueue broke and is not served until it is reset");
         }
     }

@@ -10,7 +10,7 @@ use fipsee_virtio::core::memory::{DirtyLog, GuestMemory, MAX_REGIONS};
 use virtio_bindings::virtio_blk::VIRTIO_BLK_F_CONFIG_WCE;
 use zerocopy::IntoBytes;
 
-use super::{Action, Device, PROTOCOL_FEATURES};
+use super::{Action, Device, Model, PROTOCOL_FEATURES};
 use crate::transport::vhost_user::message::{ConfigRange, Header, Inflight, LogArea, Message, VringState};
 use crate::transport::vhost_user::vring::{MAX_SIZE, UserRings, Vring};
 
@@ -22,9 +22,10 @@ const CONFIG: u64 = 1 << 9;
 const INFLIGHT_SHMFD: u64 = 1 << 12;
 const RESET_DEVICE: u64 = 1 << 13;
 const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
-/// Protocol features that are offered.
-pub(in super::super) const PROTOCOL_OFFERED: u64 =
-    MQ | LOG_SHMFD | REPLY_ACK | BACKEND_REQ | CONFIG | INFLIGHT_SHMFD | RESET_DEVICE | CONFIGURE_MEM_SLOTS;
+const RARP: u64 = 1 << 2;
+const NET_MTU: u64 = 1 << 4;
+/// Protocol features that every device offers.
+const PROTOCOL_OFFERED: u64 = MQ | LOG_SHMFD | REPLY_ACK | BACKEND_REQ | CONFIG | RESET_DEVICE | CONFIGURE_MEM_SLOTS;
 
 /// Requests that have an answer of their own; the others are acknowledged.
 const ANSWERED: &str = "GET_FEATURES GET_PROTOCOL_FEATURES GET_QUEUE_NUM GET_MAX_MEM_SLOTS GET_CONFIG GET_INFLIGHT_FD \
@@ -38,12 +39,22 @@ fn feature_of(request: &str) -> u64 {
         "GET_CONFIG" | "SET_CONFIG" => CONFIG,
         "GET_INFLIGHT_FD" | "SET_INFLIGHT_FD" => INFLIGHT_SHMFD,
         "RESET_DEVICE" => RESET_DEVICE,
+        "SEND_RARP" => RARP,
+        "NET_SET_MTU" => NET_MTU,
         "GET_MAX_MEM_SLOTS" | "ADD_MEM_REG" | "REM_MEM_REG" => CONFIGURE_MEM_SLOTS,
         _ => 0,
     }
 }
 
 impl Device {
+    /// Protocol features that are offered. Requests of a port are finished in the visit that takes them: none is ever in flight.
+    pub(in super::super) const fn protocol_offered(&self) -> u64 {
+        match self.model {
+            Model::Disk(_) => PROTOCOL_OFFERED | INFLIGHT_SHMFD,
+            Model::Port(_) => PROTOCOL_OFFERED | RARP | NET_MTU,
+        }
+    }
+
     /// Does NEED_REPLY of a message apply?
     pub(super) const fn replies_are_wanted(&self) -> bool {
         self.asked_features && self.protocol_features & REPLY_ACK != 0
@@ -63,8 +74,8 @@ impl Device {
                 self.reply_number(&message, self.offered())?;
                 self.asked_features = true;
             }
-            "GET_PROTOCOL_FEATURES" => self.reply_number(&message, PROTOCOL_OFFERED)?,
-            "GET_QUEUE_NUM" => self.reply_number(&message, self.queue_count().into())?,
+            "GET_PROTOCOL_FEATURES" => self.reply_number(&message, self.protocol_offered())?,
+            "GET_QUEUE_NUM" => self.reply_number(&message, self.model.queue_number(self.queue_count()).into())?,
             "GET_MAX_MEM_SLOTS" => self.reply_number(&message, MAX_REGIONS as u64)?,
             "GET_CONFIG" => {
                 let (range, _) = message.config()?;
@@ -115,11 +126,17 @@ impl Device {
             }
             "SET_PROTOCOL_FEATURES" => {
                 let features: u64 = message.plain()?;
-                if features & !PROTOCOL_OFFERED != 0 {
-                    return Err(format!("protocol features {:#x} are not offered", features & !PROTOCOL_OFFERED));
+                let unknown = features & !self.protocol_offered();
+                if unknown != 0 {
+                    return Err(format!("protocol features {unknown:#x} are not offered"));
                 }
                 self.protocol_features = features;
             }
+            "SEND_RARP" => {
+                let [mac @ .., _, _] = message.plain::<[u8; 8]>()?;
+                self.then(move |device| device.act(Action::SendRarp(1, mac)));
+            }
+            "NET_SET_MTU" => self.check_mtu(message.plain()?)?,
             "SET_BACKEND_REQ_FD" => self.channel = Some(message.channel()?),
             "SET_CONFIG" => {
                 let (range, bytes) = message.config()?;
@@ -165,7 +182,9 @@ impl Device {
             }
             "SET_VRING_ENABLE" => {
                 let VringState { index, value } = message.plain()?;
-                if self.acked_features & PROTOCOL_FEATURES == 0 || value > 1 {
+                // QEMU enables the queues of a port before its guest has chosen features.
+                let is_early = self.asked_features && self.model.port().is_some();
+                if (self.acked_features & PROTOCOL_FEATURES == 0 && !is_early) || value > 1 {
                     return Err("invalid parameters".to_owned());
                 }
                 let queue = self.find(index)?;
@@ -197,7 +216,7 @@ impl Device {
         let copied = copied.map_err(|error| format!("no descriptor is left: {error}"))?;
         self.vring(queue).call = call;
         if self.vring(queue).is_served() {
-            self.act(Action::Change(queue, Box::new(move |server| server.queue.set_call(copied))));
+            self.act(Action::Change(queue, Box::new(move |server| server.set_call(copied))));
         }
         Ok(())
     }
@@ -255,8 +274,18 @@ impl Device {
     /// A part of the configuration space; zeroes beyond its end, for drivers that know more fields.
     fn config_space(&self, range: ConfigRange) -> Vec<u8> {
         let [offset, length_bytes] = [range.offset, range.length_bytes].map(|value| usize::try_from(value).unwrap_or(0));
-        let space = config::space(&self.disk.info, self.queue_count(), self.writeback.load(Ordering::Relaxed));
+        let space = self.model.space(self.queue_count(), &self.writeback);
         space.into_iter().skip(offset).chain(std::iter::repeat(0)).take(length_bytes).collect()
+    }
+
+    /// NET_SET_MTU: the machine was given this one.
+    fn check_mtu(&self, mtu: u64) -> Result<(), String> {
+        match self.model.port() {
+            Some(port) if mtu > port.mtu.into() => {
+                Err(format!("an MTU of {mtu} is more than that of the network, {}; set host_mtu to that", port.mtu))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A part of the configuration space is written: only the cache mode can change.
@@ -268,6 +297,7 @@ impl Device {
             wanted[place] = mode;
         }
         match mode {
+            _ if matches!(self.model, Model::Port(_)) => Err("nothing of the configuration space can be written".to_owned()),
             _ if wanted != bytes => Err("only the cache mode of the configuration space can be written".to_owned()),
             Some((_, mode)) if self.features & 1 << VIRTIO_BLK_F_CONFIG_WCE != 0 => {
                 self.writeback.store(mode != 0, Ordering::Relaxed);

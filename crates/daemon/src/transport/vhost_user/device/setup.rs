@@ -14,8 +14,9 @@ use fipsee_virtio::blk::server::{SERIAL_BYTES, UpgradeToken, VirtqueueServer, Vi
 use fipsee_virtio::blk::upgrade::controller::Decision;
 use fipsee_virtio::blk::upgrade::wire::UpgradeRequest;
 use fipsee_virtio::core::DeviceQueueSetup;
+use fipsee_virtio::net::Role;
 
-use super::{Action, Device, PROTOCOL_FEATURES};
+use super::{Action, Device, DiskDescription, Model, PROTOCOL_FEATURES};
 use crate::transport::vhost_user::vring::Run;
 
 #[derive(Debug)]
@@ -46,12 +47,20 @@ impl Device {
     }
 
     fn serve(&mut self, queue: u16) {
-        match self.setup(queue) {
-            Ok(setup) => {
-                let run = self.begin_run(queue);
+        let setup = match self.setup(queue) {
+            Ok(setup) => setup,
+            Err(problem) => return self.actions.push(Action::Warn(queue, "a queue cannot be served", problem)),
+        };
+        let run = self.begin_run(queue);
+        match &self.model {
+            Model::Disk(disk) => {
+                let setup = self.disk_setup(queue, disk, setup);
                 self.act(Action::Serve(queue, run, Box::new(setup)));
             }
-            Err(problem) => self.actions.push(Action::Warn(queue, "a queue cannot be served", problem)),
+            Model::Port(port) => {
+                let role = Role::of(queue, port.pairs, self.features);
+                self.act(Action::ServePort(queue, role, Box::new(setup)));
+            }
         }
     }
 
@@ -63,7 +72,7 @@ impl Device {
         id
     }
 
-    pub(in super::super) fn setup(&self, index: u16) -> Result<VirtqueueSetup, String> {
+    pub(in super::super) fn setup(&self, index: u16) -> Result<DeviceQueueSetup, String> {
         let vring = &self.vrings[usize::from(index)];
         let (Some(user), Some(kick), true) = (&vring.rings, &vring.kick, vring.size > 0) else {
             return Err("a part of it is missing".to_owned());
@@ -71,26 +80,31 @@ impl Device {
         let rings = user.translate(&self.memory).ok_or("its rings are not in the memory that was handed over")?;
         let copy = |descriptor: &OwnedFd| descriptor.try_clone().map_err(|error| format!("no descriptor is left: {error}"));
         let log = self.log_in_force();
-        Ok(VirtqueueSetup {
-            queue: DeviceQueueSetup {
-                memory: Arc::clone(&self.memory),
-                size: vring.size,
-                rings,
-                next_available: vring.next_available,
-                features: self.features,
-                kick: copy(kick)?,
-                call: vring.call.as_ref().map(copy).transpose()?,
-                error: vring.error.as_ref().map(copy).transpose()?,
-                inflight: self.inflight.as_ref().and_then(|area| area.queue(index)),
-                used_log_address: vring.log_address(log.as_ref()),
-                log,
-            },
-            info: self.disk.info,
-            read_only: self.disk.read_only,
-            writeback: Arc::clone(&self.writeback),
-            serial: serial(&self.disk.name, &self.disk.info),
-            counters: Arc::clone(&vring.counters),
+        Ok(DeviceQueueSetup {
+            memory: Arc::clone(&self.memory),
+            size: vring.size,
+            rings,
+            next_available: vring.next_available,
+            features: self.features,
+            kick: copy(kick)?,
+            call: vring.call.as_ref().map(copy).transpose()?,
+            error: vring.error.as_ref().map(copy).transpose()?,
+            inflight: self.inflight.as_ref().and_then(|area| area.queue(index)),
+            used_log_address: vring.log_address(log.as_ref()),
+            log,
         })
+    }
+
+    /// What a queue of `disk` needs besides.
+    pub(in super::super) fn disk_setup(&self, index: u16, disk: &DiskDescription, queue: DeviceQueueSetup) -> VirtqueueSetup {
+        VirtqueueSetup {
+            queue,
+            info: disk.info,
+            read_only: disk.read_only,
+            writeback: Arc::clone(&self.writeback),
+            serial: serial(&disk.name, &disk.info),
+            counters: Arc::clone(&self.vrings[usize::from(index)].counters),
+        }
     }
 
     /// The choices advised to a guest for its rings: those of the worker of its first virtqueue.
@@ -113,7 +127,7 @@ impl Device {
                 Decision::Attach(grants, reply) => {
                     for grant in grants {
                         let doorbell = u16::try_from(grant.entry.virtqueue).unwrap_or(u16::MAX);
-                        device.change(doorbell, move |server| server.attach(grant));
+                        device.change_disk(doorbell, move |server| server.attach(grant));
                     }
                     reply
                 }
@@ -123,7 +137,7 @@ impl Device {
                 }
             };
             device.then(move |device| {
-                device.change(queue, move |server| {
+                device.change_disk(queue, move |server| {
                     server.answer_upgrade_request(token, &reply);
                     server.flush();
                 });

@@ -1,0 +1,148 @@
+//! Frames from the guest.
+
+use fipsee_net::server::{Outcome, Sending, ServedPort};
+use fipsee_net::wire::{MAX_SMALL_BYTES, Offload, Status};
+use fipsee_ring::memory::{Span, copy_from};
+use fipsee_serve::{Taken, Turn};
+use virtio_bindings::virtio_net::{VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_NONE};
+
+use super::{MAX_SPANS, behind, has_work};
+use crate::core::DeviceQueue;
+use crate::core::queue::Descriptor;
+use crate::net::config::header_bytes;
+
+/// Most frames of one visit.
+const MAX_BUDGET: u16 = 64;
+const BLOCK_BYTES: u64 = 512;
+const OFFLOAD_BYTES: usize = size_of::<Offload>();
+const MAX_HEADER_BYTES: usize = 12;
+/// What is copied of a frame before it is looked at.
+const MAX_FIRST_BYTES: usize = MAX_HEADER_BYTES + MAX_SMALL_BYTES;
+
+pub(super) struct Transmitter {
+    pub(super) queue: DeviceQueue,
+    port: ServedPort,
+    header_bytes: usize,
+    spans: Vec<Span>,
+}
+
+// SAFETY: the spans lead into guest memory, which `queue` keeps mapped and any thread may access; they are not used between two visits.
+unsafe impl Send for Transmitter {}
+
+impl Transmitter {
+    pub(super) fn new(queue: DeviceQueue, port: ServedPort, features: u64) -> Self {
+        let (header_bytes, spans) = (header_bytes(features), Vec::with_capacity(MAX_SPANS + 1));
+        Self { queue, port, header_bytes, spans }
+    }
+
+    /// Whether the port may send with this address is for the switch to decide.
+    pub(super) fn announce(&self, mac: [u8; 6]) {
+        let mut sending = loop {
+            match self.port.try_sending() {
+                Some(sending) => break sending,
+                // Another thread has the network for a moment.
+                None => std::thread::yield_now(),
+            }
+        };
+        // SAFETY: there is no memory.
+        unsafe { sending.send(&announcement(mac), &[], Offload::NONE) };
+    }
+
+    pub(super) fn visit(&mut self, turn: Turn) -> Taken {
+        let waiting = self.queue.ring.waiting();
+        if !has_work(&self.queue) || !self.queue.begin_visit(waiting) {
+            return Taken::NOTHING;
+        }
+        let Self { queue, port, header_bytes, spans } = self;
+        // Another thread has the network at this moment: the next pass looks again. A queue that stayed armed would not be looked at
+        // before the worker sleeps; this one is not armed any more.
+        let Some(mut sending) = port.try_sending() else { return Taken::NOTHING };
+        let mut taken = Taken::NOTHING;
+        let limit = waiting.min(MAX_BUDGET).min(u16::try_from(turn.requests).unwrap_or(u16::MAX));
+        let mut first = [(0, Descriptor::default()); MAX_BUDGET as usize];
+        let first = &mut first[..usize::from(limit)];
+        queue.look_ahead(limit, first);
+        for (head, descriptor) in first.iter().copied() {
+            queue.ring.advance(1);
+            if !queue.take(head, descriptor, true) {
+                break;
+            }
+            let Some(outcome) = send(queue, spans, *header_bytes, &mut sending) else {
+                queue.break_down(format!("a frame's header is shorter than {header_bytes} bytes (chain {head})"));
+                break;
+            };
+            queue.put_used(head, 0);
+            taken = taken.and(cost(outcome));
+            if taken.units >= turn.units {
+                break;
+            }
+        }
+        drop(sending);
+        if queue.flush() {
+            queue.interrupt();
+        }
+        taken
+    }
+}
+
+/// To give a frame to one receiver costs about as much as a request.
+fn cost(outcome: Outcome) -> Taken {
+    Taken::new(1, outcome.bytes.div_ceil(BLOCK_BYTES)).with_more_work(outcome.deliveries)
+}
+
+/// Send the frame in the chain that was taken last. `None`: there is no whole header.
+fn send(queue: &mut DeviceQueue, spans: &mut Vec<Span>, header_bytes: usize, sending: &mut Sending<'_>) -> Option<Outcome> {
+    let Some(total_bytes) = queue.gather_spans(false, spans, MAX_SPANS) else {
+        return Some(sending.refuse(Status::BadMemory));
+    };
+    if spans.len() > MAX_SPANS {
+        return Some(sending.refuse(Status::Invalid));
+    }
+    let total_bytes = usize::try_from(total_bytes).unwrap_or(usize::MAX);
+    let mut bytes = [0; MAX_FIRST_BYTES];
+    let first = &mut bytes[..total_bytes.min(header_bytes + MAX_SMALL_BYTES)];
+    // SAFETY: found in guest memory, which the queue keeps mapped; `bytes` is our own.
+    let is_whole = unsafe { copy_from(spans, first) };
+    let (header, frame) = first.split_at_checked(header_bytes).filter(|_| is_whole)?;
+    let offload = offload(header.first_chunk()?);
+    let rest = behind(spans, first.len());
+    // SAFETY: as above: it stays mapped during the call.
+    Some(unsafe { sending.send(frame, rest, offload) })
+}
+
+/// The fields of a header that mean something.
+fn offload(header: &[u8; OFFLOAD_BYTES]) -> Offload {
+    let mut offload: Offload = zerocopy::transmute!(*header);
+    if u32::from(offload.flags) & VIRTIO_NET_HDR_F_NEEDS_CSUM == 0 {
+        (offload.flags, offload.checksum_start, offload.checksum_offset) = (0, 0, 0);
+    }
+    if u32::from(offload.segmentation) == VIRTIO_NET_HDR_GSO_NONE {
+        (offload.header_bytes, offload.segment_bytes) = (0, 0);
+    }
+    offload
+}
+
+/// A RARP request of this station for itself (RFC 903), as hypervisors send it after a migration.
+fn announcement(mac: [u8; 6]) -> [u8; 42] {
+    const TYPES: [u8; 10] = [0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3];
+    let mut frame = [0; 42];
+    let parts: [(usize, &[u8]); 5] = [(0, &[0xff; 6]), (6, &mac), (12, &TYPES), (22, &mac), (32, &mac)];
+    for (at, part) in parts {
+        frame[at..at + part.len()].copy_from_slice(part);
+    }
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_without_offload_means_none_whatever_else_is_in_it() {
+        assert_eq!(offload(&[0, 0, 66, 0, 0x50, 5, 9, 9, 9, 9]), Offload::NONE);
+        let checksum = offload(&[1, 0, 66, 0, 0, 0, 34, 0, 16, 0]);
+        assert_eq!((checksum.flags, checksum.checksum_start, checksum.checksum_offset, checksum.header_bytes), (1, 34, 16, 0));
+        let segments = offload(&[1, 1, 66, 0, 0x50, 5, 34, 0, 16, 0]);
+        assert_eq!((segments.segmentation, segments.header_bytes, segments.segment_bytes), (1, 66, 0x550));
+    }
+}

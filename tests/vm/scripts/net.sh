@@ -1,0 +1,34 @@
+# Two machines at ports of one network: each reaches the other, and gets from it by TCP what it sent, unchanged.
+. /vm/lib.sh
+own=$(setting own)
+other=$(setting other)
+
+has_device() {
+    [ -e /sys/class/net/eth0 ]
+}
+
+fetch() {
+    nc "$other" 5000 </dev/zero >/tmp/got 2>/tmp/nc && [ -s /tmp/got ]
+}
+
+wait_for "the network's device" has_device
+[ "$(cat /sys/class/net/eth0/address)" = "$(setting mac)" ] || fail "the address is $(cat /sys/class/net/eth0/address)"
+[ "$(cat /sys/class/net/eth0/mtu)" = "$(setting mtu)" ] || fail "the MTU is $(cat /sys/class/net/eth0/mtu)"
+ip link set lo up
+ip addr add "$own/24" dev eth0
+ip link set eth0 up
+wait_for "the other machine" ping -c 1 -W 1 "$other"
+for bytes in 0 56 1400 8000; do
+    ping -c 20 -i 0.02 -W 5 -s "$bytes" "$other" >/tmp/ping || { cat /tmp/ping; fail "no answer to $bytes bytes"; }
+    grep -q " 0% packet loss" /tmp/ping || { cat /tmp/ping; fail "answers to $bytes bytes are missing"; }
+done
+# The same in both machines, so that each knows what it gets.
+seq 1 "$(setting lines)" >/tmp/sent
+nc -l -p 5000 </tmp/sent >/tmp/nothing &
+wait_for "what the other sends" fetch
+cmp /tmp/sent /tmp/got || fail "what came by TCP is not what was sent"
+wait
+ping -c 1 -W 5 "$other" >/tmp/ping || true
+for counter in rx_errors tx_errors rx_length_errors rx_frame_errors; do
+    [ "$(cat /sys/class/net/eth0/statistics/$counter)" = 0 ] || fail "$counter is not 0"
+done
