@@ -268,13 +268,7 @@ impl Arguments {
             add_socket(text, &mut disks)?;
         }
         check_devices(&networks)?;
-        let of_disks = disks.iter().flat_map(|disk| &disk.vhost_user).map(PathBuf::as_path);
-        if let Some(path) = given_twice(of_disks.chain(sockets_of_ports(&networks).map(|(_, path)| path))) {
-            return Err(format!(
-                "the vhost-user socket {} is given twice; each disk and each port needs its own",
-                path.display()
-            ));
-        }
+        check_sockets(&disks, &networks)?;
         let log_level = own.log_level.or(file.log_level).unwrap_or_else(|| "info".to_owned());
         log::parse_level(&log_level)?;
         let cpus = if own.cpus.is_empty() { file.cpus } else { own.cpus };
@@ -428,6 +422,15 @@ fn check_files(disks: &[DiskConfig]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+fn check_sockets(disks: &[DiskConfig], networks: &[NetworkConfig]) -> Result<(), String> {
+    let of_disks = disks.iter().flat_map(|disk| &disk.vhost_user).map(PathBuf::as_path);
+    let twice = given_twice(of_disks.chain(sockets_of_ports(networks).map(|(_, path)| path)));
+    let text = |path: &Path| {
+        format!("the vhost-user socket {} is given twice; each disk and each port needs its own", path.display())
+    };
+    twice.map_or(Ok(()), |path| Err(text(path)))
 }
 
 fn given_twice<T: Ord>(mut all: impl Iterator<Item = T>) -> Option<T> {
