@@ -7,8 +7,11 @@ has_device() {
     [ -e /sys/class/net/eth0 ]
 }
 
+# Its input is silent and does not end: the other would take the end for that of the connection.
+mkfifo /tmp/silence
+exec 8<>/tmp/silence
 fetch() {
-    nc "$other" 5000 </dev/zero >/tmp/got 2>/tmp/nc && [ -s /tmp/got ]
+    nc "$other" 5000 <&8 >/tmp/got 2>/tmp/nc && [ -s /tmp/got ]
 }
 
 wait_for "the network's device" has_device
