@@ -427,9 +427,8 @@ fn check_files(disks: &[DiskConfig]) -> Result<(), String> {
 fn check_sockets(disks: &[DiskConfig], networks: &[NetworkConfig]) -> Result<(), String> {
     let of_disks = disks.iter().flat_map(|disk| &disk.vhost_user).map(PathBuf::as_path);
     let twice = given_twice(of_disks.chain(sockets_of_ports(networks).map(|(_, path)| path)));
-    let text = |path: &Path| {
-        format!("the vhost-user socket {} is given twice; each disk and each port needs its own", path.display())
-    };
+    let text =
+        |path: &Path| format!("the vhost-user socket {} is given twice; each disk and each port needs its own", path.display());
     twice.map_or(Ok(()), |path| Err(text(path)))
 }
 

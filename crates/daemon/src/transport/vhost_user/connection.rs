@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -222,22 +222,13 @@ impl FrontendConnection {
                 Box::new(move || Acknowledgement::Done(claimed))
             }
             Action::Serve(queue, run, setup) => {
-                let (worker, command, served) =
-                    self.order(queue, run, move |id, device| VirtqueueServer::new(id, *setup, device))?;
-                let handle = &self.shared.workers[worker];
-                let choices = handle.place().choices;
-                handle.mailbox.send(command);
-                let served = move || served.recv().unwrap_or_else(|_| Err(gone.to_owned())).map(|()| choices);
-                Box::new(move || Acknowledgement::Served(queue, served()))
+                let order = self.order(queue, run, move |id, device| VirtqueueServer::new(id, *setup, device))?;
+                self.begin(queue, order)
             }
             Action::ServePort(queue, role, setup) => {
                 let pairs = device.model.port().map_or(1, |port| port.pairs);
-                let (worker, command, served) = self.order_port(queue, (role, pairs), *setup)?;
-                let handle = &self.shared.workers[worker];
-                let choices = handle.place().choices;
-                handle.mailbox.send(command);
-                let served = move || served.recv().unwrap_or_else(|_| Err(gone.to_owned())).map(|()| choices);
-                Box::new(move || Acknowledgement::Served(queue, served()))
+                let order = self.order_port(queue, (role, pairs), *setup)?;
+                self.begin(queue, order)
             }
             Action::SendRarp(queue, mac) => {
                 let change = move |queue: &mut PortQueue| queue.announce(mac);
@@ -266,20 +257,31 @@ impl FrontendConnection {
                 let changed = self.change(queue, When::Now, change);
                 Box::new(move || Acknowledgement::Done(changed.recv().unwrap_or(Ok(()))))
             }
-            Action::Ring(queue, how) => {
-                let (done, waiting) = channel();
-                let _ = self.change(queue, When::Now, move |server| {
-                    let server: &mut dyn Any = server;
-                    let _ = server.downcast_mut().map(|server| how(server, done));
-                });
-                Box::new(move || {
-                    // A queue that is gone has released its ring.
-                    let _ = waiting.recv();
-                    Acknowledgement::Done(Ok(()))
-                })
-            }
+            Action::Ring(queue, how) => self.ring(queue, how),
         };
         Ok(Some(waiting))
+    }
+
+    /// Have a worker serve a queue.
+    fn begin(&self, queue: u16, (worker, command, served): Order) -> Waiting {
+        let handle = &self.shared.workers[worker];
+        let choices = handle.place().choices;
+        handle.mailbox.send(command);
+        let served = move || served.recv().unwrap_or_else(|_| Err("its worker is gone".to_owned())).map(|()| choices);
+        Box::new(move || Acknowledgement::Served(queue, served()))
+    }
+
+    fn ring(&self, queue: u16, how: fn(&mut VirtqueueServer, Sender<()>)) -> Waiting {
+        let (done, waiting) = channel();
+        let _ = self.change(queue, When::Now, move |server| {
+            let server: &mut dyn Any = server;
+            let _ = server.downcast_mut().map(|server| how(server, done));
+        });
+        Box::new(move || {
+            // A queue that is gone has released its ring.
+            let _ = waiting.recv();
+            Acknowledgement::Done(Ok(()))
+        })
     }
 
     /// The queue goes from one worker to the other: between the two no thread has it. If that one cannot have it, it goes back; if it
