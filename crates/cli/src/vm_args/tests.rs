@@ -3,6 +3,7 @@ use super::*;
 fn arguments(vmm: Vmm) -> Arguments {
     Arguments {
         disks: Vec::new(),
+        net: Vec::new(),
         vmm,
         memory: 4096,
         device_only: false,
