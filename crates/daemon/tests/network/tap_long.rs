@@ -55,11 +55,14 @@ fn stacks_reach_each_other_for_minutes_while_other_ports_are_at_full_load() {
     let mut client = child_in(first, "tap_tcp_client");
     let pings = (seconds * 20).to_string();
     let mut ping = first.command("ping");
-    ping.args(["-n", "-D", "-i", "0.05", "-c", &pings, "-p", "5a3c", "10.9.0.2"]).stdout(Stdio::piped());
-    let ping = ping.spawn().expect("ping");
+    // Into a file: with a pipe that is full it would wait, and be taken for a gap.
+    let answers = daemon.dir.file("answers", "");
+    let output = std::fs::File::options().append(true).open(&answers).expect("a file");
+    ping.args(["-n", "-D", "-i", "0.05", "-c", &pings, "-p", "5a3c", "10.9.0.2"]).stdout(output);
+    let mut ping = ping.spawn().expect("ping");
     let result = first.run(&format!("iperf3 -c 10.9.0.2 -t {seconds} -i 1 --json"));
-    let said = ping.wait_with_output().expect("ping").stdout;
-    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(ping.wait().expect("a child").success(), "ping got no answers");
+    let said = std::fs::read_to_string(&answers).expect("a file");
     drop(client.0.stdin.take());
     let is_unchanged = client.0.wait().expect("a child").success();
     let result: serde_json::Value = serde_json::from_str(&result).expect("JSON");
