@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::admin;
 use crate::error::Error;
 
-/// The MTU that a guest has unless it is told another.
+/// The MTU that a guest has unless it is given another.
 const USUAL_MTU: u64 = 1500;
 
 /// A port and its vhost-user socket.
