@@ -2,6 +2,7 @@ use super::*;
 
 fn arguments(vmm: Vmm) -> Arguments {
     Arguments {
+        net: Vec::new(),
         disks: Vec::new(),
         net: Vec::new(),
         vmm,
