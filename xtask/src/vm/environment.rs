@@ -147,17 +147,7 @@ impl Environment {
         let boot = self.boot(folder, scenario, choice)?;
         let queues = scenario.guest.cpus();
         if let (Event::Network, Guest::Uml(build), Peer::Fipseed(programs)) = (scenario.event, scenario.guest, choice.peer) {
-            let append = append(scenario, choice, &boot.modules, queues);
-            let command = |socket: &Path, further: &str| {
-                self.uml_command(build, &boot.initrd, &format!("{append} {further}"), (socket, UML_NETWORK))
-            };
-            let outcomes = net::run(folder, programs, LIMIT, command)?;
-            let log = fs::read_to_string(folder.join("back-end.log")).unwrap_or_default();
-            for (number, outcome) in (1..).zip(&outcomes) {
-                let broken = |error: String| Unready::Broken(story(&format!("machine {number}: {error}"), outcome, &log));
-                outcome.judge(scenario.allowed).map_err(broken)?;
-            }
-            return Ok(String::new());
+            return self.run_network(folder, (scenario, choice), (build, &boot), programs);
         }
         let mut back_end = BackEnd::start(choice.peer, folder, scenario.disk, queues, self.cpus.map(|(_, back)| back))?;
         let append = append(scenario, choice, &boot.modules, queues);
@@ -216,6 +206,27 @@ impl Environment {
                 format!("guest {:.1} s{}", outcome.took.as_secs_f64(), story.map_or_else(String::new, |text| format!(", {text}")))
             })
             .map_err(|error| Unready::Broken(story(&error, &outcome, &log)))
+    }
+
+    /// Two machines at ports of a network.
+    fn run_network(
+        &self,
+        folder: &Path,
+        (scenario, choice): (&Scenario, &Choice<'_>),
+        (build, boot): (Build, &Boot),
+        programs: &Path,
+    ) -> Result<String, Unready> {
+        let append = append(scenario, choice, &boot.modules, scenario.guest.cpus());
+        let command = |socket: &Path, further: &str| {
+            self.uml_command(build, &boot.initrd, &format!("{append} {further}"), (socket, UML_NETWORK))
+        };
+        let outcomes = net::run(folder, programs, LIMIT, command)?;
+        let log = fs::read_to_string(folder.join("back-end.log")).unwrap_or_default();
+        for (number, outcome) in (1..).zip(&outcomes) {
+            let broken = |error: String| Unready::Broken(story(&format!("machine {number}: {error}"), outcome, &log));
+            outcome.judge(scenario.allowed).map_err(broken)?;
+        }
+        Ok(String::new())
     }
 
     /// Make what a guest boots from, in `folder`.
