@@ -38,6 +38,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "crates/topology",
             "crates/serve",
             "crates/block",
+            "crates/net",
             "crates/virtio",
             "crates/daemon",
             "crates/cli",

@@ -96,7 +96,7 @@ impl Part for Idle {
 enum Conduct {
     /// It sends to `d`, which reads.
     Correct,
-    /// To addresses that nobody has.
+    /// To addresses that no port has.
     Floods,
     /// With the address of `a`.
     Spoofs,

@@ -73,7 +73,7 @@ impl Pair {
     fn pass(&mut self, from: usize, bytes: usize) -> Result<(), String> {
         let ([first, second], frame) = (&mut self.ends, &self.outbox[from]);
         let (sender, receiver) = if from == 0 { (first, second) } else { (second, first) };
-        let (mut unsent, mut unreceived, mut patience) = (bytes, bytes, Patience::default());
+        let (mut unsent, mut unreceived, mut timeout) = (bytes, bytes, Timeout::default());
         while unreceived > 0 {
             while unsent > 0 && stage(sender, &frame[..unsent.min(frame.len())])? {
                 unsent -= unsent.min(frame.len());
@@ -81,8 +81,11 @@ impl Pair {
             sender.submit();
             if receiver.receive(&mut self.inbox).map_err(|error| error.to_string())? {
                 unreceived = unreceived.checked_sub(self.inbox.len()).ok_or("more came than was sent")?;
-            } else if !patience.lasts() {
-                return Err(format!("{unreceived} of {bytes} bytes did not come; the sender was told {:?}", sender.refused()));
+            } else if !timeout.lasts() {
+                return Err(format!(
+                    "{unreceived} of {bytes} bytes did not come; the sender's frames were refused: {:?}",
+                    sender.refused()
+                ));
             }
         }
         Ok(())
@@ -97,9 +100,9 @@ impl Pair {
         }
         let encoded = clock::ticks();
         sender.submit();
-        let mut patience = Patience::default();
+        let mut timeout = Timeout::default();
         while !receiver.receive(&mut self.inbox).map_err(|error| error.to_string())? {
-            if !patience.lasts() {
+            if !timeout.lasts() {
                 return Err("a frame did not come".to_owned());
             }
         }
@@ -186,12 +189,12 @@ impl Pair {
 
 /// Looks in vain, of which the first reads no clock.
 #[derive(Default)]
-struct Patience {
+struct Timeout {
     looks: u32,
     since: Option<Instant>,
 }
 
-impl Patience {
+impl Timeout {
     #[inline(always)]
     fn lasts(&mut self) -> bool {
         self.looks = self.looks.wrapping_add(1);

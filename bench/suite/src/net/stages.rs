@@ -160,7 +160,7 @@ fn accept(host: Serving, listener: &Listener, is_over: &AtomicBool) {
     if clients.listen(listener.socket()).is_err() {
         return;
     }
-    // What is left of clients that are gone is removed before the worker is told to stop.
+    // What is left of clients that are gone is removed before the worker is stopped.
     while !is_over.load(Ordering::Relaxed) || !clients.sessions.is_empty() {
         let _ = clients.turn(listener.socket(), Some(TICK));
     }

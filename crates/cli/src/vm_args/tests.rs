@@ -4,7 +4,6 @@ fn arguments(vmm: Vmm) -> Arguments {
     Arguments {
         net: Vec::new(),
         disks: Vec::new(),
-        net: Vec::new(),
         vmm,
         memory: 4096,
         device_only: false,

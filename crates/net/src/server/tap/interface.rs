@@ -97,7 +97,7 @@ pub(super) fn set_header_bytes(file: &OwnedFd) -> Result<(), Errno> {
     unsafe { rustix::ioctl::ioctl(file, call) }
 }
 
-/// The stack may leave this to whoever gets its frames: TUN_F_*, whose numbers are those of the wire.
+/// The stack may leave this to the receivers of its frames: TUN_F_*, whose numbers are those of the wire.
 pub(super) fn set_offloads(file: &OwnedFd, offloads: u32) -> Result<(), Errno> {
     // SAFETY: this call takes a number, and touches no memory.
     let call = unsafe { IntegerSetter::<TUNSETOFFLOAD>::new_usize(offloads as usize) };
