@@ -4,7 +4,7 @@
 //! A worker is added when one is overloaded by queues that can be served apart from each other, and the workers in use have no room for
 //! them. One is removed when all that is served has been little enough for the others for a while. What has room for adding is decided by
 //! the same division of queues among workers, with a higher limit, so that a constant load never does both. Where workers wait for CPUs,
-//! what was served decides whether the change stays ([`trial`]).
+//! what was served decides whether the change stays (`trial`).
 
 mod division;
 mod mode;
