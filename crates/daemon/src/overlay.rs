@@ -171,6 +171,11 @@ impl Overlay {
         switches
     }
 
+    /// These ports are removed: others of their names begin as they are configured.
+    pub(crate) fn forget_ports_down(&mut self, names: &[String]) {
+        names.iter().for_each(|name| _ = self.ports_down.remove(name));
+    }
+
     /// A port is there no more.
     pub(crate) fn remove_port(&mut self, name: &str, configured: &[NetworkConfig]) {
         self.ports_down.remove(name);

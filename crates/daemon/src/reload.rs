@@ -112,6 +112,7 @@ impl Admin {
         self.log.set(level);
         self.scaling.set_mode(overlay.workers().unwrap_or(next.workers));
         outcome.changed.extend(changed_shares(&self.running.shares, &next.shares));
+        overlay.forget_ports_down(ports.removed());
         let (added, removed) = self.change_ports(ports);
         outcome.added.extend(added);
         outcome.removed.extend(removed);

@@ -141,6 +141,8 @@ functions! {
             let handle = unsafe { frames.wrapping_add(index).read() }.handle;
             port.frames.take(handle).ok_or_else(OpenPort::no_frame)?;
         }
+        // An event loop may wait already.
+        port.port.post_returned();
         Ok(0)
     }
 }

@@ -15,6 +15,12 @@ pub(super) struct PortPlan {
     removed: Vec<String>,
 }
 
+impl PortPlan {
+    pub(super) fn removed(&self) -> &[String] {
+        &self.removed
+    }
+}
+
 /// What only a restart can change stays as it is and is reported: networks, and what is configured of a port that stays.
 pub(super) fn keep_networks(next: &mut Vec<NetworkConfig>, running: &[NetworkConfig], kept: &mut Vec<String>) {
     let is_new = |network: &&NetworkConfig| running.iter().all(|old| old.name != network.name);

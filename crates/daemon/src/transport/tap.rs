@@ -147,7 +147,6 @@ impl Taps {
 
     /// Serve it no more, and wait until no worker has it.
     fn end(&self, tap: &mut ServedTap) {
-        (0..tap.ends.len()).for_each(|pair| drop(tap.port.remove(pair)));
         let (removed, ended) = channel::<()>();
         for assignment in tap.assignments.drain(..) {
             let removed = removed.clone();
@@ -158,6 +157,8 @@ impl Taps {
         drop(removed);
         // An error: every worker has dropped its end.
         let _ = ended.recv();
+        // Not before: what it sends meanwhile would be learned for a port that is down.
+        (0..tap.ends.len()).for_each(|pair| drop(tap.port.remove(pair)));
         tap.ends.clear();
     }
 

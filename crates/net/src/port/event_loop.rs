@@ -39,8 +39,11 @@ impl Port {
     pub fn arm(&mut self) -> Result<bool, Error> {
         self.submit();
         self.post(true);
+        let was_full = self.free.is_empty();
         self.reap()?;
         let mut remains = self.receive.queue.completions.arm_and_work_remains();
+        // A caller that found none free before would wait for what has just come.
+        remains |= was_full && !self.free.is_empty();
         if self.free.is_empty() && self.transmit.queue.completions.arm_and_work_remains() {
             self.reap()?;
             remains = true;

@@ -1,7 +1,9 @@
 //! Receiving: buffers are posted, frames come in them or in messages, and are copied out or held.
 
-use fipsee_ring::Message;
+use std::time::Duration;
+
 use fipsee_ring::fault::expect;
+use fipsee_ring::{Message, clock};
 
 use super::buffers::give_back;
 use super::{Frame, POOL, Port};
@@ -29,7 +31,15 @@ impl Came {
     }
 }
 
+/// While frames are held a wait is interrupted as often, to post the buffers of those that were dropped.
+const LONGEST_UNPOSTED: Duration = Duration::from_millis(10);
+
 impl Port {
+    /// Post the buffers of frames that were dropped. What receives or waits does so, too.
+    pub fn post_returned(&mut self) {
+        self.post(true);
+    }
+
     /// Post receive buffers that are free: in whole messages, or `all`.
     pub(super) fn post(&mut self, all: bool) {
         if self.held > 0 {
@@ -246,8 +256,14 @@ impl Port {
                 self.receive.backoff.reset();
                 return Ok(Some(found));
             }
-            if !self.receive.pause(deadline_ticks, false, || self.attachment.control.is_hung_up())? {
-                return Ok(None);
+            // Frames that other threads hold give their buffers back without ringing.
+            let again = (self.held > 0).then(|| clock::ticks().saturating_add(clock::duration_to_ticks(LONGEST_UNPOSTED)));
+            let until = deadline_ticks.into_iter().chain(again).min();
+            if !self.receive.pause(until, false, || self.attachment.control.is_hung_up())? {
+                if again.is_none() || deadline_ticks.is_some_and(|deadline| clock::ticks() >= deadline) {
+                    return Ok(None);
+                }
+                self.post(true);
             }
         }
     }

@@ -43,6 +43,7 @@ impl Port {
         let checks = [
             ("MAC address", info.mac == known.mac),
             ("MTU", info.mtu == known.mtu),
+            ("set of offloads", known.offloads & !info.offloads == 0),
             ("number of pairs of queues", fresh.len() == pairs.len()),
         ];
         if let Some((what, _)) = checks.iter().find(|(_, same)| !same) {

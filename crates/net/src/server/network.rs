@@ -241,6 +241,13 @@ impl Data {
         self.flush();
     }
 
+    /// A sender of the port is gone, perhaps after its receivers: what it has set since then does not stay.
+    pub(super) fn left(&mut self, port: PortNumber) {
+        if !self.outputs.is_served(port) {
+            self.switch.set_up(port, false);
+        }
+    }
+
     /// It is served no more. With the last one the port is down.
     pub(super) fn remove(&mut self, port: PortNumber, pair: usize) -> Option<Endpoint> {
         let (removed, was_last) = self.outputs.remove(port, pair);
@@ -282,6 +289,7 @@ impl Data {
         memory: &RegionTable,
         now_ns: u64,
     ) -> (u16, Outcome) {
+        self.outputs.deliveries = 0;
         let send = Send::of(message);
         let small = Small::of(message);
         let parsed = match first_byte(message) {

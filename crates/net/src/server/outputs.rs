@@ -59,12 +59,19 @@ impl Outputs {
     pub(super) fn remove(&mut self, port: PortNumber, pair: usize) -> (Option<Endpoint>, bool) {
         let receivers = &mut self.receivers[usize::from(port)];
         let removed = receivers.get_mut(pair).and_then(Option::take);
-        let was_last = receivers.iter().all(Option::is_none);
+        // The flows of those at the end go to the others.
+        while receivers.last().is_some_and(Option::is_none) {
+            receivers.pop();
+        }
+        let was_last = receivers.is_empty();
         if was_last {
-            receivers.clear();
             self.used_pairs[usize::from(port)] = usize::MAX;
         }
         (removed, was_last)
+    }
+
+    pub(super) fn is_served(&self, port: PortNumber) -> bool {
+        self.receivers[usize::from(port)].iter().any(Option::is_some)
     }
 
     /// Frames go to so many pairs of the port, until it has none any more.

@@ -125,7 +125,11 @@ impl ServedPort {
 
     /// Its holder is gone.
     pub fn release(&self) {
-        self.network.attached().holders[usize::from(self.number)] = None;
+        let Attached { holders, worker, .. } = &mut *self.network.attached();
+        holders[usize::from(self.number)] = None;
+        if holders.iter().all(Option::is_none) {
+            *worker = None;
+        }
     }
 
     /// The worker of all ports of the network, for so many queues: where the others are, or the one with the fewest queues.
@@ -176,6 +180,7 @@ impl ServedPort {
     }
 
     /// Frames go to so many of its pairs, until it is down.
+    /// As [`Sending::use_pairs`], outside of a visit.
     pub fn use_pairs(&self, pairs: usize) {
         self.network.data().use_pairs(self.number, pairs);
     }
@@ -227,6 +232,11 @@ impl Sending<'_> {
         };
         let sent = data.send(network, (*number, OFFLOADS), (first, offload), (rest_bytes, find), *now_ns);
         port.counted(sent, data.deliveries())
+    }
+
+    /// Frames go to so many pairs of the port, until it has none any more.
+    pub fn use_pairs(&mut self, pairs: usize) {
+        self.data.use_pairs(self.port.number, pairs);
     }
 
     /// A frame cannot be sent, for this reason: it is counted.

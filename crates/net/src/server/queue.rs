@@ -55,6 +55,12 @@ impl TransmitQueue {
     }
 }
 
+impl Drop for TransmitQueue {
+    fn drop(&mut self) {
+        self.network.data().left(self.sender.port);
+    }
+}
+
 /// Time as the switch counts it.
 pub fn now_ns() -> u64 {
     let ns = u128::from(clock::ticks()) * NS_PER_SECOND / u128::from(clock::ticks_per_second().max(1));

@@ -17,6 +17,8 @@ use crate::wire::{
     Post, PostedBuffer, Returned, Small, Status,
 };
 
+/// A message of a client posts buffers for so much of a frame at least, as a rule.
+const USUAL_BUFFER_BYTES: u64 = 1024;
 /// Most messages with a buffer that cannot be used that one frame takes: it is then dropped.
 const MAX_USELESS: u32 = 4;
 
@@ -149,7 +151,7 @@ impl Receiver {
 
     /// Have buffers for so many bytes ready; `false`: the client has not posted as many.
     fn gather(&mut self, length_bytes: u64) -> bool {
-        let mut useless = 0;
+        let (mut useless, mut looks) = (0, 0);
         while self.ready_bytes < length_bytes {
             if self.ready.len() >= MAX_FRAME_BUFFERS {
                 self.give_back_too_small();
@@ -161,7 +163,10 @@ impl Receiver {
             }
             let is_useless = !self.take_posted(&Post::of(&message));
             useless += u32::from(is_useless);
-            self.useless += u32::from(is_useless);
+            // Buffers of a few bytes are work, too.
+            looks += 1;
+            let is_beyond = length_bytes < looks * USUAL_BUFFER_BYTES && looks > 1;
+            self.useless += u32::from(is_useless || is_beyond);
         }
         // The last message may have had more buffers than were missing: a frame fills the first 20 at most.
         if self.ready.len() > MAX_FRAME_BUFFERS {

@@ -230,7 +230,6 @@ impl<E: Engine> Service<E> for Networks<E> {
         if own != port.described() {
             return Err(format!("its port '{name}' has another MAC address, MTU or VLAN here: {own}"));
         }
-        claim(&port, client.id).map_err(|_| format!("its port '{name}' is in use"))?;
         let (mut ends, mut states): (Vec<QueueEnd>, Vec<QueueState>) = (Vec::new(), Vec::new());
         for (end, saved) in queues {
             let (events, buffers) = read_state(&saved).ok_or("the buffers or events of a queue are not understood")?;
@@ -239,7 +238,17 @@ impl<E: Engine> Service<E> for Networks<E> {
             states.push(state.clone());
             ends.push((end, state));
         }
-        port.set_groups(groups.as_deref()).map_err(|_| format!("the groups of port '{name}' are not known here"))?;
+        // Its rings are the other process's until it has given up: nothing may be published because the port is in another state here.
+        let is_up = port.link() != Link::Down;
+        if states.iter().skip(1).step_by(QUEUES_PER_PAIR.into()).any(|receive| receive.events.is_up() != is_up) {
+            let here = if is_up { "up" } else { "down" };
+            return Err(format!("its port '{name}' is {here} here; set it there first (fipsee net set {name} --{here})"));
+        }
+        claim(&port, client.id).map_err(|_| format!("its port '{name}' is in use"))?;
+        if port.set_groups(groups.as_deref()).is_err() {
+            port.release();
+            return Err(format!("the groups of port '{name}' are not known here"));
+        }
         let assignments = port.assign(&self.workers, ends.len());
         let held = self.hold(client, (&port, offloads), channel, &assignments);
         let (id, commands) = (client.id, held.serve(client, &assignments, ends));

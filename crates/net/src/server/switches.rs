@@ -6,9 +6,9 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use fipsee_ring::doorbell::EventDoorbell;
 
-use super::network::{Attached, Holder, MAX_PORTS, Network, NetworkSetup, Port, PortSetup};
+use super::network::{Attached, Holder, MAX_PORTS, Network, NetworkSetup, Port, PortSetup, Reservation};
 use super::port::ServedPort;
-use crate::switch::PortNumber;
+use crate::switch::{Link, PortNumber};
 
 /// The networks of a program, for whatever serves ports of them. A clone has the same.
 #[derive(Clone)]
@@ -120,6 +120,12 @@ impl Switches {
                 if matches!(attached.holders[usize::from(port.number)], Some((Holder::Client(_) | Holder::Machine, _))) {
                     return Err(format!("port '{}' is in use; end what has it first (`fipsee net info` shows it)", port.name()));
                 }
+                if let Some(Reservation::Machine(path)) = port.port().reserved.get() {
+                    return Err(format!(
+                        "port '{}' is for the virtual machine at {path}; remove it from the configuration, and restart the daemon",
+                        port.name()
+                    ));
+                }
             }
             held.push((network, attached));
         }
@@ -137,8 +143,13 @@ impl Switches {
     pub fn put_back(&self, removed: Vec<ServedPort>) {
         let mut ports = self.ports_mut();
         for port in removed {
+            // The switch still has the state of the removed port.
+            let is_down = port.link() == Link::Down;
             port.network.attached().ports[usize::from(port.number)] = Some(port.port_handle());
-            port.network.data().put(port.number, port.port_handle());
+            let mut data = port.network.data();
+            data.put(port.number, port.port_handle());
+            data.switch.set_down(port.number, is_down);
+            drop(data);
             ports.insert(port.name(), port);
         }
     }

@@ -31,7 +31,8 @@ pub(super) fn may_send(ips: &[IpAddr], own: Mac, header: &Header, packet: &[u8])
         TYPE_IPV4 => ipv4(ips, packet),
         TYPE_ARP | TYPE_RARP => arp(ips, header.source, packet),
         TYPE_IPV6 => ipv6(ips, own, packet),
-        _ => Some(true),
+        // A receiver may take off a tag that names no VLAN, and take what is behind it for a packet.
+        _ => Some(!header.has_tag_behind()),
     };
     of.unwrap_or(false)
 }

@@ -120,9 +120,10 @@ class AsyncPort:
         if self._lost is not None:
             # Each has a traceback of its own.
             raise type(self._lost)(self._lost.errno, self._lost.strerror)
+        # Also if another task waits already: it may wait for frames alone, this one for a buffer to send.
+        if self._port._arm():
+            return await asyncio.sleep(0)
         if self._change is None:
-            if self._port._arm():
-                return await asyncio.sleep(0)
             self._change = self._loop.create_future()
         # One that is cancelled must not take it from the others.
         await asyncio.shield(self._change)

@@ -231,9 +231,17 @@ impl FrontendConnection {
                 self.begin(queue, order)
             }
             Action::SendRarp(queue, mac) => {
-                let change = move |queue: &mut PortQueue| queue.announce(mac);
+                // The next message waits for it: a hypervisor has one on its way at most.
+                let (reply, done) = channel();
+                let change = move |queue: &mut PortQueue| {
+                    queue.announce(mac);
+                    let _ = reply.send(());
+                };
                 self.send(queue, |which| Command::change(which, When::Now, change));
-                return Ok(Some(Box::new(|| Acknowledgement::Done(Ok(())))));
+                Box::new(move || {
+                    let _ = done.recv();
+                    Acknowledgement::Done(Ok(()))
+                })
             }
             Action::Stop(queue) => {
                 let (reply, stopped) = channel();

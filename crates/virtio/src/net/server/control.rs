@@ -1,6 +1,6 @@
 //! Commands of the driver, where the hypervisor leaves them to the device.
 
-use fipsee_net::server::ServedPort;
+use fipsee_net::server::{Sending, ServedPort};
 use fipsee_serve::{Taken, Turn};
 use virtio_bindings::virtio_net::{
     VIRTIO_NET_CTRL_ANNOUNCE, VIRTIO_NET_CTRL_ANNOUNCE_ACK, VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET, VIRTIO_NET_ERR,
@@ -32,6 +32,8 @@ impl Control {
         if !has_work(&self.queue) || !self.queue.begin_visit(waiting) {
             return Taken::NOTHING;
         }
+        // Another thread has the network at this moment: the next pass looks again.
+        let Some(mut sending) = self.port.try_sending() else { return Taken::NOTHING };
         let mut taken = Taken::NOTHING;
         for _ in 0..u32::from(waiting).min(MAX_BUDGET).min(turn.requests) {
             let head = self.queue.ring.head(0);
@@ -40,7 +42,7 @@ impl Control {
             if !self.queue.take(head, first, true) {
                 break;
             }
-            let is_done = self.queue.read(MAX_COMMAND_BYTES).is_some_and(|command| self.carry_out(&command));
+            let is_done = self.queue.read(MAX_COMMAND_BYTES).is_some_and(|command| carry_out(&command, self.pairs, &mut sending));
             let status = if is_done { VIRTIO_NET_OK } else { VIRTIO_NET_ERR };
             let place = self.queue.chain.writable();
             let has_place = total_bytes(place) > 0 && self.queue.write(place, &status.to_le_bytes()[..1]);
@@ -56,21 +58,21 @@ impl Control {
         }
         taken
     }
+}
 
-    /// Is it known and valid? Class, command, and what belongs to it.
-    fn carry_out(&self, command: &[u8]) -> bool {
-        let Some(([class, which], rest)) = command.split_first_chunk() else { return false };
-        match (u32::from(*class), u32::from(*which), rest) {
-            (VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET, [low, high]) => {
-                let pairs = u16::from_le_bytes([*low, *high]);
-                let is_possible = (1..=self.pairs).contains(&pairs);
-                if is_possible {
-                    self.port.use_pairs(pairs.into());
-                }
-                is_possible
+/// Is it known and valid? Class, command, and what belongs to it.
+fn carry_out(command: &[u8], most_pairs: u16, sending: &mut Sending<'_>) -> bool {
+    let Some(([class, which], rest)) = command.split_first_chunk() else { return false };
+    match (u32::from(*class), u32::from(*which), rest) {
+        (VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET, [low, high]) => {
+            let pairs = u16::from_le_bytes([*low, *high]);
+            let is_possible = (1..=most_pairs).contains(&pairs);
+            if is_possible {
+                sending.use_pairs(pairs.into());
             }
-            (VIRTIO_NET_CTRL_ANNOUNCE, VIRTIO_NET_CTRL_ANNOUNCE_ACK, []) => true,
-            _ => false,
+            is_possible
         }
+        (VIRTIO_NET_CTRL_ANNOUNCE, VIRTIO_NET_CTRL_ANNOUNCE_ACK, []) => true,
+        _ => false,
     }
 }

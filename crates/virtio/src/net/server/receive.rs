@@ -69,14 +69,16 @@ impl Receiver {
         if queue.is_over() || !queue.begin_visit(waiting) {
             return false;
         }
-        let mut room_bytes = 0;
+        let (mut room_bytes, mut descriptors) = (0, 0);
         for ahead in 0..waiting.min(self.most_buffers) {
             let head = queue.ring.head(ahead);
             let first = queue.ring.descriptor(head).unwrap_or_default();
             if !queue.take(head, first, true) {
                 return false;
             }
-            let bytes = queue.gather_spans(true, found, MAX_SPANS);
+            // Empty descriptors are no pieces, but are looked at for each frame.
+            descriptors += queue.chain.pieces.len();
+            let bytes = if descriptors > MAX_SPANS { None } else { queue.gather_spans(true, found, MAX_SPANS) };
             let Some(bytes @ 1..) = bytes.filter(|_| spans.len() + found.len() <= MAX_SPANS) else {
                 queue.break_down(format!(
                     "a buffer for frames is empty, is no memory, or has more than {MAX_SPANS} pieces (chain {head})"

@@ -35,15 +35,14 @@ impl Transmitter {
         Self { queue, port, header_bytes, spans }
     }
 
-    /// Whether the port may send with this address is for the switch to decide.
+    /// Whether the port may send with this address is for the switch to decide. It is lost, as a frame may be, while another thread has the
+    /// network for longer than a moment.
     pub(super) fn announce(&self, mac: [u8; 6]) {
-        let mut sending = loop {
-            match self.port.try_sending() {
-                Some(sending) => break sending,
-                // Another thread has the network for a moment.
-                None => std::thread::yield_now(),
-            }
+        let attempt = || {
+            std::thread::yield_now();
+            self.port.try_sending()
         };
+        let Some(mut sending) = std::iter::repeat_with(attempt).take(ATTEMPTS).flatten().next() else { return };
         // SAFETY: there is no memory.
         unsafe { sending.send(&announcement(mac), &[], Offload::NONE) };
     }
@@ -85,6 +84,11 @@ impl Transmitter {
     }
 }
 
+/// To announce a machine.
+const ATTEMPTS: usize = 64;
+/// So many descriptors of a chain cost about as much as a frame for one receiver.
+const DESCRIPTORS_PER_DELIVERY: usize = 16;
+
 /// To give a frame to one receiver costs about as much as a request.
 fn cost(outcome: Outcome) -> Taken {
     Taken::new(1, outcome.bytes.div_ceil(BLOCK_BYTES)).with_more_work(outcome.deliveries)
@@ -92,6 +96,12 @@ fn cost(outcome: Outcome) -> Taken {
 
 /// Send the frame in the chain that was taken last. `None`: there is no whole header.
 fn send(queue: &mut DeviceQueue, spans: &mut Vec<Span>, header_bytes: usize, sending: &mut Sending<'_>) -> Option<Outcome> {
+    let descriptors = queue.chain.pieces.len();
+    if descriptors > MAX_SPANS {
+        let refused = sending.refuse(Status::Invalid);
+        // Looking at them is cost of the visit.
+        return Some(Outcome { deliveries: (descriptors / DESCRIPTORS_PER_DELIVERY) as u64, ..refused });
+    }
     let Some(total_bytes) = queue.gather_spans(false, spans, MAX_SPANS) else {
         return Some(sending.refuse(Status::BadMemory));
     };
