@@ -154,6 +154,8 @@ impl Port {
 #[derive(Debug)]
 pub struct Switch {
     ports: Vec<Port>,
+    /// Those with a client, in their order: a flood looks at no others.
+    attached: Vec<PortNumber>,
     /// The ports' own addresses.
     own: HashMap<Mac, PortNumber>,
     mirrors: Vec<PortNumber>,
@@ -189,6 +191,7 @@ impl Switch {
         let table = Table::new(learning, 0);
         let mut switch = Self {
             ports: Vec::with_capacity(rules.len()),
+            attached: Vec::with_capacity(rules.len()),
             own: HashMap::new(),
             mirrors: Vec::new(),
             table,
@@ -205,13 +208,17 @@ impl Switch {
 
     /// It gets frames from now on, or none; what was learned from one that goes down is forgotten.
     pub fn set_up(&mut self, port: PortNumber, up: bool) {
-        if let Some(entry) = self.ports.get_mut(usize::from(port)) {
-            entry.attached = up;
-            entry.settle();
-            if !up {
-                entry.groups.clear();
-                self.table.forget(port);
-            }
+        let Some(entry) = self.ports.get_mut(usize::from(port)) else { return };
+        entry.attached = up;
+        entry.settle();
+        if !up {
+            entry.groups.clear();
+            self.table.forget(port);
+        }
+        match (up, self.attached.binary_search(&port)) {
+            (true, Err(at)) => self.attached.insert(at, port),
+            (false, Ok(at)) => _ = self.attached.remove(at),
+            _ => {}
         }
     }
 
@@ -360,10 +367,11 @@ impl Switch {
             return Err(Status::Limited);
         }
         let to_group = header.destination.is_group();
-        for (number, port) in (0..).zip(&self.ports) {
+        for number in &self.attached {
+            let port = &self.ports[usize::from(*number)];
             let gets_it = if to_group { port.gets(header.destination) } else { port.rules.any_source };
             if gets_it {
-                self.deliver(from, number, vlan, header, to);
+                self.deliver(from, *number, vlan, header, to);
             }
         }
         Ok(())
