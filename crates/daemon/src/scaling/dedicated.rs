@@ -10,6 +10,8 @@ use crate::export::AttachedClient;
 
 /// A virtual machine that reconnects within this time still has its worker.
 const LONGEST_ABSENCE: Duration = Duration::from_secs(3);
+/// Why an owner has none after all.
+const NO_WORKER: &str = "a client of a network came meanwhile, whose worker it would have been; dedicate it again";
 
 /// What has a worker to itself.
 pub(super) struct Dedicated {
@@ -43,6 +45,25 @@ fn shown(owner: &str) -> String {
         Some((kind, name)) => format!("{kind} {name}"),
         None => owner.to_owned(),
     }
+}
+
+/// Of so many workers, one that no owner has, without queues that stay: the last, which is the first that is not needed otherwise.
+fn free_worker(dedicated: &[Dedicated], workers: usize, fixed_at: impl Fn(usize) -> u64) -> Option<usize> {
+    let is_free = |worker: &usize| dedicated.iter().all(|of| of.worker != *worker) && fixed_at(*worker) == 0;
+    (1..workers).rev().find(is_free)
+}
+
+/// A client of a network that attached while a worker was chosen for an owner stays there: the owner gets another. Those for which there is
+/// none.
+fn avoid_fixed(dedicated: &mut Vec<Dedicated>, workers: usize, fixed_at: impl Fn(usize) -> u64) -> Vec<String> {
+    let mut without = Vec::new();
+    while let Some(at) = dedicated.iter().position(|of| !of.is_ready && fixed_at(of.worker) > 0) {
+        match free_worker(dedicated, workers, &fixed_at) {
+            Some(worker) => dedicated[at].worker = worker,
+            None => without.push(dedicated.remove(at).owner),
+        }
+    }
+    without
 }
 
 impl Scaling {
@@ -98,10 +119,8 @@ impl Scaling {
             if state.dedicated.iter().any(|of| of.owner == *owner) {
                 continue;
             }
-            // The last is the first that is not needed otherwise.
-            let is_free = |worker: &usize| state.dedicated.iter().all(|of| of.worker != *worker) && self.fixed_at(*worker) == 0;
-            let Some(worker) = (1..self.workers.len()).rev().find(is_free) else {
-                tracing::warn!(owner, "a client of a network came meanwhile, whose worker it would have been; dedicate it again");
+            let Some(worker) = free_worker(&state.dedicated, self.workers.len(), |worker| self.fixed_at(worker)) else {
+                tracing::warn!(owner, "{NO_WORKER}");
                 break;
             };
             state.dedicated.push(Dedicated { owner: owner.clone(), worker, is_ready: false, absent_since: None });
@@ -166,6 +185,9 @@ impl Scaling {
             let longest = if of.owner.starts_with(MACHINE) { LONGEST_ABSENCE } else { Duration::ZERO };
             of.absent_since.is_none_or(|since| now.duration_since(since) < longest)
         });
+        for owner in avoid_fixed(&mut state.dedicated, self.workers.len(), |worker| self.fixed_at(worker)) {
+            tracing::warn!(owner, "{NO_WORKER}");
+        }
         let mut has_changed = std::mem::take(&mut state.has_freed) || state.dedicated.len() != before;
         for Dedicated { owner, worker, is_ready, .. } in state.dedicated.iter_mut().filter(|of| !of.is_ready) {
             if assigned_to(&self.workers[*worker]) == 0 {
@@ -191,5 +213,34 @@ impl Scaling {
                 }
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dedicated(of: &[(&str, usize, bool)]) -> Vec<Dedicated> {
+        let one = |(owner, worker, is_ready): &(&str, usize, bool)| {
+            let (owner, worker, is_ready) = ((*owner).to_owned(), *worker, *is_ready);
+            Dedicated { owner, worker, is_ready, absent_since: None }
+        };
+        of.iter().map(one).collect()
+    }
+
+    fn workers(dedicated: &[Dedicated]) -> Vec<(&str, usize)> {
+        dedicated.iter().map(|of| (of.owner.as_str(), of.worker)).collect()
+    }
+
+    #[test]
+    fn owner_whose_worker_got_a_client_of_a_network_meanwhile_gets_another() {
+        let mut all = dedicated(&[("disk:a", 4, true), ("disk:b", 3, false), ("disk:c", 2, false)]);
+        assert!(avoid_fixed(&mut all, 5, |_| 0).is_empty(), "nothing came");
+        assert_eq!(workers(&all), [("disk:a", 4), ("disk:b", 3), ("disk:c", 2)]);
+        // Queues at the first worker are in no owner's way, and one that is ready has its worker.
+        assert!(avoid_fixed(&mut all, 5, |worker| [2, 0, 0, 2, 2][worker]).is_empty());
+        assert_eq!(workers(&all), [("disk:a", 4), ("disk:b", 1), ("disk:c", 2)]);
+        assert_eq!(avoid_fixed(&mut all, 5, |worker| [0, 0, 2, 2, 0][worker]), ["disk:c"], "none is left");
+        assert_eq!(workers(&all), [("disk:a", 4), ("disk:b", 1)]);
     }
 }
