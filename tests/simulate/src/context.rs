@@ -7,6 +7,7 @@ use fipsee_ring::region::Region;
 
 use crate::disk::DiskState;
 use crate::disks::claims::Holder;
+use crate::lan::Lan;
 use crate::moves::Moves;
 use crate::oracle::Oracle;
 use crate::rng::Rng;
@@ -21,6 +22,7 @@ pub(crate) struct Context {
     regions: Mutex<Vec<Weak<Region>>>,
     holders: Mutex<Vec<Holder>>,
     moves: Mutex<Moves>,
+    lan: Mutex<Lan>,
     verdict: Mutex<Option<String>>,
     has_failed: AtomicBool,
     trace: Option<Mutex<Vec<String>>>,
@@ -41,6 +43,7 @@ impl Context {
             regions: Mutex::default(),
             holders: Mutex::default(),
             moves: Mutex::default(),
+            lan: Mutex::default(),
             verdict: Mutex::default(),
             has_failed: AtomicBool::new(false),
             trace: traced.then(Mutex::default),
@@ -70,6 +73,11 @@ impl Context {
     /// Queues that go from worker to worker.
     pub(crate) fn moves(&self) -> MutexGuard<'_, Moves> {
         lock(&self.moves)
+    }
+
+    /// The network, and what its ports may receive.
+    pub(crate) fn lan(&self) -> MutexGuard<'_, Lan> {
+        lock(&self.lan)
     }
 
     /// Something must never be so, and is. The first is kept.

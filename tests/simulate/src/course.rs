@@ -31,6 +31,8 @@ pub struct Outcome {
     pub faults: u32,
     /// Moves of queues between workers.
     pub moves: Tally,
+    /// Frames that ports received.
+    pub frames: u32,
 }
 
 /// The scheduler, the clock and the planned faults.
@@ -145,7 +147,7 @@ impl<'a, K: Kind> Course<'a, K> {
     pub(crate) fn outcome(self, context: &Context, (made, requests): (u32, u32)) -> Outcome {
         let (steps, faults) = (self.steps, self.effective);
         let (failure, trace, choices) = (context.verdict(), context.take_trace(), self.choices.unwrap_or_default());
-        let moves = context.moves().tally;
-        Outcome { failure, steps, made, requests, trace, choices, faults, moves }
+        let (moves, frames) = (context.moves().tally, context.lan().received);
+        Outcome { failure, steps, made, requests, trace, choices, faults, moves, frames }
     }
 }

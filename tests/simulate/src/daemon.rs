@@ -71,6 +71,7 @@ impl Daemon {
             export: service::export(config(shared), disk),
             shared,
             sums: Sums(handles.clone(), Arc::default()),
+            networks: context.lan().networks(context, handles.clone()),
             workers: handles.clone(),
             lanes,
             next_client,

@@ -5,6 +5,7 @@ pub(crate) mod claims;
 mod client;
 mod layout;
 mod moving;
+mod ports;
 mod second_client;
 
 use std::sync::Arc;
@@ -17,10 +18,12 @@ pub(crate) use self::claims::Terms;
 pub(crate) use self::client::{Client, ClientParameters, Pool, Stage};
 pub use self::layout::{Disks, Fault, InMove};
 pub use self::moving::Moves;
+pub use self::ports::Ports;
 use self::second_client::{SecondClient, Visit};
 use crate::context::Context;
 use crate::course::{Course, Outcome};
 use crate::daemon::Daemon;
+use crate::lan::port::PortClient;
 use crate::link::Link;
 use crate::moves::Step;
 use crate::rng::Rng;
@@ -37,6 +40,7 @@ enum Actor {
     Client(usize),
     SecondClient(usize),
     Adder,
+    Port(usize),
     Takeover,
     Mover,
 }
@@ -50,6 +54,7 @@ struct World<'a> {
     clients: Vec<Client>,
     second_clients: Vec<SecondClient>,
     adder: Option<Adder>,
+    ports: Vec<PortClient>,
     pool: Pool,
     taking: Option<AskedToQuiesce>,
     /// A takeover is to begin when nothing moves.
@@ -70,13 +75,15 @@ fn play(script: &Script<Disks>, variant: Option<Variant>, keeps: bool) -> Outcom
     let context = Context::new(variant, Rng::new(script.seed, 2), keeps);
     let clients = layout.clients.iter().enumerate();
     let clients: Vec<Client> = clients.map(|(index, parameters)| Client::new(*parameters, layout.shared, index)).collect();
+    let ports = ports::clients(&context, script, clients.len() + 1);
     let mut world = World {
         course: Course::new(script, keeps),
         layout,
         daemon: Some(Daemon::new(&context, layout.workers, layout.shared, 0)),
-        links: (0..=clients.len()).map(|_| Link::default()).collect(),
+        links: (0..=clients.len() + ports.len()).map(|_| Link::default()).collect(),
         adder: layout.adds.then(|| Adder::new(clients.len(), Rng::new(script.seed, 4))),
         clients,
+        ports,
         second_clients: Vec::new(),
         pool: Pool::new(script),
         taking: None,
@@ -119,6 +126,7 @@ impl World<'_> {
             Some(actor) => {
                 self.run(actor);
                 self.stir(actor);
+                self.watch_ports();
                 self.watch_moves();
                 true
             }
@@ -141,9 +149,11 @@ impl World<'_> {
         }
         candidates.extend((0..self.second_clients.len()).map(Actor::SecondClient));
         candidates.extend(self.adder.is_some().then_some(Actor::Adder));
+        candidates.extend((0..self.ports.len()).map(Actor::Port));
         candidates.extend(self.may_move().then_some(Actor::Mover));
         let (steps, now_us) = (self.course.steps, self.course.now_us);
-        let Self { daemon, clients, second_clients, adder, links, context, .. } = self;
+        let Self { daemon, clients, second_clients, adder, ports, links, context, .. } = self;
+        let lan = context.lan();
         let (worker_slow_until, disk_slow_until) = (self.worker_slow_until, self.disk_slow_until);
         let picked = daemon.as_mut().and_then(|daemon| {
             self.course.pick(&mut candidates, |actor| match actor {
@@ -154,8 +164,10 @@ impl World<'_> {
                 Actor::Client(index) => clients[index].may_run(links, now_us),
                 Actor::SecondClient(index) => second_clients[index].may_run(&links[second_clients[index].link]),
                 Actor::Adder => adder.as_mut().is_some_and(|adder| adder.may_run(links, now_us)),
+                Actor::Port(index) => ports[index].may_run(&lan, links, now_us),
             })
         });
+        drop(lan);
         self.candidates = candidates;
         picked
     }
@@ -187,6 +199,10 @@ impl World<'_> {
                 let Some(adder) = &mut self.adder else { return };
                 adder.run(&self.context, &mut self.links[adder.link], self.course.now_us);
             }
+            Actor::Port(index) => {
+                let port = &mut self.ports[index];
+                port.run(&self.context, &mut self.links[port.link], self.course.now_us);
+            }
             Actor::Takeover => {
                 self.take_over();
                 self.stir_clients();
@@ -208,6 +224,7 @@ impl World<'_> {
     fn stir_clients(&mut self) {
         self.clients.iter_mut().for_each(Client::stir);
         self.adder.iter_mut().for_each(Adder::stir);
+        self.ports.iter_mut().for_each(PortClient::stir);
     }
 
     fn stir_daemon(&mut self) {
@@ -222,7 +239,8 @@ impl World<'_> {
             return true;
         }
         let adds = self.adder.as_ref().filter(|adder| adder.stage != adder::Stage::Ended);
-        let have_ended = self.clients.iter().all(|client| client.stage == Stage::Ended) && adds.is_none();
+        let have_ended =
+            self.clients.iter().all(|client| client.stage == Stage::Ended) && adds.is_none() && self.ports_have_ended();
         if have_ended && self.disarm() {
             return true;
         }
@@ -251,6 +269,7 @@ impl World<'_> {
         }
         let ticks = ticks.map(|after| self.course.now_us + u64::try_from(after.as_micros()).unwrap_or(u64::MAX));
         let wakes = self.clients.iter().filter_map(Client::wakes_at).chain(self.adder.iter().filter_map(Adder::wakes_at));
+        let wakes = wakes.chain(self.ports.iter().filter_map(PortClient::wakes_at));
         if let Some(until) = wakes.chain(ticks).min() {
             self.course.sleep_until(&self.context, until);
             let now = self.course.now();
@@ -266,6 +285,10 @@ impl World<'_> {
         }
         if let Some(adder) = self.adder.as_ref().filter(|adder| adder.stage != adder::Stage::Ended) {
             self.context.violated(|| format!("all actors wait: the adder is {:?}", adder.stage));
+        }
+        if !self.ports_have_ended() {
+            let stages: Vec<_> = self.ports.iter().map(|port| (port.stage, port.unanswered())).collect();
+            self.context.violated(|| format!("all actors wait: ports, with frames unanswered, are {stages:?}"));
         }
         false
     }
@@ -299,12 +322,16 @@ impl World<'_> {
             }
             return lives;
         }
+        if fault == Fault::ClientGone && !self.ports.is_empty() && victim % 2 == 0 {
+            return self.kill_port(victim);
+        }
         let (is_moving, is_taken_over) = (self.is_moving(), self.taking.is_some());
         let Some(daemon) = &mut self.daemon else { return false };
         let index = victim % self.clients.len();
         let client = &mut self.clients[index];
         let link = &mut self.links[client.link];
         match fault {
+            Fault::Port(misuse) => return self.misuse_port(misuse, victim),
             Fault::ClientGone => {
                 if client.stage == Stage::Ended {
                     return false;
@@ -335,6 +362,7 @@ impl World<'_> {
                 let has_effect = daemon.transport.sessions.iter().next().is_some();
                 daemon.transport.sessions.drain();
                 self.clients.iter_mut().for_each(|client| client.may_be_drained = true);
+                self.ports.iter_mut().for_each(|port| port.may_be_drained = true);
                 daemon.transport.carry_out(&mut self.links);
                 return has_effect;
             }
@@ -387,6 +415,7 @@ impl World<'_> {
             self.context.disk().cut_power();
         }
         self.links.iter_mut().for_each(Link::is_cut);
+        self.context.lan().daemon_may_be_another();
         self.daemon = Some(Daemon::new(&self.context, self.layout.workers, self.layout.shared, next_client));
     }
 
@@ -401,6 +430,7 @@ impl World<'_> {
             }
         };
         (self.daemon, self.taking) = (Some(old), taking);
+        self.context.lan().daemon_may_be_another();
     }
 
     /// What must be so after a lifetime.
@@ -410,7 +440,7 @@ impl World<'_> {
             self.check_empty();
         }
         let Self { context, course, pool, .. } = self;
-        drop((self.daemon, self.clients, self.adder, self.second_clients, self.links));
+        drop((self.daemon, self.clients, self.adder, self.ports, self.second_clients, self.links));
         let left = context.regions_left();
         if left > 0 {
             context.violated(|| format!("{left} regions are mapped after the end"));

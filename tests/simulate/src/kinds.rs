@@ -3,7 +3,7 @@
 use crate::calls::Calls;
 use crate::conversation;
 use crate::course::Outcome;
-use crate::disks::{Disks, Moves};
+use crate::disks::{Disks, Moves, Ports};
 use crate::script::{Kind, Script};
 use crate::shrink::{Shrunk, shrink};
 use crate::variant::Variant;
@@ -26,14 +26,20 @@ pub struct Entry {
 }
 
 /// The kinds. One with a [`Script`] is one more line.
-pub const KINDS: [Entry; 5] =
-    [Entry::of::<Disks>(), Entry::of::<Calls>(), Entry::of::<Machine>(), Entry::TAKEOVER, Entry::of::<Moves>()];
+pub const KINDS: [Entry; 6] = [
+    Entry::of::<Disks>(),
+    Entry::of::<Calls>(),
+    Entry::of::<Machine>(),
+    Entry::TAKEOVER,
+    Entry::of::<Moves>(),
+    Entry::of::<Ports>(),
+];
 /// Which of them seeds play in turn. A takeover is a part of a daemon's lifetime.
-const TURNS: [usize; 16] = [0, 1, 0, 1, 0, 2, 4, 1, 0, 1, 0, 2, 4, 2, 1, 3];
+const TURNS: [usize; 18] = [0, 1, 0, 1, 0, 2, 4, 1, 5, 0, 1, 0, 2, 4, 2, 1, 3, 5];
 
 /// What this seed plays.
 pub fn of_seed(seed: u64) -> &'static Entry {
-    static ENTRIES: [Entry; 5] = KINDS;
+    static ENTRIES: [Entry; 6] = KINDS;
     &ENTRIES[TURNS[usize::try_from(seed % TURNS.len() as u64).unwrap_or(0)]]
 }
 

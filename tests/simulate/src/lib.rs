@@ -10,6 +10,7 @@ mod disk;
 mod disks;
 mod governed;
 pub mod kinds;
+mod lan;
 mod link;
 pub mod moves;
 mod oracle;
@@ -24,6 +25,7 @@ mod virtqueues;
 
 pub use self::calls::{Calls, Fault as CallFault};
 pub use self::course::Outcome;
-pub use self::disks::{Disks, Fault, InMove, Moves};
+pub use self::disks::{Disks, Fault, InMove, Moves, Ports};
 pub use self::governed::{Summary, follow};
+pub use self::lan::port::Misuse;
 pub use self::virtqueues::{Fault as MachineFault, Machine};

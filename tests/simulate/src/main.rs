@@ -13,7 +13,7 @@ usage: fipsee-simulate [--seeds N | --seeds A..B] [--kind NAME] [--seed N] [--va
 
   --seeds N        play the lifetimes of seeds 0 to N-1 (without: 100000)
   --seeds A..B     those of seeds A to B-1
-  --kind NAME      only those of this kind: disks, moves, calls, machine, takeover
+  --kind NAME      only those of this kind: disks, moves, calls, machine, takeover, ports
   --follow N       under the governor: 1 to 16 clients and back on 8 CPUs, with seeds 0 to N-1
   --seed N         one, with its trace; if it fails, also the shortest one found that fails
   --variant NAME   with something broken on purpose, which must be found

@@ -106,6 +106,11 @@ impl Moves {
         self.current.is_some_and(|moving| moving.queue == queue && is_before(moving.step))
     }
 
+    /// Has this client lost a queue that could not move, and with it its attachment?
+    pub(crate) fn has_lost(&self, client: u64) -> bool {
+        self.current.is_some_and(|moving| moving.queue.client == client && moving.step == Step::Refused)
+    }
+
     /// After a step of an actor: how far which queue is. `is_moving`: according to the sessions.
     pub(crate) fn settle(&mut self, is_moving: bool) -> Option<(Step, QueueName)> {
         if !is_moving {

@@ -8,6 +8,8 @@ use fipsee_block::server::{QueueServer, QueueSetup, QueueState};
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{ATTACH_READ_ONLY, BlockInfo, FEATURES, PROFILE, SERVICE_BLOCK};
 use fipsee_daemon::export::{AttachRequest, Denied, Export, Kind, Role};
+use fipsee_net::server::Networks;
+use fipsee_net::wire::SERVICE_NET;
 use fipsee_ring::channel::{RegionLayout, ServerQueue};
 use fipsee_ring::control::{Refusal, RefusalCode, Wanted};
 use fipsee_ring::handshake::{Grant, refuse};
@@ -21,6 +23,7 @@ use crate::context::Context;
 use crate::disk::QueueDisk;
 use crate::disks::claims::{Holder, Terms};
 use crate::governed::Scaling;
+use crate::lan::broken;
 use crate::moves::Step;
 use crate::queue::{Lane, SimEngine, SimQueue};
 use crate::variant::Variant;
@@ -29,7 +32,7 @@ use crate::variant::Variant;
 pub(crate) const POOL_BYTES: u64 = 32 << 10;
 
 /// As [`SimHost::max_clients`], unless there are to be more.
-pub(crate) const MAX_CLIENTS: (usize, Option<usize>) = (12, Some(3));
+pub(crate) const MAX_CLIENTS: (usize, Option<usize>) = (16, Some(3));
 
 /// The daemon around the sessions.
 pub(crate) struct SimHost {
@@ -39,6 +42,7 @@ pub(crate) struct SimHost {
     pub(crate) shared: bool,
     /// Another service.
     pub(crate) sums: Sums<SimEngine>,
+    pub(crate) networks: Networks<SimEngine>,
     pub(crate) workers: Vec<WorkerHandle<SimEngine>>,
     pub(crate) lanes: Vec<Arc<Lane>>,
     pub(crate) next_client: u64,
@@ -68,7 +72,7 @@ impl Host<SimEngine> for SimHost {
     }
 
     fn limits(&self) -> ClientLimits {
-        ClientLimits { max_queues: 2, max_depth: 8, max_pool_bytes: POOL_BYTES, max_memory_bytes: 1 << 20 }
+        ClientLimits { max_queues: 4, max_depth: 8, max_pool_bytes: POOL_BYTES, max_memory_bytes: 1 << 20 }
     }
 
     fn max_clients(&self) -> (usize, Option<usize>) {
@@ -82,6 +86,11 @@ impl Host<SimEngine> for SimHost {
     fn attach(&mut self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<SimEngine>, Denial> {
         if wanted.service == SERVICE_SUMS {
             return self.sums.attach(client, wanted);
+        }
+        if wanted.service == SERVICE_NET {
+            let granted = self.networks.attach(client, wanted)?;
+            self.context.mapped(&granted.grant.region);
+            return Ok(broken::granted(&self.context, granted));
         }
         let terms = Terms::of(wanted.flags);
         let role = match terms {
@@ -168,8 +177,14 @@ impl SimHost {
         added: Added<SimEngine>,
     ) -> Command<SimEngine> {
         let Some(is_refused) = self.context.moves().handed(name) else { return Command::Add { name, share, make, added } };
-        let refuse = |_| Err("its doorbell cannot be watched".to_owned());
-        let make: Make<SimEngine> = if is_refused { Box::new(refuse) } else { make };
+        let refuse = |make: Make<SimEngine>| -> Make<SimEngine> {
+            Box::new(move |_| {
+                // The queue is there until its worker is to serve it.
+                drop(make);
+                Err("its doorbell cannot be watched".to_owned())
+            })
+        };
+        let make = if is_refused { refuse(make) } else { make };
         let context = Arc::clone(&self.context);
         let added = move |outcome: Result<(), _>| {
             context.moves().reached(name, if outcome.is_ok() { Step::Added } else { Step::Refused });

@@ -8,12 +8,15 @@ use std::time::Duration;
 use fipsee_block::server::{EventState, QueueState};
 use fipsee_block::wire::PROFILE;
 use fipsee_daemon::export::Kind;
+use fipsee_net::wire::SERVICE_NET;
 use fipsee_ring::ring::Cursor;
 use fipsee_serve::session::{AdoptedChannel, Channel, Client, Credentials, Held, Part, Registered, Service, Session, State};
 use fipsee_serve::{AskedToQuiesce, Assignment, Command, IfAbandoned, QueueName, Quiesced};
+use fipsee_service::SERVICE_SUMS;
 
 use crate::context::Context;
 use crate::daemon::Daemon;
+use crate::lan::broken;
 use crate::link::Link;
 use crate::queue::SimEngine;
 use crate::service::{End, SimAttachment};
@@ -132,13 +135,22 @@ impl Taking<'_> {
         let parts = held.attachment.save(id, still).expect("served whole").into_iter().map(owned);
         let mut parts: Vec<Part<OwnedFd>> = parts.collect();
         if self.context.is_broken(Variant::TakeoverForgetsService)
+            && held.attachment.service() == SERVICE_SUMS
             && let Some(end) = parts[0].state.find('\n')
         {
             parts[0].state.replace_range(end.., "\n0");
         }
         let Session { credentials, limits, features, share, .. } = session;
         let client = Client { id, credentials, limits: *limits, features: *features, share };
-        let adopted = new.transport.sessions.host.sums.adopt(&client, parts).expect("as it was saved");
+        let host = &new.transport.sessions.host;
+        let adopted = match held.attachment.service() {
+            SERVICE_NET => {
+                broken::saved(self.context, &mut parts);
+                host.networks.adopt(&client, parts)
+            }
+            _ => host.sums.adopt(&client, parts),
+        };
+        let adopted = adopted.expect("as it was saved");
         adopted.commands.into_iter().for_each(|(worker, command)| self.commands[worker].push(command));
         self.are_same.push(adopted.is_same);
         Held::new(adopted.attachment, adopted.assignments)

@@ -71,11 +71,21 @@ pub enum Variant {
     MovedVirtqueueKeepsNumber,
     /// A daemon that comes after a killed one does not look at the inflight area.
     InflightIgnored,
+    /// The new daemon does not know a buffer that was taken from a ring and holds no frame.
+    TakeoverForgetsBuffer,
+    /// Frames of a visit are taken once more.
+    FrameTakenTwice,
+    /// The second of two frames is taken first.
+    FramesSwapped,
+    /// Ports send with any address.
+    SourceUnchecked,
+    /// Ports of different VLANs are in one.
+    VlansJoined,
 }
 
 impl Variant {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 34] = [
+    pub const ALL: [(Self, &'static str); 39] = [
         (Self::MemoryGoesAtOnce, "memory-goes-at-once"),
         (Self::TakeoverRepeatsRequest, "takeover-repeats-request"),
         (Self::TakeoverSkipsCompletion, "takeover-skips-completion"),
@@ -110,6 +120,11 @@ impl Variant {
         (Self::VirtqueueSleepsWithoutLook, "virtqueue-sleeps-without-look"),
         (Self::MovedVirtqueueKeepsNumber, "moved-virtqueue-keeps-number"),
         (Self::InflightIgnored, "inflight-ignored"),
+        (Self::TakeoverForgetsBuffer, "takeover-forgets-buffer"),
+        (Self::FrameTakenTwice, "frame-taken-twice"),
+        (Self::FramesSwapped, "frames-swapped"),
+        (Self::SourceUnchecked, "source-unchecked"),
+        (Self::VlansJoined, "vlans-joined"),
     ];
 
     /// The one of this name.

@@ -4,7 +4,7 @@ use fipsee_simulate::kinds::{KINDS, of_seed, play};
 use fipsee_simulate::moves::{Step, Tally};
 use fipsee_simulate::script::{Kind, Script};
 use fipsee_simulate::variant::Variant;
-use fipsee_simulate::{CallFault, Calls, Disks, Fault, InMove, Machine, MachineFault, Moves, Outcome};
+use fipsee_simulate::{CallFault, Calls, Disks, Fault, InMove, Machine, MachineFault, Misuse, Moves, Outcome, Ports};
 
 #[test]
 fn nothing_is_violated_and_each_lifetime_has_its_requests_and_a_fault() {
@@ -83,6 +83,18 @@ fn every_kind_of_fault_is_drawn() {
             has(step, what);
         }
     }
+}
+
+#[test]
+fn ports_receive_frames_and_their_clients_break_every_rule() {
+    let seeds: Vec<u64> = (0..360).filter(|seed| of_seed(*seed).name == Ports::NAME).collect();
+    let frames: u32 = seeds.iter().map(|seed| play(*seed, None, false).frames).sum();
+    assert!(frames as usize > 50 * seeds.len(), "{frames} frames in {} lifetimes", seeds.len());
+    let drawn = faults::<Ports>();
+    for misuse in [Misuse::NeverReads, Misuse::Floods, Misuse::WrongFrames, Misuse::PostsTwice, Misuse::PostsNonsense] {
+        assert!(drawn.contains(&Fault::Port(misuse)), "{misuse:?}");
+    }
+    assert!(drawn.iter().any(|fault| matches!(fault, Fault::Replaced(_))) && drawn.contains(&Fault::ClientGone));
 }
 
 #[test]

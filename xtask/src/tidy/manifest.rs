@@ -49,7 +49,16 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Rust and C understand the same bytes.
     (
         "tests/fuzz",
-        &["crates/ring", "crates/serve", "crates/block", "crates/call", "crates/virtio", "crates/daemon", "tests/interop"],
+        &[
+            "crates/ring",
+            "crates/serve",
+            "crates/block",
+            "crates/call",
+            "crates/virtio",
+            "crates/daemon",
+            "crates/net",
+            "tests/interop",
+        ],
     ),
     ("fuzz", &["tests/fuzz"]),
     ("tests/oracle", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/testkit"]),
@@ -60,7 +69,16 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tests/service", &["crates/ring", "crates/serve", "crates/daemon", "tests/testkit"]),
     (
         "tests/simulate",
-        &["crates/ring", "crates/block", "crates/call", "crates/serve", "crates/virtio", "crates/daemon", "tests/service"],
+        &[
+            "crates/ring",
+            "crates/block",
+            "crates/call",
+            "crates/serve",
+            "crates/virtio",
+            "crates/daemon",
+            "crates/net",
+            "tests/service",
+        ],
     ),
     ("tests/testkit", &["crates/ring", "crates/serve", "crates/block", "crates/virtio", "crates/daemon"]),
     // The fio engine gets the faults that the Rust client gets.

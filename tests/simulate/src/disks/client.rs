@@ -92,6 +92,11 @@ impl Pool {
         Self { seed, schedule, first, requests, overlaps: layout.overlaps, issued: 0, answered: 0 }
     }
 
+    /// Requests that were made, and that are to be made.
+    pub(crate) const fn progress(&self) -> (u32, u32) {
+        (self.issued, self.left())
+    }
+
     const fn left(&self) -> u32 {
         self.requests.saturating_sub(self.issued)
     }

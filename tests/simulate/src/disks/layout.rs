@@ -5,6 +5,8 @@ use super::client::ClientParameters;
 use super::second_client::Visit;
 use crate::course::Outcome;
 use crate::disk::SECTORS;
+use crate::lan::PortParameters;
+use crate::lan::port::Misuse;
 use crate::link::Damaged;
 use crate::moves::Step;
 use crate::rng::Rng;
@@ -42,6 +44,8 @@ pub enum Fault {
     Moved(u16),
     /// The next time a queue that moves is so far.
     InMove(Step, InMove),
+    /// The client of a port is faulty.
+    Port(Misuse),
 }
 
 /// What happens in the middle of a move.
@@ -76,6 +80,8 @@ pub struct Disks {
     pub is_restless: bool,
     /// What each client does.
     pub clients: Vec<ClientParameters>,
+    /// Ports of a network beside it.
+    pub ports: Vec<PortParameters>,
 }
 
 impl Kind for Disks {
@@ -94,7 +100,7 @@ impl Kind for Disks {
         let clients = clients.collect();
         let (workers, idle_passes) = (1 + rng.below(2), rng.small(3));
         let (overlaps, adds) = (rng.percent(50), rng.percent(20));
-        Self { workers, idle_passes, shared: scheme == 2, overlaps, adds, is_restless: false, clients }
+        Self { workers, idle_passes, shared: scheme == 2, overlaps, adds, is_restless: false, clients, ports: Vec::new() }
     }
 
     fn draw_fault(&self, rng: &mut Rng) -> Fault {

@@ -8,6 +8,7 @@ use super::adder;
 use super::client::Stage;
 use super::layout::{Disks, Fault, InMove};
 use crate::course::Outcome;
+use crate::lan::port;
 use crate::link::Link;
 use crate::moves::Step;
 use crate::rng::Rng;
@@ -30,17 +31,7 @@ impl Kind for Moves {
     }
 
     fn draw_fault(&self, rng: &mut Rng) -> Fault {
-        if rng.percent(25) {
-            return self.0.draw_fault(rng);
-        }
-        let what = match rng.below(6) {
-            0 | 1 => InMove::ClientGone,
-            2 => InMove::Killed,
-            3 => InMove::PowerCut,
-            4 => InMove::Replaced,
-            _ => InMove::Drained,
-        };
-        Fault::InMove(Step::ALL[rng.below(Step::ALL.len())].0, what)
+        if rng.percent(25) { self.0.draw_fault(rng) } else { draw_in_move(rng) }
     }
 
     fn simpler(&self) -> Vec<Self> {
@@ -52,6 +43,18 @@ impl Kind for Moves {
         let Script { seed, schedule, requests, first, layout, faults, choices } = script.clone();
         super::play(&Script { seed, schedule, requests, first, layout: layout.0, faults, choices }, variant, keeps)
     }
+}
+
+/// Something that happens in the middle of a move.
+pub(super) fn draw_in_move(rng: &mut Rng) -> Fault {
+    let what = match rng.below(6) {
+        0 | 1 => InMove::ClientGone,
+        2 => InMove::Killed,
+        3 => InMove::PowerCut,
+        4 => InMove::Replaced,
+        _ => InMove::Drained,
+    };
+    Fault::InMove(Step::ALL[rng.below(Step::ALL.len())].0, what)
 }
 
 impl World<'_> {
@@ -138,6 +141,11 @@ impl World<'_> {
                 return false;
             }
             adder.die(&mut self.links[adder.link], next_link, now_us);
+        } else if let Some(port) = self.ports.iter_mut().find(|port| is_its(&self.links[port.link])) {
+            if port.stage == port::Stage::Ended {
+                return false;
+            }
+            port.die(&self.context, &mut self.links[port.link], next_link, now_us);
         } else {
             return false;
         }

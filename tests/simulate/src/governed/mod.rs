@@ -122,6 +122,7 @@ impl World {
             adds: false,
             is_restless: false,
             clients: parameters.clone(),
+            ports: Vec::new(),
         };
         let script = Script { seed, schedule: seed, requests: u32::MAX, first: 0, layout, faults: Vec::new(), choices: None };
         Self {
