@@ -119,7 +119,11 @@ impl Port {
         Self::over(attached, socket_path, options)
     }
 
-    fn over(attached: AttachedChannel, socket_path: &Path, options: &AttachOptions) -> Result<Vec<Self>, Error> {
+    /// Over a channel that is attached already; `socket_path` is where it is attached to again.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach).
+    pub fn over(attached: AttachedChannel, socket_path: &Path, options: &AttachOptions) -> Result<Vec<Self>, Error> {
         let AttachedChannel { control, region, layout, service_info, queues } = attached;
         let info = PortInfo::from_bytes(&service_info, options.offloads)?;
         let count = queues.len();

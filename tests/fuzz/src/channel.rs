@@ -4,14 +4,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use fipsee_block::wire::PROFILE;
-use fipsee_ring::channel::{ClientQueue, RegionLayout, ServerQueue};
+use fipsee_ring::channel::{ClientQueue, Profile, QueueGeometry, RegionLayout, ServerQueue};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::AttachedChannel;
 use fipsee_ring::region::Region;
 use fipsee_ring::seqpacket::Seqpacket;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-/// Region, doorbells and control socket of a channel of one queue.
+/// Region, doorbells, which all queues share, and control socket of a channel.
 pub(crate) struct TestChannel {
     pub(crate) region: Arc<Region>,
     pub(crate) layout: RegionLayout,
@@ -22,8 +22,13 @@ pub(crate) struct TestChannel {
 }
 
 impl TestChannel {
+    /// Of one queue of a disk.
     pub(crate) fn new(depth: u32, pool_bytes: u64) -> Self {
-        let layout = RegionLayout::plan(&PROFILE, 1, depth, pool_bytes, 0);
+        Self::of(&PROFILE, 1, depth, pool_bytes)
+    }
+
+    pub(crate) fn of(profile: &Profile, queues: u16, depth: u32, pool_bytes: u64) -> Self {
+        let layout = RegionLayout::plan(profile, queues, depth, pool_bytes, 0);
         let region = Arc::new(Region::create("fuzz-channel", layout.region_bytes).expect("memory"));
         let (server_end, client_end) = SocketDoorbell::pair().expect("descriptors");
         let control = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
@@ -45,15 +50,16 @@ impl TestChannel {
     }
 
     pub(crate) fn attached(&self, service_info: [u8; 64]) -> AttachedChannel {
-        let (doorbell, end) = (EventDoorbell::from_fd(copy(&self.doorbell)), SocketDoorbell::from_fd(copy(&self.client_end)));
-        let queue = ClientQueue::open(&self.region, &self.layout.queues[0], doorbell, end, &self.layout.queues[0].tuning())
-            .expect("a good queue");
+        let open = |geometry| {
+            let (doorbell, end) = (EventDoorbell::from_fd(copy(&self.doorbell)), SocketDoorbell::from_fd(copy(&self.client_end)));
+            ClientQueue::open(&self.region, geometry, doorbell, end, &QueueGeometry::tuning(geometry)).expect("a good queue")
+        };
         AttachedChannel {
             control: Seqpacket::from_fd(copy(&self.control.0)),
             region: Arc::clone(&self.region),
             layout: self.layout.clone(),
             service_info,
-            queues: vec![queue],
+            queues: self.layout.queues.iter().map(open).collect(),
         }
     }
 }

@@ -8,12 +8,15 @@ mod channel;
 mod control;
 pub mod corpus;
 mod fio;
+mod frames;
 mod reap;
+mod received;
 mod region;
 mod request;
 mod serve;
 mod service;
 mod sessions;
+mod switch;
 mod text;
 mod upgrade_request;
 mod vhost_user;
@@ -36,6 +39,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "request", one: request::one, seeds: request::seeds },
     Target { name: "serve", one: serve::one, seeds: serve::seeds },
     Target { name: "reap", one: reap::one, seeds: reap::seeds },
+    Target { name: "frames", one: frames::one, seeds: frames::seeds },
+    Target { name: "received", one: received::one, seeds: received::seeds },
+    Target { name: "port_info", one: received::one_info, seeds: received::info_seeds },
+    Target { name: "switch", one: switch::one, seeds: switch::seeds },
     Target { name: "virtqueue", one: virtqueue::one, seeds: virtqueue::seeds },
     Target { name: "upgrade_request", one: upgrade_request::one, seeds: upgrade_request::seeds },
     Target { name: "service", one: service::one, seeds: service::seeds },
