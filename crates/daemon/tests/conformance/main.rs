@@ -7,6 +7,7 @@ mod control;
 mod document;
 mod endings;
 mod events;
+mod frames;
 mod listing;
 mod of_client;
 mod region;

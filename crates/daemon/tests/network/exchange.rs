@@ -143,7 +143,7 @@ fn port_that_posts_nothing_drops_at_its_own_cost() {
     assert_eq!(a.refused(), (0, None));
 }
 
-/// checks: R-10.1-5, R-10.3-13
+/// checks: R-10.1-5, R-10.3-13, R-10.4-9
 #[test]
 fn frames_of_a_flow_come_by_one_pair() {
     let daemon = lan(1500, ["any_source = true", "", ""]);
