@@ -181,7 +181,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "fipsee-net-attach",
         &[
-            ("Add a port for a program of user alice", "fipsee net attach lan --name vpn --allow-user alice"),
+            ("Add a port for programs of user 1000", "fipsee net attach lan --name vpn --allow-user 1000"),
             (
                 "Make the host's network stack a port, as interface fip0, and give it an address",
                 "fipsee net attach lan --name host --tap fip0\nip address add 192.0.2.1/24 dev fip0",

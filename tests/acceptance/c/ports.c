@@ -252,7 +252,7 @@ static void batches(void)
 
 static void mistakes(void)
 {
-	struct fipsee_port *a = open_port("lan/a", 0);
+	static struct fipsee_port *a;	/* Where leak checkers find it in the child, which cannot free it. */
 	struct fipsee_port_buffer buffer = { .handle = 77 };
 	struct fipsee_port_frame frame = { .handle = 77 };
 	struct fipsee_port_counters counters;
@@ -261,6 +261,7 @@ static void mistakes(void)
 	pid_t child;
 	int status;
 
+	a = open_port("lan/a", 0);
 	make(sent, everyone, a, sizeof(sent), 1);
 	FAILS(fipsee_port_send(NULL, sent, sizeof(sent)), -EINVAL, "port");
 	FAILS(fipsee_port_send(a, NULL, sizeof(sent)), -EINVAL, "frame");

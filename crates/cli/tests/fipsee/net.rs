@@ -155,11 +155,11 @@ fn mistakes_name_what_to_do() {
 fn ports_are_added_and_removed() {
     let daemon = daemon();
     let added =
-        daemon.fipsee(&["net", "attach", "lan", "--name", "d", "--mac", "02:00:00:00:00:0d", "--trunk=10,20", "--isolated"]);
+        daemon.fipsee(&["net", "attach", "lan", "--name", "d", "--mac", "02:00:00:00:00:1d", "--trunk=10,20", "--isolated"]);
     assert_success(&added);
-    assert!(String::from_utf8_lossy(&added.stdout).contains("port 'lan/d' with the address 02:00:00:00:00:0d is there"));
+    assert!(String::from_utf8_lossy(&added.stdout).contains("port 'lan/d' with the address 02:00:00:00:00:1d is there"));
     let ports = json(&daemon.fipsee(&["net", "ls", "--json"]));
-    assert_eq!(ports["ports"][3], json!({ "port": "lan/d", "mac": "02:00:00:00:00:0d", "mtu": 9000, "in_use": false }));
+    assert_eq!(ports["ports"][3], json!({ "port": "lan/d", "mac": "02:00:00:00:00:1d", "mtu": 9000, "in_use": false }));
     assert_success(&daemon.fipsee(&["net", "detach", "lan/d"]));
     assert_error(&daemon.fipsee(&["net", "detach", "lan/d"]), &["no port 'lan/d' here"]);
     assert_error(

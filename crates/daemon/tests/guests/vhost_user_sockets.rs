@@ -75,7 +75,7 @@ fn what_is_wrong_at_the_start_is_said_with_what_to_do() {
         assert_says(&refused(&[&disk[..], &["--vhost-user", option]].concat()), &pieces);
     }
     let twice = ["--vhost-user", "a={dir}/x", "--vhost-user", "a={dir}/x"];
-    assert_says(&refused(&[&disk[..], &twice].concat()), &["is given twice", "each disk needs its own"]);
+    assert_says(&refused(&[&disk[..], &twice].concat()), &["is given twice", "each disk and each port needs its own"]);
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn half_a_message_stays_with_the_daemon_that_read_it() {
         socket.write_all(&message[..cut]).expect("room");
         // If it has not been read yet, it is handed over.
         if let Err(text) = daemon.try_take_over(&["--takeover-wait-ms", "100"]) {
-            assert_says(&text, &["disk 'd'", "in the middle of a message", "try again"]);
+            assert_says(&text, &["the virtual machine of 'd'", "in the middle of a message", "try again"]);
         }
         load.await_progress();
         assert_eq!(guest.transfer(0, IN, 0, (data, 4096)), OK, "its queues are served all the time");
