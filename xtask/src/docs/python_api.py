@@ -10,14 +10,14 @@ from pathlib import Path
 
 FOLDER = Path(sys.argv[1])
 # In this order; names of functions get the prefix.
-SOURCES = {"_fipsee.pyi": "", "aio.py": "aio.", "_errors.py": ""}
+SOURCES = {"_fipsee.pyi": "", "aio.py": "aio.", "aio_port.py": "aio_port.", "_errors.py": ""}
 
 
 def rust_docs():
     """The comments of Rust's types and methods, which are the docstrings of the module that is built from them."""
     docs = {}
     item = re.compile(r"((?: *///.*\n)+)(?: *#\[.*\n)*.*?\b(fn|struct) (\w+)|^impl (\w+)", re.M)
-    for name in ("disk.rs", "memory.rs"):
+    for name in ("disk.rs", "memory.rs", "port.rs"):
         owner = ""
         for comment, kind, member, impl in item.findall((FOLDER / "src" / name).read_text()):
             owner = impl or owner
@@ -66,7 +66,7 @@ def main():
                 shown = "open" if getattr(member, "name", "") == "__new__" else getattr(member, "name", "_")
                 if not shown.startswith("_"):
                     entry(member, f"{name}.{shown}", docs)
-    missing = set(public) - seen - {"aio", "aopen"}
+    missing = set(public) - seen - {"aio", "aio_port", "aopen", "aopen_port"}
     sys.exit(f"no entry for {sorted(missing)}" if missing else 0)
 
 
