@@ -122,7 +122,7 @@ fn what_is_done_for_one_frame_is_bounded_and_cost() {
 
 /// checks: R-10.8-1
 #[test]
-fn side_is_told_of_its_link() {
+fn link_is_reported_to_a_side() {
     let (ports, _) = ports(&[0]);
     let links = Arc::default();
     ports[0].set_down(true);

@@ -85,10 +85,10 @@ impl Endpoint {
         }
     }
 
-    /// The port, with this event to tell of it, is up or down. `true`: it is the first since the last flush that the peer may have to be notified of.
+    /// The port, with the event that reports it, is up or down. `true`: it is the first since the last flush that the peer may have to be notified of.
     pub(super) fn set_link(&mut self, is_up: bool, event: impl Fn(bool) -> Event) -> bool {
         match self {
-            Self::Rings(receiver) => receiver.tell(|events| Ok(events.set(!is_up)), event).unwrap_or(false),
+            Self::Rings(receiver) => receiver.report(|events| Ok(events.set(!is_up)), event).unwrap_or(false),
             Self::Other(receiver) => {
                 receiver.set_link(is_up);
                 false
@@ -102,7 +102,7 @@ impl Endpoint {
     /// There was none.
     pub(super) fn acknowledge(&mut self, event: impl Fn(bool) -> Event) -> Result<bool, Status> {
         match self {
-            Self::Rings(receiver) => receiver.tell(Events::acknowledge, event),
+            Self::Rings(receiver) => receiver.report(Events::acknowledge, event),
             Self::Other(_) => Err(Status::Invalid),
         }
     }

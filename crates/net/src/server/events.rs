@@ -11,7 +11,7 @@ pub(super) struct Events {
     on_its_way: bool,
     /// Is the port down, and what was reported last?
     down: bool,
-    told_down: bool,
+    reported_down: bool,
 }
 
 impl Events {
@@ -22,9 +22,9 @@ impl Events {
     /// `true`: an event is to be sent now, and was counted as sent.
     pub(super) fn set(&mut self, down: bool) -> bool {
         self.down = down;
-        let is_due = self.taken && !self.on_its_way && self.down != self.told_down;
+        let is_due = self.taken && !self.on_its_way && self.down != self.reported_down;
         if is_due {
-            (self.told_down, self.on_its_way) = (down, true);
+            (self.reported_down, self.on_its_way) = (down, true);
         }
         is_due
     }
@@ -46,8 +46,8 @@ impl Events {
 
     /// For another process, as it [reads](Self::read) it.
     pub(super) fn write(&self) -> String {
-        let Self { taken, on_its_way, down, told_down } = *self;
-        [taken, on_its_way, down, told_down].map(|set| if set { '1' } else { '0' }).into_iter().collect()
+        let Self { taken, on_its_way, down, reported_down } = *self;
+        [taken, on_its_way, down, reported_down].map(|set| if set { '1' } else { '0' }).into_iter().collect()
     }
 
     pub(super) fn read(text: &str) -> Option<Self> {
@@ -56,8 +56,8 @@ impl Events {
             b'1' => Some(true),
             _ => None,
         };
-        let [taken, on_its_way, down, told_down] = *<&[u8; 4]>::try_from(text.as_bytes()).ok()?;
-        Some(Self { taken: set(taken)?, on_its_way: set(on_its_way)?, down: set(down)?, told_down: set(told_down)? })
+        let [taken, on_its_way, down, reported_down] = *<&[u8; 4]>::try_from(text.as_bytes()).ok()?;
+        Some(Self { taken: set(taken)?, on_its_way: set(on_its_way)?, down: set(down)?, reported_down: set(reported_down)? })
     }
 }
 

@@ -235,8 +235,8 @@ impl Data {
         self.switch.set_up(port, true);
     }
 
-    /// Tell the sides of a port whether an administrator has taken it down.
-    pub(super) fn tell_link(&mut self, network: &Network, port: PortNumber) {
+    /// Report to the sides of a port whether an administrator has taken it down.
+    pub(super) fn report_link(&mut self, network: &Network, port: PortNumber) {
         self.outputs.set_link(network, port, self.switch.link(port) != Link::Down);
         self.flush();
     }

@@ -147,14 +147,14 @@ impl ServedPort {
     pub fn add(&self, pair: usize, receiver: Box<dyn Receive>) {
         let mut data = self.network.data();
         data.add(self.number, pair, Endpoint::Other(receiver));
-        data.tell_link(&self.network, self.number);
+        data.report_link(&self.network, self.number);
     }
 
     /// An administrator takes it down, whatever has it, or up again. Its sides are notified.
     pub fn set_down(&self, down: bool) {
         let mut data = self.network.data();
         data.switch.set_down(self.number, down);
-        data.tell_link(&self.network, self.number);
+        data.report_link(&self.network, self.number);
     }
 
     pub fn link(&self) -> Link {

@@ -65,7 +65,7 @@ impl Receiver {
     }
 
     /// Publish the event that is due after this change, if one is; `true`: it is the first message since the last flush.
-    pub(super) fn tell(
+    pub(super) fn report(
         &mut self,
         change: impl FnOnce(&mut Events) -> Result<bool, Status>,
         event: impl Fn(bool) -> Event,

@@ -147,7 +147,7 @@ impl PortAttachment {
         // Now, not when the worker comes to it: once ATTACHED is sent, frames may come.
         let mut data = self.port.network.data();
         receivers.into_iter().for_each(|(pair, receiver)| data.add(self.port.number, pair, Endpoint::Rings(Box::new(receiver))));
-        data.tell_link(&self.port.network, self.port.number);
+        data.report_link(&self.port.network, self.port.number);
         commands
     }
 

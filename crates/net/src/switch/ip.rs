@@ -123,6 +123,12 @@ mod tests {
     }
 
     #[test]
+    fn packet_behind_a_tag_that_a_receiver_may_take_off_is_not_sent() {
+        let packet = [&[0, 0, 8, 0][..], &v4([192, 0, 2, 2], [192, 0, 2, 3], UDP, &[0; 8])].concat();
+        assert!([0x8100, 0x88a8, 0x9100].iter().all(|tag| !may(*tag, &packet)) && may(0x88b5, &packet));
+    }
+
+    #[test]
     fn ipv4_has_an_own_source_or_asks_for_one() {
         let (own, other, none, all) = ([192, 0, 2, 1], [192, 0, 2, 2], [0; 4], [255; 4]);
         let dhcp = [0, 68, 0, 67, 0, 8, 0, 0];
