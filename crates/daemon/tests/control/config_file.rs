@@ -211,7 +211,7 @@ fn mistakes_that_show_at_the_start_are_named_with_what_to_do() {
         (&["--disk", "a=null:1M", "--max-clients", "many"], &["'many' for '--max-clients <N>'", "write an integer"]),
         (&["--disk", "a=null:1M", "--look-us", "1ms"], &["'1ms' for '--look-us <US>'", "write an integer"]),
         (&["--disk", "a=null:1M", "--cpus", "0,x"], &["'x' for '--cpus <LIST>'", "write an integer"]),
-        (&["--disk", "a=null:1M", "--allow-uid", "alice"], &["write an integer", "or --allow-user 1000"]),
+        (&["--disk", "a=null:1M", "--allow-uid", "alice"], &["write an integer", "or --allow-user alice"]),
         (&["--disk", "a=null:1M", "--allow-gid", "disk"], &["write an integer", "or --allow-group disk"]),
         (&["--disk", "a=null:1M", "--max-clients", "0"], &["0 clients at most; use 1 to 1048576 for --max-clients"]),
         (
