@@ -18,7 +18,7 @@ use crate::place::Placement;
 use crate::service::{self, CANDIDATES, Service};
 use crate::table::{CPU, IOPS, MACHINE_CPU, P50, P99, Results};
 use crate::ways::{Entry, Measured, Site, TUNING, WAYS, Way};
-use crate::{Settings, claims, headline, idle, picture};
+use crate::{Settings, claims, headline, idle, picture, steady};
 
 /// Size of null disks, ours and those of others.
 const NULL_BYTES: u64 = 1 << 30;
@@ -37,6 +37,28 @@ impl Open {
         let placement = if cell.depth == 1 { self.shallow } else { self.deep };
         self.way.placeable().into_iter().try_for_each(|pid| placement.apply(pid, cpus))?;
         self.way.measure(cell, seconds)
+    }
+
+    /// Likewise, with the processor time that it took.
+    fn measure(&mut self, cell: Cell, (seconds, cpus): (f64, Cpus), results: &mut Results) -> Result<(), String> {
+        let servers = self.way.servers();
+        let meter = Meter::start(&servers)?;
+        let measured = self.run(cell, seconds, cpus)?;
+        let cost = meter.stop()?;
+        let (entry, start_cost) = (self.entry, self.way.start_cost());
+        let mut add = |metric, value| results.add_cell(entry.name, cell, metric, value);
+        if let Some(iops) = measured.iops {
+            add(IOPS, iops);
+        }
+        if let Some((p50, p99)) = measured.latency_ns {
+            add(P50, p50);
+            add(P99, p99);
+        }
+        if let Some(requests) = measured.requests {
+            add(CPU, per_request_ns(cost.processes.saturating_sub(start_cost), requests));
+            add(MACHINE_CPU, per_request_ns(cost.machine.saturating_sub(start_cost), requests));
+        }
+        Ok(())
     }
 }
 
@@ -68,6 +90,7 @@ struct Bench {
 /// Run everything, print the tables and the claims, draw the plot, append the results.
 pub(crate) fn run(settings: Settings) -> Result<(), String> {
     let run = Run::begin_in_sight();
+    steady::begin();
     let mut bench = Bench::start(settings)?;
     let items = bench.items();
     if items.is_empty() {
@@ -210,41 +233,21 @@ impl Bench {
         if self.skips.iter().any(|skip| skip.name == name) {
             return;
         }
-        let outcome = match item {
-            Item::Service(index) => CANDIDATES[index].1(&self.service, &name, &mut self.results),
-            Item::Matrix(index, cell) => self.measure_way(index, cell),
-        };
+        let Self { service, ways, settings, cpus, results, .. } = self;
+        let outcome = steady::measure(results, |results| match item {
+            Item::Service(index) => CANDIDATES[index].1(service, &name, results),
+            Item::Matrix(index, cell) => ways[index].measure(cell, (settings.seconds, *cpus), results),
+        });
         if let Err(reason) = outcome {
             println!("{name} ... FAILED: {reason}");
             self.skips.push(Skip { name, reason, failed: true });
         }
     }
 
-    fn measure_way(&mut self, index: usize, cell: Cell) -> Result<(), String> {
-        let open = &mut self.ways[index];
-        let servers = open.way.servers();
-        let meter = Meter::start(&servers)?;
-        let measured = open.run(cell, self.settings.seconds, self.cpus)?;
-        let cost = meter.stop()?;
-        let (entry, start_cost) = (open.entry, open.way.start_cost());
-        let mut add = |metric, value| self.results.add_cell(entry.name, cell, metric, value);
-        if let Some(iops) = measured.iops {
-            add(IOPS, iops);
-        }
-        if let Some((p50, p99)) = measured.latency_ns {
-            add(P50, p50);
-            add(P99, p99);
-        }
-        if let Some(requests) = measured.requests {
-            add(CPU, per_request_ns(cost.processes.saturating_sub(start_cost), requests));
-            add(MACHINE_CPU, per_request_ns(cost.machine.saturating_sub(start_cost), requests));
-        }
-        Ok(())
-    }
-
     /// Say what it means and keep it. Documents show a run of everything on a quiet machine only.
     fn conclude(&self, machine: &Value, noise: &Noise, idle: Value) -> Result<(), String> {
         let claims = claims::all(&self.results);
+        steady::text().into_iter().for_each(|text| println!("\n{text}"));
         println!("\n{}", claim::table(&claims));
         let entry = self.entry(machine, idle, &claims);
         let judged = headline::judge(&self.results, noise);
@@ -271,6 +274,7 @@ impl Bench {
             "machine": machine,
             "rounds": self.settings.rounds,
             "seconds": self.settings.seconds,
+            "state": steady::to_json(),
             "series": self.results.to_json(),
             "claims": claim::to_json(claims),
             "skipped": self.skips.iter().map(skip).collect::<Vec<_>>(),

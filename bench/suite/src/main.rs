@@ -23,6 +23,7 @@ mod scale;
 mod server;
 mod service;
 mod small_writes;
+mod steady;
 mod table;
 mod vm;
 mod ways;

@@ -9,8 +9,8 @@ use fipsee_measure::plot;
 use fipsee_measure::results::append;
 use serde_json::{Value, json};
 
-use crate::Settings;
 use crate::table::Results;
+use crate::{Settings, steady};
 
 /// A name of a file, and what belongs into it.
 pub(crate) type Picture = (&'static str, Result<String, String>);
@@ -92,6 +92,7 @@ pub(crate) type Quoted = fn(&Results) -> Vec<(String, Vec<f64>)>;
 /// Measure the chosen parts of a suite, judge its claims and append the results to its file.
 pub(crate) fn run(suite: &str, kinds: &[Kind], settings: &Settings, quoted: Quoted) -> Result<(), String> {
     let run = Run::begin_in_sight();
+    steady::begin();
     let mut results = Results::default();
     let mut parts = choose(kinds, settings)?;
     for round in 0..settings.rounds {
@@ -112,6 +113,7 @@ pub(crate) fn run(suite: &str, kinds: &[Kind], settings: &Settings, quoted: Quot
     }
     let skips: Vec<_> = parts.iter().flat_map(|chosen| chosen.part.skips()).collect();
     skips.iter().for_each(|(name, reason)| println!("skipped: {name}: {reason}"));
+    steady::text().into_iter().for_each(|text| println!("\n{text}"));
     println!("\n{}", claim::table(&claims));
     if settings.markdown {
         println!("{}", claim::markdown(&claims));
@@ -127,6 +129,7 @@ pub(crate) fn run(suite: &str, kinds: &[Kind], settings: &Settings, quoted: Quot
         "claims": claim::to_json(&claims),
         "skipped": skips.iter().map(|(name, reason)| json!({ "candidate": name, "reason": reason })).collect::<Vec<_>>(),
     });
+    entry["state"] = steady::to_json();
     for (field, value) in parts.iter().filter_map(|chosen| chosen.part.to_json()) {
         entry[field] = value;
     }

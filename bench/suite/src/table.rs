@@ -95,6 +95,13 @@ impl Results {
         }
     }
 
+    /// Add the rounds of others.
+    pub(crate) fn append(&mut self, others: Self) {
+        for Series { candidate, of_matrix, metric, values } in others.series {
+            values.into_iter().for_each(|value| self.insert(&candidate, of_matrix, metric, value));
+        }
+    }
+
     pub(crate) fn get(&self, candidate: &str, metric: &str) -> Option<&Series> {
         self.series.iter().find(|series| series.candidate == candidate && series.metric == metric)
     }

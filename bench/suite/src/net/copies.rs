@@ -8,12 +8,12 @@ use fipsee_measure::statistics::to_f64;
 use fipsee_ring::region::Region;
 
 use super::ports::{self, Pair};
-use crate::Settings;
 use crate::daemon::Daemon;
 use crate::memcpy;
 use crate::parts::Part;
 use crate::place::on;
 use crate::table::{BANDWIDTH, Results};
+use crate::{Settings, steady};
 
 const BYTES: usize = 9000;
 /// Buffers of each direction, so that both fit a second-level cache, on either side.
@@ -49,16 +49,19 @@ impl Part for Copies {
         let mut names = [COPIED, MEMCPY];
         names.rotate_left(round % 2);
         for name in names.into_iter().filter(|name| settings.chooses(name)) {
-            let rate = match name {
-                MEMCPY => on(self.cpus.server, || {
-                    memcpy::run(&self.from, &self.to, BYTES as u64, DEPTH.into(), Duration::from_secs_f64(seconds))
-                }),
-                _ => on(self.cpus.client, || {
-                    let rate = Pair::attach(&socket, ["a", "b"], DEPTH)?.rate(BYTES, seconds)?;
-                    Ok(rate * to_f64(BYTES as u64))
-                }),
-            };
-            results.add(name, BANDWIDTH, rate?);
+            steady::measure(results, |results| {
+                let rate = match name {
+                    MEMCPY => on(self.cpus.server, || {
+                        memcpy::run(&self.from, &self.to, BYTES as u64, DEPTH.into(), Duration::from_secs_f64(seconds))
+                    }),
+                    _ => on(self.cpus.client, || {
+                        let rate = Pair::attach(&socket, ["a", "b"], DEPTH)?.rate(BYTES, seconds)?;
+                        Ok(rate * to_f64(BYTES as u64))
+                    }),
+                };
+                results.add(name, BANDWIDTH, rate?);
+                Ok(())
+            })?;
         }
         Ok(())
     }

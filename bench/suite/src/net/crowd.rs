@@ -13,11 +13,11 @@ use fipsee_net::{AttachOptions, Port};
 
 use super::exchange::{BURST, Exchange, SMALLEST, time};
 use super::ports::{self, Pair, Ports, attach, frame, stage};
-use crate::Settings;
 use crate::daemon::Daemon;
 use crate::parts::Part;
 use crate::place::on;
 use crate::table::{FRAMES, P50, Results, Series};
+use crate::{Settings, steady};
 
 const IDLE: usize = 1000;
 const QUICK_IDLE: usize = 50;
@@ -71,7 +71,8 @@ impl Part for Idle {
     fn measure(&mut self, settings: &Settings, round: usize, results: &mut Results) -> Result<(), String> {
         let mut cases = [(BESIDE_ONE, 1), (BESIDE_MANY, self.many)];
         cases.rotate_left(round % 2);
-        cases.into_iter().try_for_each(|(name, count)| self.beside(name, count, settings, results))
+        let mut beside = |(name, count)| steady::measure(results, |results| self.beside(name, count, settings, results));
+        cases.into_iter().try_for_each(&mut beside)
     }
 
     fn print(&self, results: &Results) {
@@ -192,7 +193,10 @@ impl Part for Misbehaviour {
         for place in 0..Conduct::ALL.len() {
             let conduct = Conduct::ALL[(place + round) % Conduct::ALL.len()];
             if settings.chooses(conduct.name()) {
-                results.add(conduct.name(), FRAMES, self.beside(conduct, settings.seconds / 2.0)?);
+                steady::measure(results, |results| {
+                    results.add(conduct.name(), FRAMES, self.beside(conduct, settings.seconds / 2.0)?);
+                    Ok(())
+                })?;
             }
         }
         Ok(())

@@ -15,18 +15,16 @@ use fipsee_topology::bounce;
 
 use super::exchange::SMALLEST;
 use super::ports::{self, Pair, Ports};
-use crate::Settings;
 use crate::daemon::Daemon;
 use crate::parts::Part;
 use crate::place::on;
 use crate::server::find_program;
 use crate::table::{FRAMES, Results, Series};
+use crate::{Settings, steady};
 
 pub(super) const OURS: &str = "switch, 64 B";
 const FLOOR: &str = "one line bounced";
 const FLOOR_METRIC: &str = "round_trip_ns";
-/// A line that comes back sooner was bounced between CPUs that are near.
-const NEAR_NS: f64 = 150.0;
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// How two processes of testpmd are connected.
@@ -172,7 +170,7 @@ impl Part for Forwarding {
         for place in 0..=PEERS.len() {
             let index = (place + round) % (PEERS.len() + 1);
             match PEERS.get(index) {
-                None if settings.chooses(OURS) => {
+                None if settings.chooses(OURS) => steady::measure(results, |results| {
                     if let Some(ns) = self.cpus.pair().and_then(|pair| bounce::round_trip_ns(pair, Duration::from_millis(50))) {
                         results.add(FLOOR, FLOOR_METRIC, ns);
                     }
@@ -180,11 +178,16 @@ impl Part for Forwarding {
                     let seconds = settings.seconds;
                     let rate = on(self.cpus.client, || Pair::attach(&socket, ["a", "b"], Ports::DEPTH)?.rate(SMALLEST, seconds))?;
                     results.add(OURS, FRAMES, rate);
-                }
+                    Ok(())
+                })?,
                 Some(peer) if settings.chooses(peer.name) && self.skips.iter().all(|(known, _)| known != peer.name) => {
-                    match peer.measure(settings.seconds, self.cpus) {
-                        Ok(rate) => results.add(peer.name, FRAMES, rate),
-                        Err(reason) => self.skip(peer.name, reason),
+                    let measure = |results: &mut Results| {
+                        let rate = peer.measure(settings.seconds, self.cpus)?;
+                        results.add(peer.name, FRAMES, rate);
+                        Ok(())
+                    };
+                    if let Err(reason) = steady::measure(results, measure) {
+                        self.skip(peer.name, reason);
                     }
                 }
                 _ => {}
@@ -224,6 +227,6 @@ impl Part for Forwarding {
 
 /// NaN: they were near in no round.
 fn near_median(ours: &Series, floor: &Series) -> f64 {
-    let near = ours.values.iter().zip(&floor.values).filter(|(_, floor)| **floor < NEAR_NS);
+    let near = ours.values.iter().zip(&floor.values).filter(|(_, floor)| **floor < steady::NEAR_NS);
     fipsee_measure::statistics::median(near.map(|(rate, _)| *rate).collect()).unwrap_or(f64::NAN)
 }

@@ -11,11 +11,10 @@ use super::kernel::Program;
 use super::picture;
 use super::ports::{self, Ports};
 use crate::daemon::Daemon;
-use crate::generator;
 use crate::matrix::SHALLOW;
 use crate::parts::{Part, Picture};
 use crate::table::{P50, Results, Series};
-use crate::{Settings, table};
+use crate::{Settings, generator, steady, table};
 
 pub(super) const OURS: &str = "two ports";
 pub(super) const NULL: &str = "null disk QD1";
@@ -109,14 +108,17 @@ impl Part for Paths {
             for place in 0..self.ways.len() {
                 let index = (place + round) % self.ways.len();
                 if self.ways[index].0 == OURS && *bytes == SMALLEST && settings.chooses(NULL) {
-                    self.null(settings, results)?;
+                    steady::measure(results, |results| self.null(settings, results))?;
                 }
                 let (name, way) = &mut self.ways[index];
                 for exchange in Exchange::ALL {
                     let candidate = candidate(name, exchange, *bytes);
                     if way.takes(exchange) && settings.chooses(&candidate) {
-                        let measured = way.measure(exchange, *bytes, settings.seconds * SHARE, self.cpus);
-                        measured.map_err(|error| format!("{candidate}: {error}"))?.add_to(results, &candidate, *bytes);
+                        steady::measure(results, |results| {
+                            let measured = way.measure(exchange, *bytes, settings.seconds * SHARE, self.cpus);
+                            measured.map_err(|error| format!("{candidate}: {error}"))?.add_to(results, &candidate, *bytes);
+                            Ok(())
+                        })?;
                     }
                 }
             }

@@ -30,11 +30,11 @@ use rustix::net::SocketType;
 
 use super::exchange::{Exchange, SMALLEST, ticks_to_ns, time};
 use super::ports::{self, MTU, Pair, Ports};
-use crate::Settings;
 use crate::daemon::Daemon;
 use crate::parts::Part;
 use crate::place::{bind_to, on};
 use crate::table::{P50, Results, Series};
+use crate::{Settings, steady};
 
 const DAEMON: &str = "stages: one way, 64 B, daemon";
 const WHOLE: &str = "stages: one way, 64 B, this process";
@@ -208,10 +208,8 @@ impl Stages {
         let cpus = Cpus::choose();
         Ok(Self { daemon: ports::daemon(cpus, ["a", "b"].map(str::to_owned))?, cpus })
     }
-}
 
-impl Part for Stages {
-    fn measure(&mut self, settings: &Settings, _round: usize, results: &mut Results) -> Result<(), String> {
+    fn once(&self, settings: &Settings, results: &mut Results) -> Result<(), String> {
         let (socket_path, seconds) = (self.daemon.socket(), settings.seconds / 5.0);
         on(self.cpus.client, || {
             let mut pair = Pair::attach(&socket_path, ["a", "b"], Ports::DEPTH)?;
@@ -232,6 +230,12 @@ impl Part for Stages {
             results.add(stage, P50, middle(index, index + 1));
         }
         Ok(())
+    }
+}
+
+impl Part for Stages {
+    fn measure(&mut self, settings: &Settings, _round: usize, results: &mut Results) -> Result<(), String> {
+        steady::measure(results, |results| self.once(settings, results))
     }
 
     fn print(&self, results: &Results) {

@@ -12,14 +12,14 @@ use fipsee_ring::wait::WaitMode;
 use serde_json::{Value, json};
 
 use super::crowd::{Shape, attach_to};
-use crate::Settings;
 use crate::cost::{Meter, per_request_ns};
 use crate::daemon::Daemon;
-use crate::generator::{self, Random};
+use crate::generator::Random;
 use crate::parts::Part;
 use crate::place::on;
 use crate::service::MEMORY_BYTES;
 use crate::table::{CPU, RATE, Results, Series};
+use crate::{Settings, generator, steady};
 
 struct Policy {
     name: &'static str,
@@ -193,7 +193,9 @@ impl Part for Automatic {
         generator::fill(&daemon.socket(), "memory", MEMORY_BYTES)?;
         on(cpus.client, || {
             let chosen = self.loads.iter().filter(|load| is_chosen(settings, **load));
-            chosen.copied().try_for_each(|load| self.one(&daemon, load, (round, settings.seconds), results))
+            let mut one =
+                |load: Load| steady::measure(results, |results| self.one(&daemon, load, (round, settings.seconds), results));
+            chosen.copied().try_for_each(&mut one)
         })
     }
 

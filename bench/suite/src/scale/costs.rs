@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use fipsee::load::count_f64;
-use fipsee_block::disk::{AnyDisk, DiskSpec, Engine};
+use fipsee_block::disk::{AnyDisk, Engine};
 use fipsee_block::wire::SECTOR_BYTES;
 use fipsee_measure::cpus::Cpus;
 use fipsee_ring::{AtomicU32, clock};
@@ -17,8 +17,6 @@ use super::harness::{join, serve, serve_untimed, under_load, worker};
 use super::model::{Machine, SharedCpu, simulate};
 use crate::place::bind_to;
 
-/// Numbers of queues at which costs are measured; between two of them they are interpolated.
-pub(super) const QUEUES: [usize; 5] = [1, 3, 10, 100, 1000];
 /// In two measurements so many requests are in flight in each queue: their difference is the cost of one more in a visit.
 const DEPTHS: [u32; 2] = [1, 8];
 /// Nanoseconds: what is less than the cost of a time stamp cannot be timed by one, and no step takes no time.
@@ -202,16 +200,15 @@ fn slices() -> Vec<u64> {
 pub(super) const SAMPLES_PER_PASS: usize = 4;
 
 /// The costs of a disk at each number of queues.
-pub(super) fn measure(spec: &str, bytes: u64, queues: &[usize], seconds: f64) -> Result<Vec<Costs>, String> {
-    let disk = Arc::new(DiskSpec::parse(&format!("m={spec}"))?.open()?);
+pub(super) fn measure(disk: &Arc<AnyDisk>, bytes: u64, queues: &[usize], seconds: f64) -> Result<Vec<Costs>, String> {
     let shape = |depth| Shape { queues: 1, depth, bytes };
     // With more queues it is lost in the time of the visits.
-    let [_, pause, ..] = in_vain(&disk, 1, shape(1))?;
+    let [_, pause, ..] = in_vain(disk, 1, shape(1))?;
     let at = |queues: usize| {
-        let load = |depth| (&disk, queues, shape(depth), seconds);
+        let load = |depth| (disk, queues, shape(depth), seconds);
         let [one, more] = DEPTHS.map(|depth| under_load(load(depth), serve, Crowd::run_timed));
         let ((one, one_rounds), (more, more_rounds)) = (one?, more?);
-        let [empty_visit, _, sample, look] = in_vain(&disk, queues, shape(1))?;
+        let [empty_visit, _, sample, look] = in_vain(disk, queues, shape(1))?;
         let (visit, request) = split(&one, &more, empty_visit);
         let (take, completion) = split(&one_rounds, &more_rounds, look);
         let costs = Costs {

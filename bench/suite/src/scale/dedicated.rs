@@ -17,13 +17,12 @@ use fipsee_testkit::Scratch;
 use serde_json::{Value, json};
 
 use super::crowd::{Crowd, ORDINARY, attach_to};
-use crate::Settings;
 use crate::daemon::Daemon;
-use crate::generator;
 use crate::parts::Part;
 use crate::place::on;
 use crate::service::MEMORY_BYTES;
 use crate::table::{RATE, Results, Series};
+use crate::{Settings, generator, steady};
 
 const P50: &str = "service_ns_p50";
 const P999: &str = "service_ns_p999";
@@ -34,9 +33,10 @@ const KINDS: [&str; 2] = ["null", "memory"];
 const CLIENTS: usize = 100;
 const QUICK_CLIENTS: usize = 5;
 const LIMIT: f64 = 1.2;
-/// Of the seconds for a candidate: one visit in 64 is a sample, and the last thousandth of them is what counts.
-const MEASURED: f64 = 4.0;
-const WARM_UP: f64 = 0.2;
+/// One visit in 64 is a sample, and the last thousandth of them is what counts: so often in each round, for so many of the seconds for a candidate.
+const CYCLES: usize = 4;
+const MEASURED: f64 = 1.0;
+const WARM_UP: f64 = 0.1;
 /// Between two looks at the clock.
 const TURNS: usize = 16;
 
@@ -189,10 +189,21 @@ fn drive(dedicated: &mut Crowd, others: &mut Crowd, mut pauses: Option<&mut Paus
     Ok(Driven { rates: answered.map(|count| count_f64(count) / elapsed.as_secs_f64()), cycle })
 }
 
-/// The times beside the others; then alone, with the same pauses, and without.
 fn measure_kind(kind: &str, settings: &Settings, results: &mut Results) -> Result<Vec<(String, Times)>, String> {
-    let cpus = Cpus::choose();
-    let (daemon, user) = (start(kind, cpus)?, rustix::process::geteuid().as_raw());
+    let daemon = start(kind, Cpus::choose())?;
+    let cycle = |_| steady::measure(results, |results| measure_cycle(kind, &daemon, settings, results));
+    let cycles = (0..if settings.quick { 1 } else { CYCLES }).map(cycle).collect::<Result<Vec<_>, _>>()?;
+    Ok(cycles.into_iter().flatten().collect())
+}
+
+/// The times beside the others; then alone, with the same pauses, and without.
+fn measure_cycle(
+    kind: &str,
+    daemon: &Daemon,
+    settings: &Settings,
+    results: &mut Results,
+) -> Result<Vec<(String, Times)>, String> {
+    let (cpus, user) = (Cpus::choose(), rustix::process::geteuid().as_raw());
     let clients = if settings.quick { QUICK_CLIENTS } else { CLIENTS };
     on(cpus.client, || {
         let mut dedicated = Crowd::new();

@@ -20,13 +20,13 @@ use serde_json::Value;
 use super::crowd::{ABUSER, Crowd, FIRST_USER, GREEDY, LONG, ORDINARY, Shape, attach};
 use super::figures::{FAIRNESS, jain};
 use super::picture;
-use crate::Settings;
 use crate::daemon::Daemon;
-use crate::generator::{self, Random};
+use crate::generator::Random;
 use crate::parts::{Part, Picture};
 use crate::place::on;
 use crate::service::MEMORY_BYTES;
 use crate::table::{P50, P99, RATE, Results, Series};
+use crate::{Settings, generator, steady};
 
 /// The longest wait, in nanoseconds, and in requests of the others that were answered meanwhile.
 pub(super) const WORST: &str = "latency_ns_max";
@@ -221,7 +221,8 @@ impl Part for Fairness {
                 if !settings.chooses(name) {
                     return Ok(());
                 }
-                self.waits(name, (users, shape), settings.seconds, silence, results).map_err(|error| format!("{name}: {error}"))
+                let waits = |results: &mut Results| self.waits(name, (users, shape), settings.seconds, silence, results);
+                steady::measure(results, waits).map_err(|error| format!("{name}: {error}"))
             };
             waits(ONE_QUEUE, 1, GREEDY, None, results)?;
             for users in self.users {
@@ -231,7 +232,7 @@ impl Part for Fairness {
                 waits(SILENT, SILENT_USERS, ABUSER, Some(SILENCE), results)?;
             }
             if [BESIDE_ABUSER, BESIDE_ORDINARY, BESIDE_LONG].iter().any(|name| settings.chooses(name)) {
-                self.thousand(settings, results)?;
+                steady::measure(results, |results| self.thousand(settings, results))?;
             }
             Ok(())
         })

@@ -86,14 +86,16 @@ fn channel(disk: &Arc<AnyDisk>, number: u32, shape: Shape, share: &Share) -> Res
     let doorbell = EventDoorbell::new().map_err(failed("an eventfd"))?;
     let (ours, theirs) = SocketDoorbell::pair().map_err(failed("a doorbell"))?;
     let (geometry, info) = (&layout.queues[0], disk.info());
-    let server = ServerQueue::open(&region, geometry, doorbell.clone(), ours, &geometry.tuning());
-    let server = server.map_err(|fault| fault.to_string())?;
-    let client = ClientQueue::open(&region, geometry, doorbell, theirs, &geometry.tuning()).map_err(|fault| fault.to_string())?;
-    let memory =
-        RegionTable::of_pool(&region, layout.pool_offset_bytes, layout.pool_bytes).map_err(|fault| format!("{fault:?}"))?;
-    let (depth, disk) = (geometry.depth, Arc::clone(disk));
+    let client = ClientQueue::open(&region, geometry, doorbell.clone(), theirs, &geometry.tuning());
+    let client = client.map_err(|fault| fault.to_string())?;
+    let (geometry, disk, memory) = (*geometry, Arc::clone(disk), Arc::clone(&region));
+    let (pool_offset_bytes, pool_bytes) = (layout.pool_offset_bytes, layout.pool_bytes);
+    // On the worker's thread: what it allocates shares no cache line with what the clients' thread writes, as in two processes.
     let make = move |id| {
-        let setup = QueueSetup { depth, info, read_only: true, memory, counters: Arc::default() };
+        let server =
+            ServerQueue::open(&memory, &geometry, doorbell, ours, &geometry.tuning()).map_err(|fault| fault.to_string())?;
+        let memory = RegionTable::of_pool(&memory, pool_offset_bytes, pool_bytes).map_err(|fault| format!("{fault:?}"))?;
+        let setup = QueueSetup { depth: geometry.depth, info, read_only: true, memory, counters: Arc::default() };
         Ok(Counted(DiskQueue::new(QueueServer::new(server, id, setup), disk)))
     };
     let name = QueueName { client: number.into(), index: 0 };

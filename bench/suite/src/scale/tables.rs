@@ -13,13 +13,12 @@ use super::figures::{DEVIATION_US, FAIRNESS, Figures, MAX_US, MEAN_US, MIN_US};
 use super::ours::{self, Reach};
 use super::picture;
 use super::split_driver::SplitDriver;
-use crate::Settings;
 use crate::daemon::Daemon;
 use crate::files::FilledFile;
-use crate::generator;
 use crate::parts::{Part, Picture};
 use crate::place::Placement;
 use crate::table::{RATE, Results, Series};
+use crate::{Settings, generator, steady};
 
 /// A row of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -176,18 +175,19 @@ impl Tables {
 impl Part for Tables {
     /// Every row once, all servers one right after the other, in an order that rotates with the round.
     fn measure(&mut self, settings: &Settings, round: usize, results: &mut Results) -> Result<(), String> {
-        for row in rows(self.tables) {
+        let measure = |row: &Row, results: &mut Results| {
             for place in 0..SERVERS.len() {
                 let server = SERVERS[(place + round) % SERVERS.len()];
-                let name = candidate(server, &row);
+                let name = candidate(server, row);
                 if settings.chooses(&name)
-                    && let Some(figures) = self.one(server, &row).map_err(|error| format!("{name}: {error}"))?
+                    && let Some(figures) = self.one(server, row).map_err(|error| format!("{name}: {error}"))?
                 {
                     figures.add_to(results, &name);
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        };
+        rows(self.tables).iter().try_for_each(|row| steady::measure(results, |results| measure(row, results)))
     }
 
     fn print(&self, results: &Results) {

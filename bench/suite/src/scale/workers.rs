@@ -1,8 +1,10 @@
 //! Requests per second of 1 and 2 workers, measured and simulated, and of larger machines, simulated.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fipsee::load::count_f64;
+use fipsee_block::disk::{AnyDisk, DiskSpec};
 use fipsee_block::wire::SECTOR_BYTES;
 use fipsee_measure::claim::Claim;
 use fipsee_measure::cpus::Cpus;
@@ -13,14 +15,13 @@ use super::costs::{self, Costs};
 use super::crowd::{Crowd, Shape};
 use super::model::{Machine, simulate};
 use super::picture;
-use crate::Settings;
 use crate::daemon::Daemon;
-use crate::generator;
 use crate::idle::daemon_usage;
 use crate::parts::{Part, Picture};
 use crate::place::on;
 use crate::service::MEMORY_BYTES;
 use crate::table::{RATE, Results, Series};
+use crate::{Settings, generator, steady};
 
 /// Of the daemon, in percent of one CPU.
 const CPU_PERCENT: &str = "cpu_percent";
@@ -71,7 +72,8 @@ const LOADS: [Load; 4] = [
     },
 ];
 const QUICK_CLIENTS: [usize; 2] = [1, 4];
-const QUICK_COSTS: [usize; 1] = [1];
+/// Of the seconds for a candidate, for each part of the costs.
+const COSTS_TIME: f64 = 0.3;
 const IDLE: Duration = Duration::from_secs(2);
 /// Of the model to what it is a model of.
 const MOST_APART: f64 = 0.15;
@@ -145,20 +147,9 @@ impl Part for Workers {
         for loads in LOADS.chunk_by(|one, other| one.spec == other.spec) {
             let is_chosen = |load: &&Load| chosen(settings, load).next().is_some();
             let loads: Vec<&Load> = loads.iter().filter(is_chosen).collect();
-            for load in loads.iter().filter(|load| load.workers.is_some()) {
-                let queues: &[usize] = if settings.quick { &QUICK_COSTS } else { &costs::QUEUES };
-                self.costs.push((load.name, costs::measure(load.spec, load.bytes, queues, settings.seconds / 2.0)?));
-            }
-            real(&loads, settings, results)?;
-        }
-        for (name, costs) in &self.costs {
-            let Some(load) = LOADS.iter().find(|load| load.name == *name) else { continue };
-            let workers = load.workers.unwrap_or(1);
-            let shared = if workers > 1 { Some(costs::shared_cpu()?) } else { None };
-            for clients in chosen(settings, load) {
-                let blocks = load.bytes / SECTOR_BYTES;
-                let model = Machine { workers, drivers: 1, shared, queues: clients, depth: load.depth, blocks };
-                results.add(&candidate(MODEL, load, clients), RATE, simulate(&model, costs, simulated_seconds(settings))?);
+            if let Some(first) = loads.first() {
+                let costs = Disk::start(&loads, settings, results)?.measure(settings, results)?;
+                self.costs.push((first.name, costs));
             }
         }
         Ok(())
@@ -288,29 +279,64 @@ fn start(load: &Load, settings: &Settings, results: &mut Results) -> Result<Daem
     Ok(daemon)
 }
 
-/// A daemon for each load, and for each number of clients one after the other.
-fn real(loads: &[&Load], settings: &Settings, results: &mut Results) -> Result<(), String> {
-    let mut daemons = Vec::new();
-    for load in loads {
-        daemons.push((*load, start(load, settings, results)?));
+/// Loads of one disk, with a daemon for each, and that disk in this process.
+struct Disk<'a> {
+    loads: Vec<(&'a Load, Daemon)>,
+    here: Arc<AnyDisk>,
+}
+
+impl<'a> Disk<'a> {
+    fn start(loads: &[&'a Load], settings: &Settings, results: &mut Results) -> Result<Self, String> {
+        let spec = loads.first().map_or("", |load| load.spec);
+        let here = Arc::new(DiskSpec::parse(&format!("m={spec}"))?.open()?);
+        let loads = loads.iter().map(|load| Ok((*load, start(load, settings, results)?))).collect::<Result<_, String>>()?;
+        Ok(Self { loads, here })
     }
-    let mut counts: Vec<usize> = loads.iter().flat_map(|load| chosen(settings, load)).collect();
-    counts.sort_unstable();
-    counts.dedup();
-    let falling = counts.iter().rev().map(|count| (*count, true));
-    let runs = counts.iter().map(|count| (*count, false)).chain(falling);
-    let of_daemons = || {
-        for (count, falls) in runs {
-            for (load, daemon) in &daemons {
-                let name = if falls { back(load, count) } else { candidate(REAL, load, count) };
-                if chosen(settings, load).any(|chosen| chosen == count) && (!falls || load.workers.is_none()) {
-                    run(&name, (load, count), daemon, settings, results)?;
-                }
+
+    /// For each number of clients the costs, each load, and its simulation, one right after the other; then `1..2` workers on the way back. The
+    /// costs of all.
+    fn measure(&self, settings: &Settings, results: &mut Results) -> Result<Vec<Costs>, String> {
+        let mut counts: Vec<usize> = self.loads.iter().flat_map(|(load, _)| chosen(settings, load)).collect();
+        counts.sort_unstable();
+        counts.dedup();
+        let mut all: Vec<Costs> = Vec::new();
+        for count in &counts {
+            let costs = steady::measure(results, |results| self.with(*count, settings, results))?;
+            all.retain(|known| costs.iter().all(|costs| costs.queues != known.queues));
+            all.extend(costs);
+        }
+        all.sort_by(|one, other| one.queues.total_cmp(&other.queues));
+        for count in counts.iter().rev() {
+            for (load, daemon) in self.loads.iter().filter(|(load, _)| load.workers.is_none()) {
+                let name = back(load, *count);
+                steady::measure(results, |results| {
+                    on(Cpus::choose().client, || run(&name, (load, *count), daemon, settings, results))
+                })?;
             }
         }
-        Ok(())
-    };
-    on(Cpus::choose().client, of_daemons)
+        Ok(all)
+    }
+
+    fn with(&self, count: usize, settings: &Settings, results: &mut Results) -> Result<Vec<Costs>, String> {
+        let is_chosen = |(load, _): &&(&Load, Daemon)| chosen(settings, load).any(|chosen| chosen == count);
+        let loads: Vec<&(&Load, Daemon)> = self.loads.iter().filter(is_chosen).collect();
+        // Of the clients' thread, and of each of the workers.
+        let mut queues: Vec<usize> =
+            loads.iter().filter_map(|(load, _)| load.workers).map(|workers| count.div_ceil(workers)).chain([count]).collect();
+        queues.sort_unstable();
+        queues.dedup();
+        let bytes = loads.first().map_or(0, |(load, _)| load.bytes);
+        let costs = costs::measure(&self.here, bytes, &queues, settings.seconds * COSTS_TIME)?;
+        for (load, daemon) in loads {
+            on(Cpus::choose().client, || run(&candidate(REAL, load, count), (load, count), daemon, settings, results))?;
+            let Some(workers) = load.workers else { continue };
+            let shared = if workers > 1 { Some(costs::shared_cpu()?) } else { None };
+            let blocks = load.bytes / SECTOR_BYTES;
+            let model = Machine { workers, drivers: 1, shared, queues: count, depth: load.depth, blocks };
+            results.add(&candidate(MODEL, load, count), RATE, simulate(&model, &costs, simulated_seconds(settings))?);
+        }
+        Ok(costs)
+    }
 }
 
 fn run(
