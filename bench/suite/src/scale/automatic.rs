@@ -50,9 +50,10 @@ const DEPTHS: [u32; 4] = [1, 8, 32, 128];
 const QUICK_DEPTHS: [u32; 2] = [1, 8];
 const QUICK_DISKS: usize = 2;
 
-/// Of the seconds for a candidate, which are many here.
-const MEASURED: f64 = 0.3;
-const WARM_UP: f64 = 0.05;
+/// Of the seconds for a candidate, which are many here, so often in each round: what is compared is close together.
+const TURNS: usize = 5;
+const MEASURED: f64 = 0.06;
+const WARM_UP: f64 = 0.02;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Of the requests per second of the best; settings with fewer are not compared by their processor time.
@@ -145,13 +146,13 @@ impl Automatic {
         loads(settings).iter().any(|load| is_chosen(settings, *load))
     }
 
-    /// One load, every policy one right after the other, in an order that rotates with the round, on the same connection.
-    fn one(&self, daemon: &Daemon, load: Load, (round, seconds): (usize, f64), results: &mut Results) -> Result<(), String> {
+    /// One load, every policy one right after the other on the same connection, each time in another order: after one with which the CPUs
+    /// sleep for long, the next is slower.
+    fn one(daemon: &Daemon, load: Load, seconds: f64, random: &mut Random, results: &mut Results) -> Result<(), String> {
         let mut sleeper = Sleeper::attach(daemon, load)?;
-        let policies: Vec<&Policy> = FIXED.iter().chain([&AUTO]).collect();
         let servers = [daemon.pid()];
-        for place in 0..policies.len() {
-            let policy = policies[(place + round) % policies.len()];
+        let orders: Vec<_> = (0..TURNS).map(|_| shuffled(random)).collect();
+        for policy in orders.into_iter().flatten() {
             let name = load.candidate(policy);
             let mut request = (policy.parameters)();
             (request["method"], request["disk"]) = ("notify.set".into(), load.disk.into());
@@ -180,6 +181,15 @@ impl Automatic {
     }
 }
 
+/// Every policy, in some order.
+fn shuffled(random: &mut Random) -> Vec<&'static Policy> {
+    let mut policies: Vec<&Policy> = FIXED.iter().chain([&AUTO]).collect();
+    for last in (1..policies.len()).rev() {
+        policies.swap(last, random.index(last + 1));
+    }
+    policies
+}
+
 fn is_chosen(settings: &Settings, load: Load) -> bool {
     FIXED.iter().chain([&AUTO]).any(|policy| settings.chooses(&load.candidate(policy)))
 }
@@ -193,8 +203,10 @@ impl Part for Automatic {
         generator::fill(&daemon.socket(), "memory", MEMORY_BYTES)?;
         on(cpus.client, || {
             let chosen = self.loads.iter().filter(|load| is_chosen(settings, **load));
+            let mut random = Random::default();
+            (0..round).for_each(|_| drop(shuffled(&mut random)));
             let mut one =
-                |load: Load| steady::measure(results, |results| self.one(&daemon, load, (round, settings.seconds), results));
+                |load: Load| steady::measure(results, |results| Self::one(&daemon, load, settings.seconds, &mut random, results));
             chosen.copied().try_for_each(&mut one)
         })
     }

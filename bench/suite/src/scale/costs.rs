@@ -28,6 +28,8 @@ const TIMED_PASSES: u32 = 5000;
 /// Passes of active queues that are timed: fewer than make them idle.
 const ACTIVE_PASSES: u32 = 800;
 const TRIES: u32 = 8;
+/// Of the time that is measured, the fastest counts.
+pub(super) const SLICE: Duration = Duration::from_millis(40);
 /// Turns of another thread on the same CPU whose length is measured, and for how long at most.
 const SLICES: usize = 32;
 const LONGEST_SLICES: Duration = Duration::from_secs(1);
@@ -58,9 +60,13 @@ pub(super) struct Costs {
     pub(super) ahead: f64,
 }
 
-/// Rounds over queues that found something: their time, and at how many queues they found nothing and something.
+/// Rounds over queues that found something, in slices of time: the fastest counts, as what disturbs the machine makes others slower.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rounds(Vec<Slice>);
+
+/// Their time, and at how many queues they found nothing and something.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Rounds {
+struct Slice {
     ticks: u64,
     empty: u64,
     full: u64,
@@ -78,15 +84,38 @@ pub(super) struct Found {
 impl Rounds {
     /// Not one during which the CPU was taken away.
     pub(super) fn add(&mut self, ticks: u64, found: Found) {
-        if found.full > 0 && !is_disturbed(ticks, found.empty + found.full) {
-            self.ticks += without_reading(ticks);
-            self.empty += found.empty;
-            self.full += found.full;
-            self.requests += found.requests;
+        if found.full == 0 || is_disturbed(ticks, found.empty + found.full) {
+            return;
+        }
+        match self.0.last_mut().filter(|slice| slice.ticks < *SLICE_TICKS) {
+            Some(slice) => slice.add(ticks, found),
+            None => {
+                let mut slice = Slice::default();
+                slice.add(ticks, found);
+                self.0.push(slice);
+            }
         }
     }
 
     /// Nanoseconds of a step that found something, and how many requests it had.
+    fn of_full(&self, empty_ns: f64) -> (f64, f64) {
+        // The last one is shorter than the others.
+        let whole = if self.0.len() > 1 { &self.0[..self.0.len() - 1] } else { &self.0 };
+        let all = whole.iter().map(|slice| slice.of_full(empty_ns));
+        all.min_by(|one, other| (one.0 / one.1).total_cmp(&(other.0 / other.1))).unwrap_or((LEAST, 1.0))
+    }
+}
+
+static SLICE_TICKS: LazyLock<u64> = LazyLock::new(|| clock::duration_to_ticks(SLICE));
+
+impl Slice {
+    fn add(&mut self, ticks: u64, found: Found) {
+        self.ticks += without_reading(ticks);
+        self.empty += found.empty;
+        self.full += found.full;
+        self.requests += found.requests;
+    }
+
     fn of_full(&self, empty_ns: f64) -> (f64, f64) {
         let full = count_f64(self.full.max(1));
         (((ns(self.ticks) - count_f64(self.empty) * empty_ns) / full).max(LEAST), count_f64(self.requests) / full)
@@ -223,8 +252,8 @@ pub(super) fn measure(disk: &Arc<AnyDisk>, bytes: u64, queues: &[usize], seconds
             completion,
             ahead: 0.0,
         };
-        let ((), (seconds, completed)) = under_load(load(1), serve_untimed, Crowd::run)?;
-        costs.fitted(queues, bytes, count_f64(completed.iter().sum()) / seconds)
+        let ((), rates) = under_load(load(1), serve_untimed, |crowd, duration| crowd.rates(duration, SLICE))?;
+        costs.fitted(queues, bytes, rates.into_iter().fold(0.0, f64::max))
     };
     queues.iter().map(|queues| at(*queues)).collect()
 }
@@ -309,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_request_costs_what_one_more_of_it_costs() {
-        let rounds = |ticks, full, requests| Rounds { ticks, empty: 1000, full, requests };
+        let rounds = |ticks, full, requests| Rounds(vec![Slice { ticks, empty: 1000, full, requests }]);
         let ns_per_tick = 1e9 / count_f64(clock::ticks_per_second());
         // A thousand empty steps of 100 ticks, a thousand full ones of 500 and 500 for each request.
         let (few, many) = (rounds(1_100_000, 1000, 1000), rounds(3_100_000, 1000, 5000));

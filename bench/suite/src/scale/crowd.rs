@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use fipsee::load::count_f64;
 use fipsee_block::client::{AttachOptions, Buffer, Disk, Queue};
 use fipsee_block::wire::SECTOR_BYTES;
 use fipsee_ring::clock;
@@ -162,6 +163,16 @@ impl Crowd {
             }
         }
         Ok(rounds)
+    }
+
+    /// Go on for so long: requests per second in each slice of it.
+    pub(super) fn rates(&mut self, duration: Duration, slice: Duration) -> Result<Vec<f64>, String> {
+        let (mut rates, started) = (Vec::new(), Instant::now());
+        while started.elapsed() < duration {
+            let (seconds, completed) = self.run(slice)?;
+            rates.push(count_f64(completed.iter().sum()) / seconds);
+        }
+        Ok(rates)
     }
 
     /// Go on for so long; how long it was in the end, and what each client had answered meanwhile.
