@@ -29,7 +29,7 @@ impl Receive for Side {
         }
         assert_eq!(bytes.len(), frame.length_bytes as usize);
         self.received.lock().expect("no panic").push((bytes, frame.offload));
-        Delivered { is_taken: true, is_first: false, useless: 0 }
+        Delivered { is_taken: true, is_first: false, extra_work: 0 }
     }
 
     fn offloads(&self) -> u32 {

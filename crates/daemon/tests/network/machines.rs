@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use fipsee_net::{Error, Port};
-use fipsee_testkit::Daemon;
 use fipsee_testkit::guest::device::{EVENT_INDEX, INDIRECT};
 use fipsee_testkit::guest::frontend::Request;
 use fipsee_testkit::guest::net::{CONTROL, LEAVES_OFFLOADS, MERGEABLE, NetGuest, NetOptions, PAIRS, TAKES_OFFLOADS};
+use fipsee_testkit::{Daemon, assert_says};
 use serde_json::json;
 
 use super::{all_sent, assert_nothing, attach, frame, lan_at, mac, next, offloads, options, stat};
@@ -274,6 +274,8 @@ fn queue_whose_driver_breaks_the_rules_stops_and_nothing_else_does() {
     }
     let broke = daemon.log().matches("a virtqueue broke and is not served until it is reset").count();
     assert!(broke > 0, "{}", daemon.log());
+    assert_says(&daemon.log(), &["port=\"lan/b\""]);
+    assert!(!daemon.log().contains("disk="), "there is none: {}", daemon.log());
 }
 
 #[test]
