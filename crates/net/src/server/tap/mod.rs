@@ -13,6 +13,7 @@ use rustix::io::Errno;
 pub use self::interface::IOCTLS_OF_PASSED;
 use self::interface::Interface;
 pub use self::queue::{TapEnd, TapQueue, TapReceiver};
+use super::Holder;
 use crate::frame::Mac;
 
 /// Most queues of a device that a port uses.
@@ -36,6 +37,13 @@ pub struct Tap {
     pub queues: Vec<OwnedFd>,
     /// It was made when it was opened, and goes with its last descriptor.
     pub is_new: bool,
+}
+
+impl Tap {
+    /// As what has a port.
+    pub fn holder(&self) -> Holder {
+        Holder::Device(self.name.as_str().into())
+    }
 }
 
 /// A name that an interface may have.
