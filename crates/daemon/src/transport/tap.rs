@@ -46,7 +46,7 @@ pub(crate) fn inherited(
     devices.into_iter().map(of_port).collect()
 }
 
-/// The devices of these networks, by their ports. Those that were not `given` are opened.
+/// The devices of these networks, by their ports. Those that were not `given`, there or gone, are opened.
 pub(crate) fn open_all(networks: &[NetworkConfig], mut given: Vec<(String, Tap)>) -> Result<Vec<(String, Tap)>, String> {
     let mut all = Vec::new();
     for NetworkConfig { name, mtu, ports, .. } in networks {
@@ -142,6 +142,10 @@ impl Taps {
 
     pub(crate) fn begin(&self, mut tap: ServedTap) {
         let (port, device) = (tap.port.name(), tap.name.clone());
+        if tap.ends.is_empty() {
+            tracing::warn!(port, device, "the device is gone, as it was before the takeover: the port stays down");
+            return self.served().push(tap);
+        }
         tap.client = self.live.next_client();
         tap.assignments = tap.port.assign(&self.workers, tap.ends.len());
         let share = self.live.shares.of_device(&tap.name);
@@ -211,12 +215,12 @@ impl Taps {
         }
     }
 
-    /// The devices that are there, by their ports, for another daemon.
-    pub(crate) fn each(&self, mut give: impl FnMut(String, &[BorrowedFd<'_>]) -> Result<(), String>) -> Result<(), String> {
-        let served = self.served();
-        served.iter().filter(|tap| !tap.ends.is_empty()).try_for_each(|tap| {
-            let files: Vec<_> = tap.ends.iter().map(|end| end.as_fd()).collect();
-            give(tap.port.name(), &files)
+    /// Ports, their devices, and the descriptors of those that are not gone, for another daemon.
+    pub(crate) fn each(&self, mut give: impl FnMut(String, &str, &[BorrowedFd<'_>]) -> Result<(), String>) -> Result<(), String> {
+        self.served().iter().try_for_each(|tap| {
+            let is_gone = tap.ends.iter().any(|end| end.is_gone());
+            let files: Vec<_> = tap.ends.iter().filter(|_| !is_gone).map(|end| end.as_fd()).collect();
+            give(tap.port.name(), &tap.name, &files)
         })
     }
 

@@ -34,12 +34,18 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Tap {
     pub name: String,
+    /// None: the device is gone, and a port is still its.
     pub queues: Vec<OwnedFd>,
     /// It was made when it was opened, and goes with its last descriptor.
     pub is_new: bool,
 }
 
 impl Tap {
+    /// One that was deleted.
+    pub const fn gone(name: String) -> Self {
+        Self { name, queues: Vec::new(), is_new: false }
+    }
+
     /// As what has a port.
     pub fn holder(&self) -> Holder {
         Holder::Device(self.name.as_str().into())
