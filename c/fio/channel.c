@@ -3,17 +3,13 @@
 #include "channel.h"
 
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "control.h"
-
-/* One more than the last sector number of any disk (docs/protocol.md section 5.8). */
+#include "region.h"
 
 void channel_default_socket(char *path, size_t path_bytes)
 {
@@ -33,96 +29,12 @@ void channel_default_socket(char *path, size_t path_bytes)
 	snprintf(path, path_bytes, "/run/fipsee/fipsee.sock");
 }
 
-static int fault(struct channel_error *error, const char *what, unsigned long long value)
-{
-	return channel_fail(error, EPROTO, "the daemon gave %llu as %s, which the protocol does not allow; the channel is closed",
-			    value, what);
-}
-
 static int check_info(const struct fipsee_block_info *info, struct channel_error *error)
 {
 	uint64_t value;
 	const char *what = fipsee_block_info_fault(info, &value);
 
-	return what ? fault(error, what, value) : 0;
-}
-
-/* The memory must be sealed: otherwise a truncation would turn our next access into SIGBUS. */
-static int check_file(int file, uint64_t length_bytes, struct channel_error *error)
-{
-	int seals = fcntl(file, F_GET_SEALS);
-	struct statfs system;
-	struct stat status;
-
-	if (seals < 0)
-		return channel_fail(error, EPROTO, "the daemon handed over memory that is not a memory file (memfd_create)");
-	if (!(seals & F_SEAL_SHRINK) || seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE))
-		return channel_fail(error, EPROTO, "the daemon handed over memory with the wrong seals (%#x)", seals);
-	if (fstatfs(file, &system) != 0 || fstat(file, &status) != 0)
-		return channel_fail(error, errno, "cannot look at the channel's memory: %s", strerror(errno));
-	if (system.f_type == HUGETLBFS_MAGIC)
-		return channel_fail(error, EPROTO, "the daemon handed over memory on hugetlbfs, whose pages may be missing");
-	if (length_bytes == 0 || length_bytes > FIPSEE_MAX_REGION_BYTES || length_bytes > (uint64_t)status.st_size)
-		return fault(error, "the length of the region", length_bytes);
-	return 0;
-}
-
-/* Are `length_bytes` at `offset_bytes` within the region? Neither sum can overflow. */
-static bool is_within(const struct channel *channel, uint64_t offset_bytes, uint64_t length_bytes)
-{
-	return offset_bytes <= channel->region_bytes && length_bytes <= channel->region_bytes - offset_bytes;
-}
-
-static int check_header(const struct channel *channel, const struct fipsee_region_header *header,
-			struct channel_error *error)
-{
-	if (header->magic != FIPSEE_REGION_MAGIC)
-		return fault(error, "the magic number of the region", header->magic);
-	if (header->version != FIPSEE_REGION_VERSION)
-		return fault(error, "the layout version of the region", header->version);
-	if (header->queue_count != 1)
-		return fault(error, "the queue count of the region", header->queue_count);
-	if (header->region_bytes != channel->region_bytes)
-		return fault(error, "the length in the region header", header->region_bytes);
-	if (header->features != channel->features)
-		return fault(error, "the features of the region", header->features);
-	if (header->pool_offset_bytes % FIPSEE_REGION_PAGE_BYTES != 0 || header->pool_bytes % FIPSEE_REGION_PAGE_BYTES != 0 ||
-	    header->pool_bytes > FIPSEE_MAX_POOL_BYTES || !is_within(channel, header->pool_offset_bytes, header->pool_bytes))
-		return fault(error, "the place of the pool", header->pool_offset_bytes);
-	if (header->reserved[0] != 0 || header->reserved[1] != 0)
-		return fault(error, "a reserved field of the region header", header->reserved[0] | header->reserved[1]);
-	return 0;
-}
-
-static bool is_slot_count(uint32_t slots)
-{
-	return slots >= FIPSEE_MIN_SLOTS && slots <= FIPSEE_MAX_SLOTS && (slots & (slots - 1)) == 0;
-}
-
-static int check_entry(const struct channel *channel, const struct fipsee_queue_entry *entry, struct channel_error *error)
-{
-	unsigned int index;
-
-	if (!is_slot_count(entry->request_slots) || !is_slot_count(entry->completion_slots))
-		return fault(error, "the slots of a ring", entry->request_slots);
-	if (entry->request_start >= entry->request_slots || entry->completion_start >= entry->completion_slots)
-		return fault(error, "the start of a ring", entry->request_start);
-	if (entry->depth == 0 || entry->depth > FIPSEE_MAX_DEPTH || entry->depth > entry->request_slots ||
-	    entry->depth + FIPSEE_EVENT_CREDITS > entry->completion_slots)
-		return fault(error, "the depth of the queue", entry->depth);
-	if ((entry->request_offset_bytes | entry->completion_offset_bytes | entry->cold_offset_bytes) % FIPSEE_SLOT_BYTES != 0 ||
-	    !is_within(channel, entry->request_offset_bytes, (uint64_t)entry->request_slots * FIPSEE_SLOT_BYTES) ||
-	    !is_within(channel, entry->completion_offset_bytes, (uint64_t)entry->completion_slots * FIPSEE_SLOT_BYTES) ||
-	    !is_within(channel, entry->cold_offset_bytes, 2 * (uint64_t)FIPSEE_COLD_BYTES))
-		return fault(error, "the place of a ring", entry->request_offset_bytes);
-	if (entry->worker_cpu_plus_1 != 0)
-		return fault(error, "a CPU in the table of queues, which we did not ask for", entry->worker_cpu_plus_1);
-	if (entry->choices != 0 && !(channel->features & FIPSEE_FEATURE_CHOICES))
-		return fault(error, "advice in the table of queues, which we did not ask for", entry->choices);
-	for (index = 0; index < sizeof(entry->reserved) / sizeof(entry->reserved[0]); index++)
-		if (entry->reserved[index] != 0)
-			return fault(error, "a reserved field of the table of queues", entry->reserved[index]);
-	return 0;
+	return what ? channel_fault(error, what, value) : 0;
 }
 
 /* Copy header and table once, check the copy, and put the queue on it. */
@@ -134,26 +46,21 @@ static int open_queue(struct channel *channel, struct channel_error *error)
 	struct fipsee_ring requests, completions;
 	int outcome;
 
-	if (!is_within(channel, 0, sizeof(header) + sizeof(entry)))
-		return fault(error, "the length of the region", channel->region_bytes);
+	if (!region_holds(channel->region_bytes, 0, sizeof(header) + sizeof(entry)))
+		return channel_fault(error, "the length of the region", channel->region_bytes);
 	memcpy(&header, channel->region, sizeof(header));
 	memcpy(&entry, channel->region + sizeof(header), sizeof(entry));
 	/* Without this the compiler may load again, after a check, what was copied here. */
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
-	outcome = check_header(channel, &header, error);
+	outcome = region_check_header(&header, channel->region_bytes, channel->features, 1, error);
 	if (outcome == 0)
-		outcome = check_entry(channel, &entry, error);
+		outcome = region_check_entry(&entry, channel->region_bytes, channel->features, FIPSEE_EVENT_CREDITS, error);
 	if (outcome != 0)
 		return outcome;
-	requests.slots = (struct fipsee_slot *)(void *)(channel->region + entry.request_offset_bytes);
-	requests.cold = (struct fipsee_cold *)(void *)(channel->region + entry.cold_offset_bytes);
-	requests.slot_count = entry.request_slots;
-	completions.slots = (struct fipsee_slot *)(void *)(channel->region + entry.completion_offset_bytes);
-	completions.cold = requests.cold + 1;
-	completions.slot_count = entry.completion_slots;
+	region_rings(channel->region, &entry, &requests, &completions);
 	if (fipsee_call_init(&queue->requests, requests, fipsee_cursor_at_start(entry.request_start), entry.depth) != 0 ||
 	    fipsee_reader_init(&queue->completions, completions, fipsee_cursor_at_start(entry.completion_start)) != 0)
-		return fault(error, "the place of a ring", entry.request_offset_bytes);
+		return channel_fault(error, "the place of a ring", entry.request_offset_bytes);
 	if (queue_init(queue, entry.depth) != 0)
 		return channel_fail(error, ENOMEM, "no memory for a queue of depth %u", entry.depth);
 	if (entry.choices != 0)
@@ -165,7 +72,6 @@ static int open_queue(struct channel *channel, struct channel_error *error)
 static int open_region(struct channel *channel, const struct control_answer *answer, struct channel_error *error)
 {
 	const struct fipsee_attached *attached = &answer->attached;
-	void *region;
 	int outcome;
 
 	memcpy(&channel->info, attached->service_info, sizeof(channel->info));
@@ -173,20 +79,16 @@ static int open_region(struct channel *channel, const struct control_answer *ans
 	if (outcome != 0)
 		return outcome;
 	if (attached->queue_count != 1 || attached->reserved != 0)
-		return fault(error, "the number of queues granted", attached->queue_count);
+		return channel_fault(error, "the number of queues granted", attached->queue_count);
 	if (answer->descriptor_count != 3)
-		return fault(error, "the number of descriptors", answer->descriptor_count);
-	outcome = check_file(answer->descriptors[0], attached->region_bytes, error);
+		return channel_fault(error, "the number of descriptors", answer->descriptor_count);
+	outcome = region_map(answer->descriptors[0], attached->region_bytes, &channel->region, error);
 	if (outcome != 0)
 		return outcome;
-	region = mmap(NULL, attached->region_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, answer->descriptors[0], 0);
-	if (region == MAP_FAILED)
-		return channel_fail(error, errno, "cannot map the channel's memory: %s", strerror(errno));
-	channel->region = region;
 	channel->region_bytes = attached->region_bytes;
 	outcome = open_queue(channel, error);
 	if (outcome != 0)
-		munmap(region, channel->region_bytes);
+		munmap(channel->region, channel->region_bytes);
 	return outcome;
 }
 
@@ -212,11 +114,11 @@ static int greet(struct channel *channel, const struct channel_options *options,
 	if (outcome != 0)
 		return outcome;
 	if (answer->welcome.version != FIPSEE_VERSION)
-		return fault(error, "the protocol version", answer->welcome.version);
+		return channel_fault(error, "the protocol version", answer->welcome.version);
 	if ((answer->welcome.features & ~hello.features) != 0)
-		return fault(error, "features we did not offer", answer->welcome.features);
+		return channel_fault(error, "features we did not offer", answer->welcome.features);
 	if (answer->welcome.reserved != 0)
-		return fault(error, "a reserved field of WELCOME", answer->welcome.reserved);
+		return channel_fault(error, "a reserved field of WELCOME", answer->welcome.reserved);
 	channel->features = answer->welcome.features;
 	if (claim_flags(options) == FIPSEE_ATTACH_SOLE_WRITER && !(channel->features & FIPSEE_FEATURE_SOLE_WRITER))
 		return channel_fail(error, EOPNOTSUPP, "the daemon knows no claims to be a disk's sole writer: it is older than this "
@@ -342,7 +244,7 @@ static int hand_over(struct channel *channel, const struct channel_memory *memor
 				  &answer, error);
 
 	if (outcome == 0 && (answer.region.region != memory->region || answer.region.reserved != 0))
-		outcome = fault(error, "the id of registered memory", answer.region.region);
+		outcome = channel_fault(error, "the id of registered memory", answer.region.region);
 	if (outcome == 0)
 		channel->regions_in_use |= 1ULL << memory->region;
 	return outcome;

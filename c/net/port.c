@@ -2,13 +2,13 @@
 #define _GNU_SOURCE
 #include "port.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
+
+#include "region.h"
 
 /* Frames without a tag begin with so many bytes. */
 #define HEADER_BYTES 14
@@ -53,41 +53,15 @@ static int check_info(const struct fipsee_net_port_info *info, struct channel_er
 	return 0;
 }
 
-static bool is_within(const struct net_port *port, uint64_t offset_bytes, uint64_t length_bytes)
-{
-	return offset_bytes <= port->region_bytes && length_bytes <= port->region_bytes - offset_bytes;
-}
-
-static bool is_slot_count(uint32_t slots)
-{
-	return slots >= FIPSEE_MIN_SLOTS && slots <= FIPSEE_MAX_SLOTS && (slots & (slots - 1)) == 0;
-}
-
 static int open_queue(struct net_port *port, struct net_queue *queue, const struct fipsee_queue_entry *entry,
 		      struct channel_error *error)
 {
+	int outcome = region_check_entry(entry, port->region_bytes, 0, FIPSEE_NET_EVENT_CREDITS, error);
 	struct fipsee_ring requests, completions;
 
-	if (!is_slot_count(entry->request_slots) || !is_slot_count(entry->completion_slots) ||
-	    entry->request_start >= entry->request_slots || entry->completion_start >= entry->completion_slots)
-		return refuse(error, "the slots of a ring");
-	if (entry->depth == 0 || entry->depth > FIPSEE_MAX_DEPTH || entry->depth > entry->request_slots ||
-	    entry->depth + FIPSEE_NET_EVENT_CREDITS > entry->completion_slots)
-		return refuse(error, "the depth of a queue");
-	if ((entry->request_offset_bytes | entry->completion_offset_bytes | entry->cold_offset_bytes) % FIPSEE_SLOT_BYTES != 0 ||
-	    !is_within(port, entry->request_offset_bytes, (uint64_t)entry->request_slots * FIPSEE_SLOT_BYTES) ||
-	    !is_within(port, entry->completion_offset_bytes, (uint64_t)entry->completion_slots * FIPSEE_SLOT_BYTES) ||
-	    !is_within(port, entry->cold_offset_bytes, 2 * (uint64_t)FIPSEE_COLD_BYTES))
-		return refuse(error, "the place of a ring");
-	if (entry->worker_cpu_plus_1 != 0 || entry->choices != 0 || entry->reserved[0] != 0 || entry->reserved[1] != 0 ||
-	    entry->reserved[2] != 0)
-		return refuse(error, "a field of the table of queues that was not asked for");
-	requests.slots = (struct fipsee_slot *)(void *)(port->region + entry->request_offset_bytes);
-	requests.cold = (struct fipsee_cold *)(void *)(port->region + entry->cold_offset_bytes);
-	requests.slot_count = entry->request_slots;
-	completions.slots = (struct fipsee_slot *)(void *)(port->region + entry->completion_offset_bytes);
-	completions.cold = requests.cold + 1;
-	completions.slot_count = entry->completion_slots;
+	if (outcome != 0)
+		return outcome;
+	region_rings(port->region, entry, &requests, &completions);
 	if (fipsee_writer_init(&queue->requests, requests, fipsee_cursor_at_start(entry->request_start)) != FIPSEE_RING_OK ||
 	    fipsee_reader_init(&queue->completions, completions, fipsee_cursor_at_start(entry->completion_start)) != FIPSEE_RING_OK)
 		return refuse(error, "the place of a ring");
@@ -134,20 +108,15 @@ static int open_channel(struct net_port *port, struct channel_error *error)
 	uint32_t count;
 	int outcome;
 
-	if (!is_within(port, 0, sizeof(header) + sizeof(entries)))
+	if (!region_holds(port->region_bytes, 0, sizeof(header) + sizeof(entries)))
 		return refuse(error, "the length of the region");
 	memcpy(&header, port->region, sizeof(header));
 	memcpy(entries, port->region + sizeof(header), sizeof(entries));
 	/* Without this the compiler may load again, after a check, what was copied here. */
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
-	if (header.magic != FIPSEE_REGION_MAGIC || header.version != FIPSEE_REGION_VERSION ||
-	    header.queue_count != FIPSEE_NET_QUEUES_PER_PAIR || header.region_bytes != port->region_bytes || header.features != 0 ||
-	    header.reserved[0] != 0 || header.reserved[1] != 0)
-		return refuse(error, "the header of the region");
-	if (header.pool_offset_bytes % FIPSEE_REGION_PAGE_BYTES != 0 || header.pool_bytes > FIPSEE_MAX_POOL_BYTES ||
-	    !is_within(port, header.pool_offset_bytes, header.pool_bytes))
-		return refuse(error, "the place of the pool");
-	outcome = open_queue(port, &port->transmit, &entries[0], error);
+	outcome = region_check_header(&header, port->region_bytes, 0, FIPSEE_NET_QUEUES_PER_PAIR, error);
+	if (outcome == 0)
+		outcome = open_queue(port, &port->transmit, &entries[0], error);
 	if (outcome == 0)
 		outcome = open_queue(port, &port->receive, &entries[1], error);
 	if (outcome != 0)
@@ -164,24 +133,9 @@ static int open_channel(struct net_port *port, struct channel_error *error)
 	return 0;
 }
 
-/* A truncation must not turn an access into SIGBUS. */
-static int check_file(int file, uint64_t length_bytes, struct channel_error *error)
-{
-	int seals = fcntl(file, F_GET_SEALS);
-	struct stat status;
-
-	if (seals < 0 || !(seals & F_SEAL_SHRINK) || seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE))
-		return refuse(error, "memory that may shrink");
-	if (fstat(file, &status) != 0 || length_bytes == 0 || length_bytes > FIPSEE_MAX_REGION_BYTES ||
-	    length_bytes > (uint64_t)status.st_size)
-		return refuse(error, "the length of the region");
-	return 0;
-}
-
 static int open_attached(struct net_port *port, const struct control_answer *answer, struct channel_error *error)
 {
 	const struct fipsee_attached *attached = &answer->attached;
-	void *region;
 	int outcome;
 
 	memcpy(&port->info, attached->service_info, sizeof(port->info));
@@ -191,17 +145,13 @@ static int open_attached(struct net_port *port, const struct control_answer *ans
 	if (attached->queue_count != FIPSEE_NET_QUEUES_PER_PAIR || attached->reserved != 0 ||
 	    answer->descriptor_count != 1 + 2 * FIPSEE_NET_QUEUES_PER_PAIR)
 		return refuse(error, "the queues granted");
-	outcome = check_file(answer->descriptors[0], attached->region_bytes, error);
+	outcome = region_map(answer->descriptors[0], attached->region_bytes, &port->region, error);
 	if (outcome != 0)
 		return outcome;
-	region = mmap(NULL, attached->region_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, answer->descriptors[0], 0);
-	if (region == MAP_FAILED)
-		return channel_fail(error, errno, "cannot map the channel's memory: %s", strerror(errno));
-	port->region = region;
 	port->region_bytes = attached->region_bytes;
 	outcome = open_channel(port, error);
 	if (outcome != 0)
-		munmap(region, port->region_bytes);
+		munmap(port->region, port->region_bytes);
 	return outcome;
 }
 

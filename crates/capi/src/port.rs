@@ -67,11 +67,6 @@ impl OpenPort {
             receive_depth: number(receives),
         }
     }
-
-    fn close(self) -> Result<(), Failure> {
-        // The others go on; what was submitted is in the ring, and sent.
-        if self.port.has_others() { Ok(()) } else { Ok(self.port.detach()?) }
-    }
 }
 
 #[cold]
@@ -152,9 +147,10 @@ pub(crate) unsafe extern "C" fn fipsee_port_close(port: *mut OpenPort) -> c_int 
             return Ok(0);
         }
         // SAFETY: promised by the caller.
-        unsafe { OpenPort::from_c(port) }?.port.submit();
+        unsafe { OpenPort::from_c(port) }?;
         // SAFETY: it came from a box, and it is the caller's to give.
-        unsafe { Box::from_raw(port) }.close()?;
+        let open = unsafe { Box::from_raw(port) };
+        open.port.close()?;
         Ok(0)
     })
 }

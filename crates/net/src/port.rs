@@ -49,6 +49,15 @@ struct Attachment {
     options: AttachOptions,
 }
 
+impl Attachment {
+    fn detach(&self) -> Result<(), Error> {
+        match ask(&self.control, &Control::Detach, &[], "the request to detach")? {
+            (Control::Detached, _) => Ok(()),
+            (answer, _) => Err(unexpected(&answer)),
+        }
+    }
+}
+
 /// One pair of queues of a port, for one thread at a time. Dropping the last of an attachment ends it.
 #[derive(Debug)]
 pub struct Port {
@@ -194,20 +203,23 @@ impl Port {
         let _ = rustix::net::shutdown(&self.attachment.control, rustix::net::Shutdown::Both);
     }
 
-    /// Do other pairs of the attachment exist?
-    pub fn has_others(&self) -> bool {
-        Arc::strong_count(&self.attachment) > 1
-    }
-
     /// Detach in order: what was submitted is sent first. Other pairs of the attachment end with it.
     ///
     /// # Errors
     /// The daemon does not answer.
     pub fn detach(mut self) -> Result<(), Error> {
         self.submit();
-        match ask(&self.attachment.control, &Control::Detach, &[], "the request to detach")? {
-            (Control::Detached, _) => Ok(()),
-            (answer, _) => Err(unexpected(&answer)),
-        }
+        self.attachment.detach()
+    }
+
+    /// This pair is used no more, and what was submitted is sent. The last pair of an attachment detaches, also if each is closed by a
+    /// thread of its own.
+    ///
+    /// # Errors
+    /// As [`detach`](Self::detach).
+    pub fn close(mut self) -> Result<(), Error> {
+        self.submit();
+        // Of several threads exactly one gets it. A count could be looked at by two before either is gone.
+        Arc::into_inner(self.attachment).map_or(Ok(()), |attachment| attachment.detach())
     }
 }

@@ -1,16 +1,17 @@
-//! Faulty daemons: the client finds out, and ends the attachment.
+//! Clients of ports beside a daemon that the test is: faulty ones, which end the attachment, and what a correct one may do at any moment.
 
 use std::os::fd::AsFd;
-use std::thread::JoinHandle;
+use std::sync::Barrier;
+use std::thread::{self, JoinHandle};
 
 use fipsee_net::frame::Mac;
-use fipsee_net::wire::{Filled, Offload, PROFILE, PortInfo, Post, Returned, Small, Status};
+use fipsee_net::wire::{Event, Filled, Offload, PROFILE, PortInfo, Post, Returned, Small, Status};
 use fipsee_net::{AttachOptions, Error, NetError, Port};
-use fipsee_ring::Message;
 use fipsee_ring::channel::RegionLayout;
 use fipsee_ring::control::Control;
 use fipsee_ring::handshake::Grant;
 use fipsee_ring::seqpacket::{Seqpacket, socket_address};
+use fipsee_ring::{Message, clock};
 use fipsee_testkit::{Scratch, TIMEOUT, eventually};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
@@ -19,26 +20,32 @@ fn info() -> PortInfo {
 }
 
 /// The client's port, and the daemon's ends of its queues, with its connection; or why there is none.
-type Attached = (Result<Port, Error>, JoinHandle<(Grant, Seqpacket)>);
+type Attached<T = Port> = (Result<T, Error>, JoinHandle<(Grant, Seqpacket)>);
 
 /// A daemon that grants this.
 fn attach(info: [u8; 64], queues: u16, pool_bytes: u64) -> Attached {
+    let (pairs, daemon) = attach_pairs(info, queues, pool_bytes);
+    (pairs.map(|mut pairs| pairs.pop().expect("one")), daemon)
+}
+
+fn attach_pairs(info: [u8; 64], queues: u16, pool_bytes: u64) -> Attached<Vec<Port>> {
     let dir = Scratch::new();
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
     rustix::net::bind(&socket, &socket_address(&dir.path("s")).expect("short")).expect("bound");
     rustix::net::listen(&socket, 1).expect("listens");
-    let thread = std::thread::spawn(move || {
+    let thread = thread::spawn(move || {
         let control = Seqpacket::from_fd(rustix::net::accept(&socket).expect("a client"));
         control.receive(TIMEOUT).expect("HELLO");
-        let welcome = Control::Welcome { version: 1, max_queues: 2, max_depth: 256, features: 0, max_pool_bytes: 1 << 20 };
+        let welcome = Control::Welcome { version: 1, max_queues: 4, max_depth: 256, features: 0, max_pool_bytes: 1 << 20 };
         control.send(&welcome.encode(), &[]).expect("sent");
         control.receive(TIMEOUT).expect("ATTACH");
         let grant = Grant::new(RegionLayout::plan(&PROFILE, queues, 8, pool_bytes, 1), |_| {}).expect("memory");
         control.send(&grant.attached(info).encode(), &grant.descriptors()).expect("sent");
         (grant, control)
     });
-    (Port::attach(&dir.path("s"), &AttachOptions::new("lan/a")), thread)
+    let options = AttachOptions { pairs: queues.div_ceil(2), ..AttachOptions::new("lan/a") };
+    (Port::attach_pairs(&dir.path("s"), &options), thread)
 }
 
 /// checks: R-10.2-1
@@ -157,15 +164,110 @@ fn answer_to_a_frame_that_was_not_submitted_yet_is_a_fault() {
 fn buffers_are_posted_once_and_a_refused_one_is_reported() {
     let (port, daemon) = attach(info().to_bytes(), 2, 1 << 20);
     let (mut port, (mut grant, _control)) = (port.expect("attached"), daemon.join().expect("no panic"));
+    assert_eq!(posted(&mut grant), (0..8).collect::<Vec<u16>>(), "as many as the depth");
+    grant.queues[1].completions.publish(&Returned::new(&[(3, Status::BadMemory)]).to_message());
+    let refused = port.receive(&mut Vec::new());
+    assert!(matches!(refused, Err(Error::Service(NetError::NotPosted(Status::BadMemory)))), "{refused:?}");
+    assert!(!port.receive(&mut Vec::new()).expect("nothing is there"));
+    assert_eq!(posted(&mut grant), [3], "it is posted again");
+}
+
+#[test]
+fn frame_behind_events_comes_by_the_same_look() {
+    for events in 1..=3 {
+        let (port, daemon) = attach(info().to_bytes(), 2, 1 << 20);
+        let (mut port, (mut grant, _control)) = (port.expect("attached"), daemon.join().expect("no panic"));
+        for event in 0..events {
+            grant.queues[1].completions.publish(&Event::new(event % 2 == 1, Mac(info().mac), info().mtu).to_message());
+        }
+        grant.queues[1].completions.publish(&Small::new(2, 0, &[7; 20]).to_message());
+        let mut frame = Vec::new();
+        assert!(port.receive(&mut frame).expect("the daemon is there"), "behind {events} events");
+        assert_eq!((frame, port.changes(), port.is_up()), (vec![7; 20], events, events % 2 == 0));
+        assert!(!port.receive(&mut Vec::new()).expect("the daemon is there"));
+    }
+}
+
+/// What a client submitted is sent before its attachment ends if it detaches. If it hangs up it may be lost.
+#[test]
+fn last_of_two_pairs_detaches_also_if_both_are_closed_at_once() {
+    for round in 0..100 {
+        let (pairs, daemon) = attach_pairs(PortInfo { pairs: 2, ..info() }.to_bytes(), 4, 1 << 20);
+        let (pairs, (_grant, control)) = (pairs.expect("attached"), daemon.join().expect("no panic"));
+        let both = Barrier::new(pairs.len());
+        let packets = thread::scope(|scope| {
+            let closing = pairs.into_iter().map(|pair| {
+                scope.spawn(|| {
+                    both.wait();
+                    pair.close()
+                })
+            });
+            let closing: Vec<_> = closing.collect();
+            let mut packets = Vec::new();
+            while let Ok(packet) = control.receive(TIMEOUT) {
+                packets.push(Control::decode(&packet.bytes));
+                control.send(&Control::Detached.encode(), &[]).expect("sent");
+            }
+            closing.into_iter().for_each(|pair| pair.join().expect("no panic").expect("closed"));
+            packets
+        });
+        assert_eq!(packets, [Ok(Control::Detach)], "round {round}");
+    }
+}
+
+/// All transmit buffers are on their way.
+fn fill(port: &mut Port) {
+    while port.send(&[2; 20]).is_ok() {}
+}
+
+#[test]
+fn buffer_that_comes_back_while_the_port_is_armed_is_reported() {
+    let (port, daemon) = attach(info().to_bytes(), 2, 1 << 20);
+    let (mut port, (mut grant, _control)) = (port.expect("attached"), daemon.join().expect("no panic"));
+    assert!(!port.arm().expect("the daemon is there"), "nothing came");
+    fill(&mut port);
+    assert!(!port.arm().expect("the daemon is there"), "nothing came");
+    grant.queues[0].completions.publish(&Returned::new(&[(0, Status::Ok)]).to_message());
+    assert!(port.arm().expect("the daemon is there"), "a caller would wait for what has come");
+    port.send(&[2; 20]).expect("there is room for one");
+    grant.queues[1].completions.publish(&Small::new(2, 0, &[7; 20]).to_message());
+    assert!(port.arm().expect("the daemon is there"), "a frame came");
+}
+
+/// The tags of buffers that are posted.
+fn posted(grant: &mut Grant) -> Vec<u16> {
     let (mut message, mut tags) = (Message::ZERO, Vec::new());
     while grant.queues[1].requests.receive(&mut message) {
         let post = Post::of(&message);
         tags.extend(post.buffers[..usize::from(post.count)].iter().map(|buffer| buffer.tag));
     }
-    assert_eq!(tags, (0..8).collect::<Vec<u16>>(), "as many as the depth");
-    grant.queues[1].completions.publish(&Returned::new(&[(3, Status::BadMemory)]).to_message());
-    let refused = port.receive(&mut Vec::new());
-    assert!(matches!(refused, Err(Error::Service(NetError::NotPosted(Status::BadMemory)))), "{refused:?}");
-    assert!(!port.receive(&mut Vec::new()).expect("nothing is there"));
-    assert!(grant.queues[1].requests.receive(&mut message) && Post::of(&message).buffers[0].tag == 3, "it is posted again");
+    tags
+}
+
+#[test]
+fn buffers_of_frames_that_another_thread_drops_are_posted_by_one_that_waits() {
+    let (port, daemon) = attach(info().to_bytes(), 2, 1 << 20);
+    let (mut port, (mut grant, _control)) = (port.expect("attached"), daemon.join().expect("no panic"));
+    assert_eq!(posted(&mut grant).len(), 8);
+    (0..8).for_each(|tag| grant.queues[1].completions.publish(&Small::new(2, tag, &[7; 20]).to_message()));
+    let mut frames = Vec::new();
+    assert_eq!(port.take_batch(&mut frames, 9).expect("the daemon is there"), 8);
+    // By the program's own call.
+    frames.truncate(6);
+    port.post_returned();
+    assert_eq!(posted(&mut grant), [6, 7]);
+    // By a wait that has begun before.
+    let came = thread::scope(|scope| {
+        let waits = scope.spawn(|| port.wait_frame(Some(clock::ticks() + clock::duration_to_ticks(TIMEOUT))));
+        frames.truncate(2);
+        let mut tags = Vec::new();
+        eventually("they are posted", || {
+            tags.extend(posted(&mut grant));
+            tags.len() == 4
+        });
+        grant.queues[1].completions.publish(&Small::new(2, tags[0], &[8; 20]).to_message());
+        grant.queues[1].client_doorbell.ring();
+        waits.join().expect("no panic")
+    });
+    assert_eq!(came.expect("the daemon is there").map(|frame| frame.to_vec().expect("mapped")), Some(vec![8; 20]));
 }

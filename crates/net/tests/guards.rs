@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use fipsee_net::frame::{Header, Mac};
-use fipsee_net::switch::{Learning, Link, PortNumber, Rules, Switch};
+use fipsee_net::frame::{Header, Mac, Tagging};
+use fipsee_net::switch::{Delivery, DetectionFrame, Learning, Link, PortNumber, Rules, Switch, Vlans};
 use fipsee_net::wire::{MAX_GROUPS, Status};
 
 const SECOND: u64 = 1_000_000_000;
@@ -102,16 +102,23 @@ fn port_that_is_down_neither_sends_nor_gets_frames() {
 /// A station that is connected to the clients of two ports sends a broadcast, and what leaves at one of them comes in at the other, as in a cable
 /// between them. How many frames went around before it ended by itself.
 fn storm(switch: &mut Switch, start_ns: u64) -> u64 {
-    let station = Mac([2, 0, 0, 0, 9, 9]);
-    let (mut at, mut frames, mut now_ns) = (VecDeque::from([1, 2]), 0, start_ns);
-    while let Some(from) = at.pop_front() {
+    let station = Header { destination: Mac::BROADCAST, source: Mac([2, 0, 0, 0, 9, 9]), tag: None, ether_type: 0x0800 };
+    let (mut at, mut frames, mut now_ns) = (VecDeque::from([(1, station), (2, station)]), 0, start_ns);
+    while let Some((from, header)) = at.pop_front() {
         frames += 1;
         now_ns += 1000;
-        let Ok(to) = sent(switch, from, (station, Mac::BROADCAST), now_ns) else { continue };
-        at.extend(to.into_iter().filter(|port| *port > 0).map(|port| 3 - port));
+        let mut to = Vec::new();
+        let verdict = switch.forward(from, &header, now_ns, &mut to);
+        assert!(matches!(verdict, Ok(()) | Err(Status::Down | Status::WrongSource)), "{verdict:?}");
+        at.extend(to.into_iter().filter(|(port, _)| *port > 0).map(|(port, _)| (3 - port, header)));
+        at.extend(switch.take_detection_frame().map(|sent| (3 - sent.to.0, header_of(&sent))));
         assert!(frames < 100_000, "it does not end");
     }
     frames
+}
+
+fn header_of(sent: &DetectionFrame) -> Header {
+    Header::of(&sent.frame).expect("a header")
 }
 
 /// checks: R-10.7-7
@@ -122,6 +129,7 @@ fn loop_of_two_ports_is_cut_for_a_time() {
     let blocked: Vec<PortNumber> = (0..3).filter(|port| switch.link(*port) == Link::Blocked).collect();
     assert_eq!((blocked.len(), switch.take_blocked().as_slice()), (1, &blocked[..]), "after {frames} frames");
     assert!((100..200).contains(&frames), "{frames}");
+    assert_eq!(switch.take_detection_frame(), None, "once");
     assert_eq!(switch.take_blocked(), None, "once");
     let other = 3 - blocked[0];
     assert_eq!(sent(&mut switch, 0, (own(0), Mac::BROADCAST), SECOND), Ok(vec![other]));
@@ -145,6 +153,52 @@ fn stations_that_move_are_no_loop() {
         sent(&mut switch, from, (station(1), own(0)), 3 * SECOND + round * SECOND / 40).expect("sent");
     }
     assert!((0..3).all(|port| switch.link(port) == Link::Up));
+}
+
+/// A client that sends with the addresses of stations behind another port gets frames for these, as it may, and no port is blocked.
+///
+/// checks: R-10.7-7
+#[test]
+fn client_has_no_port_of_another_blocked() {
+    let (mut switch, mut detecting, mut now_ns) = (three(), Vec::new(), 0);
+    let station = |number: u64| Mac([2, 0, 0, 0, 9, u8::try_from(number % 7).expect("few")]);
+    for (number, from) in (0..1000).flat_map(|number| [(number, 1), (number, 2)]) {
+        now_ns += 10_000;
+        let sent = sent(&mut switch, from, (station(number), Mac::BROADCAST), now_ns);
+        assert_eq!(sent, Ok(vec![0, 3 - from]), "a frame of port {from}");
+        detecting.extend(switch.take_detection_frame());
+    }
+    let found: Vec<(Delivery, Header)> = detecting.iter().map(|sent| (sent.to, header_of(sent))).collect();
+    let detection_frame = |port| Header { destination: Mac::BROADCAST, source: own(port), tag: None, ether_type: 0x9000 };
+    let expected = |port| ((port, Tagging::AsItIs), detection_frame(port));
+    assert!(found.contains(&expected(1)) && found.contains(&expected(2)), "{found:?}");
+    assert!(found.iter().all(|sent| *sent == expected(1) || *sent == expected(2)) && found.len() < 50, "{}", found.len());
+    // What could be taken for the frame that has left through port 1 is not sent by port 0, and has port 2 itself blocked.
+    let mut forward = |from, header: Header, now_ns| switch.forward(from, &header, now_ns, &mut Vec::new());
+    assert_eq!(forward(0, detection_frame(1), now_ns), Err(Status::WrongSource));
+    assert_eq!(forward(2, Header { destination: own(0), ..detection_frame(1) }, now_ns), Err(Status::WrongSource));
+    assert_eq!(forward(2, Header { ether_type: 0x0800, ..detection_frame(1) }, now_ns), Err(Status::WrongSource));
+    assert_eq!(forward(2, detection_frame(1), now_ns + 2 * SECOND), Err(Status::WrongSource), "too late");
+    assert_eq!(forward(2, detection_frame(1), now_ns), Err(Status::Down));
+    assert_eq!([0, 1, 2].map(|port| switch.link(port)), [Link::Up, Link::Up, Link::Blocked]);
+}
+
+#[test]
+fn detection_frame_has_the_tag_of_the_vlan_in_which_addresses_come_back() {
+    let trunk = || Vlans::Trunk { tagged: vec![10, 20], native: Some(30) };
+    let rules = |port| Rules { any_source: true, vlans: trunk(), flood_limit: 1_000_000, ..Rules::new(own(port)) };
+    for (vlan, tagging) in [(Some(20), Tagging::Put(20)), (None, Tagging::AsItIs)] {
+        let mut switch = Switch::new(vec![rules(0), rules(1)], Learning::default());
+        (0..2).for_each(|port| switch.set_up(port, true));
+        let (source, destination) = (Mac([2, 0, 0, 0, 9, 9]), Mac::BROADCAST);
+        let header = Header { destination, source, tag: vlan, ether_type: 0x0800 };
+        let mut sent = None;
+        for number in 0..200 {
+            switch.forward(u16::from(number % 2 == 1), &header, number, &mut Vec::new()).expect("sent");
+            sent = sent.or_else(|| switch.take_detection_frame());
+        }
+        assert_eq!(sent.expect("addresses came back").to.1, tagging);
+    }
 }
 
 /// checks: R-10.3-15, R-10.7-5

@@ -18,7 +18,8 @@ use fipsee_ring::region::Region;
 use fipsee_ring::ring::{Cursor, Reader, Writer};
 use fipsee_ring::wait::{Backoff, WaitMode};
 use fipsee_serve::session::{Attachment, Client, ClientLimits, Credentials, Service};
-use fipsee_serve::{Pass, Share, Worker, WorkerPlacement};
+use fipsee_serve::{Share, Worker, WorkerPlacement};
+use fipsee_testkit::networks::settle;
 use fipsee_testkit::random::Random;
 
 const DEPTH: u32 = 16;
@@ -41,14 +42,6 @@ struct Port {
     next_tag: u16,
     _held: Box<dyn Attachment<()>>,
     _assigned: Vec<fipsee_serve::Assignment>,
-}
-
-fn settle(worker: &mut Worker<()>) {
-    // The second pass visits what the first has woken.
-    let mut idle = 0;
-    while idle < 4 {
-        idle = if worker.pass() == Pass::Worked { 0 } else { idle + 1 };
-    }
 }
 
 fn attach(

@@ -2,41 +2,24 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use fipsee_block::client::transfer::{BOUNCE_BYTES, Transfers};
-use fipsee_block::client::{AttachOptions, Disk, Error, Memory as ClientMemory, Queue, ReconnectPolicy};
+use fipsee_block::client::{AttachOptions, Disk, Error, Memory as ClientMemory, Queue};
 use fipsee_block::wire::BlockInfo;
 use fipsee_topology::near::Near;
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-use crate::error::{Failure, closed};
+use crate::error::Failure;
 use crate::memory::{Registered, View, lock};
-use crate::wait::{self, SIGNAL_PERIOD};
-
-/// Pause between attempts to reconnect.
-pub(crate) const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
+use crate::opened::{Opener, closed, detached, keep_trying};
+use crate::wait::SIGNAL_PERIOD;
 
 /// How long a thread that has a lane may take it again before waiting threads: handing it over costs a wake-up.
 const LONGEST_OVERTAKING: Duration = Duration::from_millis(1);
-
-/// The number of forks between the first process and this one.
-static GENERATION: AtomicU64 = AtomicU64::new(0);
-
-pub(crate) fn generation() -> u64 {
-    GENERATION.load(Ordering::Relaxed)
-}
-
-/// For os.register_at_fork: the disks opened before belong to the parent.
-#[pyfunction]
-#[pyo3(name = "_forked")]
-pub(crate) fn forked() {
-    GENERATION.fetch_add(1, Ordering::Relaxed);
-}
 
 /// A queue and its state.
 pub(crate) struct Lane {
@@ -103,7 +86,7 @@ pub(crate) struct DiskConnection {
     pub(crate) near: Near,
     pub(crate) depth: usize,
     reconnect_for: Duration,
-    generation: u64,
+    opener: Opener,
     lanes: Mutex<Lanes>,
     returned: Condvar,
     known: Mutex<Vec<Known>>,
@@ -149,7 +132,7 @@ impl DiskConnection {
             near,
             depth,
             reconnect_for,
-            generation: generation(),
+            opener: Opener::this("disk"),
             lanes: Mutex::new(Lanes { free, borrowers: Vec::new(), waiting: VecDeque::new(), last_ticket: 0, is_closed: false }),
             returned: Condvar::new(),
             known: Mutex::default(),
@@ -160,19 +143,12 @@ impl DiskConnection {
         !self.reconnect_for.is_zero()
     }
 
-    fn is_inherited(&self) -> bool {
-        generation() != self.generation
-    }
-
     pub(crate) fn check_process(&self) -> PyResult<()> {
-        if self.is_inherited() {
-            return Err(PyValueError::new_err("the disk was opened before fork, by the parent; open it in this process"));
-        }
-        Ok(())
+        self.opener.check()
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        !self.is_inherited() && lock(&self.lanes).is_closed
+        !self.opener.is_inherited() && lock(&self.lanes).is_closed
     }
 
     /// Borrow a lane, waiting for one if all are in use.
@@ -206,7 +182,7 @@ impl DiskConnection {
 
     fn borrow_of(&self, lanes: &mut Lanes, ticket: Option<u64>) -> PyResult<Option<Borrowed<'_>>> {
         if lanes.is_closed {
-            return Err(closed());
+            return Err(closed("disk"));
         }
         let own = std::thread::current().id();
         if let Some(lane) = lanes.may_take(ticket).then(|| lanes.free.pop()).flatten() {
@@ -229,7 +205,7 @@ impl DiskConnection {
 
     /// Refuse new calls, wait until none is running, and detach in order.
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if self.is_inherited() {
+        if self.opener.is_inherited() {
             return Ok(());
         }
         loop {
@@ -261,17 +237,13 @@ impl DiskConnection {
             queues.push(lane.queue);
             memories.push((lane.bounce, lane.kept));
         }
-        match disk.detach(queues) {
-            // A daemon that is gone has detached, too.
-            Ok(()) | Err(Error::Disconnected) => Ok(()),
-            Err(error) => Err(error),
-        }
+        detached(disk.detach(queues))
     }
 
     fn with_disk<R>(&self, call: impl FnOnce(&Disk) -> Result<R, Error>) -> Result<R, Failure> {
         match &*lock(&self.disk) {
             Some(disk) => Ok(call(disk)?),
-            None => Err(Failure::Python(closed())),
+            None => Err(Failure::Python(closed("disk"))),
         }
     }
 
@@ -314,7 +286,7 @@ impl DiskConnection {
         self.check_process()?;
         let mut lanes = lock(&self.lanes);
         if lanes.is_closed {
-            return Err(closed());
+            return Err(closed("disk"));
         }
         lanes.free.pop().ok_or_else(|| PyRuntimeError::new_err("every queue of the disk is in use; open it with more"))
     }
@@ -339,7 +311,7 @@ impl DiskConnection {
     /// `memory` is no longer in use.
     pub(crate) fn forget(&self, memory: &ClientMemory) {
         // The last use in a child is not that of the parent.
-        if self.is_inherited() {
+        if self.opener.is_inherited() {
             return;
         }
         let start = memory.base().as_ptr().addr();
@@ -353,13 +325,8 @@ impl DiskConnection {
         if !self.reconnects() {
             return Err(Error::Disconnected.into());
         }
-        let policy =
-            ReconnectPolicy { give_up_after: self.reconnect_for, pause_first: RECONNECT_PAUSE, pause_max: RECONNECT_PAUSE };
-        let attempt = || {
-            wait::check_signals()?;
-            self.with_disk(|disk| disk.attach_again(std::slice::from_mut(queue)))
-        };
+        let attempt = || self.with_disk(|disk| disk.attach_again(std::slice::from_mut(queue)));
         let is_transient = |failure: &Failure| matches!(failure, Failure::Client(error) if error.is_transient());
-        policy.keep_trying(attempt, is_transient, &mut |_| {})
+        keep_trying(self.reconnect_for, attempt, is_transient)
     }
 }

@@ -8,14 +8,13 @@ use fipsee_net::NetError;
 use fipsee_ring::PeerFault;
 use fipsee_ring::control::RefusalCode;
 use fipsee_ring::error::{Error as Any, ServiceError};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use rustix::io::Errno;
 
 /// Why a call failed.
-pub(crate) enum Failure {
+pub(crate) enum Failure<E = Error> {
     /// The client library's error.
-    Client(Error),
+    Client(E),
     /// An exception: from a signal handler (KeyboardInterrupt), or for a wrong argument.
     Python(PyErr),
 }
@@ -26,7 +25,7 @@ impl From<Error> for Failure {
     }
 }
 
-impl From<PyErr> for Failure {
+impl<E> From<PyErr> for Failure<E> {
     fn from(error: PyErr) -> Self {
         Self::Python(error)
     }
@@ -36,6 +35,15 @@ impl From<Failure> for PyErr {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Client(error) => exception(&error),
+            Failure::Python(error) => error,
+        }
+    }
+}
+
+impl From<Failure<fipsee_net::Error>> for PyErr {
+    fn from(failure: Failure<fipsee_net::Error>) -> Self {
+        match failure {
+            Failure::Client(error) => net_exception(&error),
             Failure::Python(error) => error,
         }
     }
@@ -104,10 +112,6 @@ pub(crate) fn batch_exception(count: usize, failures: &[(usize, Status)]) -> PyE
 fn make<'py>(py: Python<'py>, function: &str, arguments: impl pyo3::call::PyCallArgs<'py>) -> PyErr {
     let made = py.import("fipsee._errors").and_then(|module| module.getattr(function)?.call1(arguments));
     made.map_or_else(|error| error, PyErr::from_value)
-}
-
-pub(crate) fn closed() -> PyErr {
-    PyValueError::new_err("the disk is closed; open it again")
 }
 
 /// `of_service`: of an error that only this service has.

@@ -10,8 +10,9 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::attached::{DiskConnection, Lane};
-use crate::error::{Failure, closed, request_exception};
+use crate::error::{Failure, request_exception};
 use crate::memory::{Registered, View};
+use crate::opened::closed;
 
 /// What is awaited, and what it must keep alive. Each of its pieces in flight holds it: it has ended when the last one is dropped.
 struct Transfer {
@@ -95,7 +96,7 @@ impl EventQueue {
         };
         match state.as_mut() {
             Some(state) => Ok(call(state)?),
-            None => Err(closed()),
+            None => Err(closed("disk")),
         }
     }
 }

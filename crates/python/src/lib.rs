@@ -9,6 +9,7 @@ mod error;
 mod events;
 mod list;
 mod memory;
+mod opened;
 mod port;
 mod transfer;
 mod wait;
@@ -23,8 +24,6 @@ mod _fipsee {
     const __version__: &str = env!("CARGO_PKG_VERSION");
 
     #[pymodule_export]
-    use super::attached::forked;
-    #[pymodule_export]
     use super::disk::Disk;
     #[pymodule_export]
     use super::events::EventQueue;
@@ -32,6 +31,8 @@ mod _fipsee {
     use super::list::{ListedDisk, list_disks};
     #[pymodule_export]
     use super::memory::Memory;
+    #[pymodule_export]
+    use super::opened::forked;
     #[pymodule_export]
     use super::port::{ListedPort, Port, list_ports};
 }

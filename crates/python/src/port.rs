@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use fipsee_block::client::default_socket_path;
 use fipsee_net::frame::Mac;
 use fipsee_net::wire::PortInfo;
-use fipsee_net::{AttachOptions, Error, Frame, ListedPortInfo, Port as Client, ReconnectPolicy};
+use fipsee_net::{AttachOptions, Error, Frame, ListedPortInfo, Port as Client};
 use fipsee_ring::clock;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::attached::{RECONNECT_PAUSE, generation};
-use crate::error::net_exception;
+use crate::error::{Failure, net_exception};
 use crate::memory::View;
-use crate::wait::{SIGNAL_PERIOD, check_signals};
+use crate::opened::{Opener, closed, detached, keep_trying};
+use crate::wait::SIGNAL_PERIOD;
 
 /// A port of a network: it sends and receives Ethernet frames, from the destination address to the end of the payload.
 ///
@@ -27,7 +27,7 @@ pub(crate) struct Port {
     client: Mutex<Option<Client>>,
     name: String,
     info: PortInfo,
-    generation: u64,
+    opener: Opener,
 }
 
 /// When a wait that may take so many seconds is over.
@@ -71,14 +71,8 @@ fn bytes_of(py: Python<'_>, frame: &Frame) -> PyResult<Py<PyBytes>> {
 }
 
 impl Port {
-    fn is_inherited(&self) -> bool {
-        generation() != self.generation
-    }
-
     fn client(&self) -> PyResult<MutexGuard<'_, Option<Client>>> {
-        if self.is_inherited() {
-            return Err(PyValueError::new_err("the port was opened before fork, by the parent; open it in this process"));
-        }
+        self.opener.check()?;
         match self.client.try_lock() {
             Ok(client) => Ok(client),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
@@ -89,12 +83,12 @@ impl Port {
     }
 
     fn with<R>(&self, call: impl FnOnce(&mut Client) -> Result<R, Error>) -> PyResult<R> {
-        call(self.client()?.as_mut().ok_or_else(closed)?).map_err(|error| net_exception(&error))
+        call(self.client()?.as_mut().ok_or_else(|| closed("port"))?).map_err(|error| net_exception(&error))
     }
 
     fn received(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Frame>> {
         let mut client = self.client()?;
-        let client = client.as_mut().ok_or_else(closed)?;
+        let client = client.as_mut().ok_or_else(|| closed("port"))?;
         // The usual case needs no release of the interpreter.
         match client.take().map_err(|error| net_exception(&error))? {
             Some(frame) => Ok(Some(frame)),
@@ -102,10 +96,6 @@ impl Port {
             None => wait(py, client, timeout, |client, until| client.wait_frame(Some(until))),
         }
     }
-}
-
-fn closed() -> PyErr {
-    PyValueError::new_err("the port is closed; open it again")
 }
 
 #[pymethods]
@@ -125,7 +115,7 @@ impl Port {
         let socket = socket.unwrap_or_else(default_socket_path);
         let client = py.detach(|| Client::attach(&socket, &options)).map_err(|error| net_exception(&error))?;
         let info = client.info();
-        Ok(Self { client: Mutex::new(Some(client)), name, info, generation: generation() })
+        Ok(Self { client: Mutex::new(Some(client)), name, info, opener: Opener::this("port") })
     }
 
     /// Network and port, such as "lan/a".
@@ -165,7 +155,7 @@ impl Port {
 
     #[getter]
     fn closed(&self) -> bool {
-        !self.is_inherited() && self.client.try_lock().is_ok_and(|client| client.is_none())
+        !self.opener.is_inherited() && self.client.try_lock().is_ok_and(|client| client.is_none())
     }
 
     /// What became of frames: sent_back (taken by the daemon or refused), refused, refusal (why, of the newest), lost, unsent.
@@ -220,7 +210,7 @@ impl Port {
     #[pyo3(signature = (timeout=None))]
     fn wait_sent(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let mut client = self.client()?;
-        let client = client.as_mut().ok_or_else(closed)?;
+        let client = client.as_mut().ok_or_else(|| closed("port"))?;
         let sent = wait(py, client, timeout, |client, until| Ok(client.wait_sent(Some(until))?.then_some(())))?;
         Ok(sent.is_some())
     }
@@ -260,25 +250,13 @@ impl Port {
     /// After DisconnectedError: attach again, for at most `timeout` seconds. Frames in flight are lost, and counted.
     #[pyo3(signature = (timeout=60.0))]
     fn reconnect(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
-        enum Failed {
-            Client(Error),
-            Python(PyErr),
-        }
         let give_up_after = Duration::try_from_secs_f64(if timeout < 0.0 { 0.0 } else { timeout });
         let give_up_after = give_up_after.map_err(|_| PyValueError::new_err(format!("a timeout of {timeout}; give seconds")))?;
-        let policy = ReconnectPolicy { give_up_after, pause_first: RECONNECT_PAUSE, pause_max: RECONNECT_PAUSE };
         let mut client = self.client()?;
-        let client = client.as_mut().ok_or_else(closed)?;
-        let attempt = || {
-            check_signals().map_err(Failed::Python)?;
-            Client::attach_again(std::slice::from_mut(client)).map_err(Failed::Client)
-        };
-        let is_transient = |failed: &Failed| matches!(failed, Failed::Client(error) if error.is_transient());
-        let done = py.detach(|| policy.keep_trying(attempt, is_transient, &mut |_| {}));
-        done.map_err(|failed| match failed {
-            Failed::Client(error) => net_exception(&error),
-            Failed::Python(error) => error,
-        })
+        let client = client.as_mut().ok_or_else(|| closed("port"))?;
+        let attempt = || Client::attach_again(std::slice::from_mut(client)).map_err(Failure::Client);
+        let is_transient = |failure: &Failure<Error>| matches!(failure, Failure::Client(error) if error.is_transient());
+        Ok(py.detach(|| keep_trying(give_up_after, attempt, is_transient))?)
     }
 
     fn _fileno(&self) -> PyResult<i32> {
@@ -295,15 +273,11 @@ impl Port {
 
     /// Send what was submitted and release the port.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if self.is_inherited() {
+        if self.opener.is_inherited() {
             return Ok(());
         }
         let Some(client) = self.client()?.take() else { return Ok(()) };
-        match py.detach(|| client.detach()) {
-            // A daemon that is gone has detached, too.
-            Ok(()) | Err(Error::Disconnected) => Ok(()),
-            Err(error) => Err(net_exception(&error)),
-        }
+        py.detach(|| detached(client.detach())).map_err(|error| net_exception(&error))
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

@@ -6,15 +6,16 @@
 
 int fuzz_region(uint8_t *region, uint64_t region_bytes)
 {
-	struct channel channel = { .region = region, .region_bytes = region_bytes };
 	struct fipsee_region_header header;
 	struct fipsee_queue_entry entry;
 	struct channel_error error;
+	uint64_t features;
 
 	memcpy(&header, region, sizeof(header));
 	memcpy(&entry, region + sizeof(header), sizeof(entry));
-	channel.features = header.features & FIPSEE_FEATURE_CHOICES;
-	return check_header(&channel, &header, &error) == 0 && check_entry(&channel, &entry, &error) == 0;
+	features = header.features & FIPSEE_FEATURE_CHOICES;
+	return region_check_header(&header, region_bytes, features, 1, &error) == 0 &&
+	       region_check_entry(&entry, region_bytes, features, FIPSEE_EVENT_CREDITS, &error) == 0;
 }
 
 int fuzz_info(const uint8_t *bytes)

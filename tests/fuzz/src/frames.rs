@@ -55,12 +55,12 @@ pub(crate) fn one(mut bytes: &[u8]) {
         ports.iter().for_each(|port| port.region.write(port.pool_offset_bytes, pool).expect("within the pool"));
         let before: Vec<Vec<u8>> = ports.iter().map(Port::pool).collect();
         settle(worker);
-        for (number, (port, before)) in ports.iter_mut().zip(&before).enumerate() {
+        for (number, (port, mut expected)) in ports.iter_mut().zip(before).enumerate() {
             port.check_sent();
-            let filled = port.check_received(number);
-            let now = port.pool();
-            let stray = (0..POOL_BYTES).find(|at| now[*at] != before[*at] && !filled.iter().any(|part| part.contains(at)));
-            assert_eq!(stray, None, "port {number}: stored outside of posted buffers");
+            let (filled, now) = (port.check_received(number), port.pool());
+            filled.into_iter().for_each(|part| expected[part.clone()].copy_from_slice(&now[part]));
+            // As a whole: the fuzzer's instruments make a comparison of each byte cost more than all else.
+            assert!(now == expected, "port {number}: stored outside of posted buffers");
         }
         for client in 1..=PORTS {
             let removed = Box::new(|_, _| {});

@@ -20,6 +20,8 @@ pub mod hypervisor;
 pub mod load;
 mod machine;
 pub mod netns;
+#[cfg(feature = "networks")]
+pub mod networks;
 pub mod packets;
 pub mod process;
 pub mod random;

@@ -80,7 +80,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tests/service",
         ],
     ),
-    ("tests/testkit", &["crates/ring", "crates/serve", "crates/block", "crates/virtio", "crates/daemon"]),
+    ("tests/testkit", &["crates/ring", "crates/serve", "crates/block", "crates/net", "crates/virtio", "crates/daemon"]),
     // The fio engine gets the faults that the Rust client gets.
     ("tests/acceptance", &["crates/ring", "crates/call", "tests/testkit"]),
     ("xtask", &[]),

@@ -4,29 +4,20 @@
 //! A stage ends where the next begins, so that the stages of one frame sum to its time. What the claim compares is the sum of the medians
 //! with the median one-way time of a frame through the daemon that ships, without stamps, in the same round.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use fipsee_measure::claim::Claim;
 use fipsee_measure::cpus::Cpus;
 use fipsee_measure::statistics::median;
 use fipsee_net::frame::Mac;
 use fipsee_net::server::stages::{self, Stage, Stamp};
-use fipsee_net::server::{NetworkSetup, Networks, PortSetup, Switches};
+use fipsee_net::server::{NetworkSetup, PortSetup};
 use fipsee_net::switch::{Learning, Rules};
-use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU, MAX_DEPTH, MAX_POOL_BYTES};
-use fipsee_ring::control::Wanted;
 use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode};
-use fipsee_serve::session::{Client, ClientLimits, Denial, Granted, Host, Service};
-use fipsee_serve::unix::UnixTransport;
-use fipsee_serve::unix::listener::Listener;
 use fipsee_serve::{Command, Pass, Worker, WorkerHandle, WorkerPlacement};
-use fipsee_testkit::Scratch;
+use fipsee_testkit::networks::Accepting;
 use fipsee_topology::cache::choices_here;
-use rustix::net::SocketType;
 
 use super::exchange::{Exchange, SMALLEST, ticks_to_ns, time};
 use super::ports::{self, MTU, Pair, Ports};
@@ -46,59 +37,19 @@ const STAGES: [&str; 6] = [
     "stage 5: it publishes",
     "stage 6: until the client has the frame",
 ];
-/// How often the thread that accepts looks whether it is to end.
-const TICK: Duration = Duration::from_millis(20);
 /// Frames before those that count.
 const WARM_UP: usize = 2000;
 const FRAMES: usize = 20_000;
 
-/// What serves the two ports.
-struct Serving {
-    networks: Networks<()>,
-    worker: WorkerHandle<()>,
-    clients: u64,
-}
-
-impl Host<()> for Serving {
-    fn next_client(&mut self) -> u64 {
-        self.clients += 1;
-        self.clients
-    }
-
-    fn limits(&self) -> ClientLimits {
-        ClientLimits { max_queues: 2, max_depth: MAX_DEPTH, max_pool_bytes: MAX_POOL_BYTES, max_memory_bytes: 0 }
-    }
-
-    fn max_clients(&self) -> (usize, Option<usize>) {
-        (2, None)
-    }
-
-    fn features(&self) -> u64 {
-        FEATURE_CHOICES | FEATURE_WORKER_CPU
-    }
-
-    fn attach(&mut self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<()>, Denial> {
-        self.networks.attach(client, wanted)
-    }
-
-    fn command(&mut self, _worker: usize, command: Command<()>) {
-        self.worker.mailbox.send(command);
-    }
-}
-
 /// A network of two ports in this process, and its threads.
 struct InProcess {
-    folder: Scratch,
+    clients: Accepting,
     worker: WorkerHandle<()>,
-    is_over: Arc<AtomicBool>,
-    accepts: JoinHandle<()>,
     serves: JoinHandle<Vec<Stamp>>,
 }
 
 impl InProcess {
     fn start(cpus: Cpus) -> Result<Self, String> {
-        let (folder, is_over) = (Scratch::new(), Arc::new(AtomicBool::new(false)));
-        let listener = Listener::bind(&socket(&folder), SocketType::SEQPACKET, 0o600)?;
         let (sender, receiver) = std::sync::mpsc::channel();
         let serves = std::thread::spawn(move || {
             bind_to(cpus.server);
@@ -109,39 +60,27 @@ impl InProcess {
             serve(worker)
         });
         let worker = receiver.recv().map_err(|_| "a worker cannot be made; raise the limit of descriptors")?;
-        let host = Serving { networks: networks(&worker), worker: worker.clone(), clients: 0 };
-        let ended = Arc::clone(&is_over);
-        let accepts = std::thread::spawn(move || {
-            bind_to(cpus.client);
-            accept(host, &listener, &ended);
-        });
-        Ok(Self { folder, worker, is_over, accepts, serves })
+        let clients = Accepting::start(vec![network()], &worker, move || bind_to(cpus.client))?;
+        Ok(Self { clients, worker, serves })
     }
 
     /// The stamps of all frames; all clients are gone.
     fn end(self) -> Result<Vec<Stamp>, String> {
-        self.is_over.store(true, Ordering::Relaxed);
-        self.accepts.join().map_err(|_| "the thread that accepts has failed")?;
+        // What is left of clients that are gone is removed before the worker is stopped.
+        self.clients.finish()?;
         self.worker.mailbox.send(Command::Stop);
-        let stamps = self.serves.join().map_err(|_| "the worker has failed")?;
-        drop(self.folder);
-        Ok(stamps)
+        self.serves.join().map_err(|_| "the worker has failed".to_owned())
     }
 }
 
-fn socket(folder: &Scratch) -> PathBuf {
-    folder.path("net.sock")
-}
-
-fn networks(worker: &WorkerHandle<()>) -> Networks<()> {
+fn network() -> NetworkSetup {
     let port = |number: u8| PortSetup {
         name: char::from(b'a' + number).to_string(),
         rules: Rules::new(Mac([2, 0, 0, 0, 0, number])),
         allow: Box::new(|_| true),
     };
     let (name, mtu) = ("lan".to_owned(), u16::try_from(MTU).unwrap_or(u16::MAX));
-    let setup = NetworkSetup { name, mtu, learning: Learning::default(), ports: (0..2).map(port).collect() };
-    Networks::new(Switches::new(vec![setup]), vec![worker.clone()], Arc::new(|_, _| {}))
+    NetworkSetup { name, mtu, learning: Learning::default(), ports: (0..2).map(port).collect() }
 }
 
 fn serve(mut worker: Worker<()>) -> Vec<Stamp> {
@@ -152,17 +91,6 @@ fn serve(mut worker: Worker<()>) -> Vec<Stamp> {
             Pass::Idle => worker.rest(None),
             Pass::Stopped => return stages::take(),
         }
-    }
-}
-
-fn accept(host: Serving, listener: &Listener, is_over: &AtomicBool) {
-    let Ok(mut clients) = UnixTransport::new(host) else { return };
-    if clients.listen(listener.socket()).is_err() {
-        return;
-    }
-    // What is left of clients that are gone is removed before the worker is stopped.
-    while !is_over.load(Ordering::Relaxed) || !clients.sessions.is_empty() {
-        let _ = clients.turn(listener.socket(), Some(TICK));
     }
 }
 
@@ -217,7 +145,7 @@ impl Stages {
             Ok(())
         })?;
         let here = InProcess::start(self.cpus)?;
-        let client = measure(&socket(&here.folder), self.cpus);
+        let client = measure(&here.clients.socket(), self.cpus);
         let stamps = here.end()?;
         let frames = join(&client?, &stamps)?;
         let counted = &frames[WARM_UP..];

@@ -190,9 +190,12 @@ fn device_is_made_by_the_command_and_passed_to_a_daemon_that_has_confined_itself
     assert_says(&info, &["device fip0"]);
     let taken = fipsee("net attach lan --name other --tap fip0").expect_err("it is in use");
     assert_says(&taken, &["device 'fip0' cannot be opened"]);
-    // It is deleted, and made again.
+    // It is deleted. The port is kept for it, by the next daemon, too, until it is there again.
     space.run("ip link del fip0");
     eventually("it is noticed", || daemon.log().contains("the device is gone"));
+    daemon.take_over();
+    assert!(space.try_run("ip link show dev fip0").is_err(), "no daemon makes it again");
+    assert_error(&daemon.fipsee(&["net", "echo", "lan/host"]), &["port 'lan/host' is the device 'fip0' of the host"]);
     assert_says(&fipsee("net attach lan --name host --tap fip1").expect_err("another"), &["was device 'fip0', which is gone"]);
     fipsee("net attach lan --name host --tap fip0").expect("it is there again");
     assert_says(&link(&space), &["mtu 9000", "02:00:00:00:00:0e", "UP"]);

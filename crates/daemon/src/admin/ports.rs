@@ -37,8 +37,7 @@ impl Admin {
             let device = device.filter(|device| device.name == was);
             let device = device
                 .ok_or_else(|| format!("port '{full_name}' was device '{was}', which is gone: pass that, or detach the port"))?;
-            self.taps.remove(&full_name);
-            self.taps.begin(self.taps.prepare(&full_name, device)?);
+            self.taps.serve_again(&full_name, device);
             return Ok(describe(network, found.mtu, there));
         }
         self.add_port(network, &port, device)?;

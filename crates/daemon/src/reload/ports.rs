@@ -102,13 +102,10 @@ impl Admin {
 
     /// There is a port that was not there.
     pub(crate) fn add_port(&self, network: &str, port: &PortConfig, device: Option<Tap>) -> Result<(), String> {
-        let name = port.full_name(network);
-        self.live.switches.add(network, net::port(port.clone()))?;
+        // A client may attach as soon as the port is there.
+        let added = self.live.switches.add(network, net::port(port.clone()), device.as_ref().map(Tap::holder))?;
         if let Some(device) = device {
-            let prepared = self.taps.prepare(&name, device);
-            // Nothing else can have it yet but a client, which came at once.
-            let prepared = prepared.inspect_err(|_| drop(self.live.switches.remove(&[name])))?;
-            self.taps.begin(prepared);
+            self.taps.serve(added, device);
         }
         Ok(())
     }

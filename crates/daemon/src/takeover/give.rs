@@ -133,7 +133,10 @@ impl Admin {
             let file = export.disk.hand_over().map_err(|text| format!("disk '{}': {text}", export.name()))?;
             send(&HandoverPacket::Disk(given), file.as_slice())?;
         }
-        self.taps.each(|port, files| send(&HandoverPacket::Device { port }, files))?;
+        self.taps.each(|port, device, files| match files {
+            [] => send(&HandoverPacket::GoneDevice { port, device: device.to_owned() }, &[]),
+            files => send(&HandoverPacket::Device { port }, files),
+        })?;
         send(&HandoverPacket::Prepare {}, &[])
     }
 }

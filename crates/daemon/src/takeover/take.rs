@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fipsee_block::wire::BlockInfo;
-use fipsee_net::server::tap;
+use fipsee_net::server::tap::{self, Tap};
 use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_serve::takeover::{Answer, PREPARE_TIMEOUT, Taking, TakingStep};
 use fipsee_serve::unix::listener::Listener;
@@ -155,6 +155,7 @@ impl Old {
                 (HandoverPacket::Device { port }, queues) => {
                     devices.push((port, tap::passed(queues).map_err(Failure::Refused)?));
                 }
+                (HandoverPacket::GoneDevice { port, device }, _) => devices.push((port, Tap::gone(device))),
                 _ => return Err(Failure::out_of_order()),
             }
         }

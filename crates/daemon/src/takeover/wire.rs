@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::overlay::Overlay;
 
 /// Version of everything below. Daemons of two versions do not take over from each other.
-pub(crate) const VERSION: u32 = 9;
+pub(crate) const VERSION: u32 = 10;
 
 /// The old daemon's packets, in this order: greeting, overlay, listeners, disks, devices, `Prepare`; clients, each followed by its memory and
 /// the records of its service, virtual machines likewise, totals, `End`. `Refused` may come at any point, and ends the takeover: the old
@@ -34,6 +34,11 @@ pub(crate) enum HandoverPacket {
     /// With the descriptors of the device that is this port.
     Device {
         port: String,
+    },
+    /// The device that was this port is gone: the port keeps it as its holder.
+    GoneDevice {
+        port: String,
+        device: String,
     },
     /// End of the part that is handed over while clients are served.
     Prepare {},
@@ -76,7 +81,8 @@ impl HandoverPacket {
     pub(crate) fn kind(&self) -> PacketKind {
         match self {
             Self::Greeting(_) => PacketKind::Greeting,
-            Self::Overlay(_) | Self::Listener { .. } | Self::Disk(_) | Self::Device { .. } => PacketKind::Shared,
+            Self::Overlay(_) | Self::Listener { .. } | Self::Disk(_) => PacketKind::Shared,
+            Self::Device { .. } | Self::GoneDevice { .. } => PacketKind::Shared,
             Self::Prepare {} => PacketKind::Prepare,
             Self::Client(ClientRecord { client, stage, .. }) => {
                 let (memories, records) = match stage {

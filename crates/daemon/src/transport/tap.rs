@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use fipsee_net::server::ServedPort;
 use fipsee_net::server::tap::{self, Settings, Tap, TapEnd, TapQueue, TapReceiver};
-use fipsee_net::server::{Holder, ServedPort};
 use fipsee_net::switch::Rules;
 use fipsee_ring::doorbell::EventDoorbell;
 use fipsee_serve::{Assignment, NotAdded, QueueName, Which};
@@ -46,7 +46,7 @@ pub(crate) fn inherited(
     devices.into_iter().map(of_port).collect()
 }
 
-/// The devices of these networks, by their ports. Those that were not `given` are opened.
+/// The devices of these networks, by their ports. Those that were not `given`, there or gone, are opened.
 pub(crate) fn open_all(networks: &[NetworkConfig], mut given: Vec<(String, Tap)>) -> Result<Vec<(String, Tap)>, String> {
     let mut all = Vec::new();
     for NetworkConfig { name, mtu, ports, .. } in networks {
@@ -112,16 +112,40 @@ impl Taps {
     }
 
     /// Have the port for a device, which is served from [`begin`](Self::begin) on.
-    pub(crate) fn prepare(&self, port: &str, tap: Tap) -> Result<ServedTap, String> {
+    fn prepare(&self, port: &str, tap: Tap) -> Result<ServedTap, String> {
         let port = self.live.switches.port(port).ok_or_else(|| format!("no port '{port}' here"))?;
-        port.claim(Holder::Device(tap.name.as_str().into())).map_err(|held| held.to_string())?;
-        let end = |file| Arc::new(TapEnd::new(file, self.notified.clone()));
-        let ends = tap.queues.into_iter().map(end).collect();
-        Ok(ServedTap { port, name: tap.name, client: 0, ends, live: Arc::clone(&self.live), assignments: Vec::new() })
+        port.claim(tap.holder()).map_err(|held| held.to_string())?;
+        Ok(self.held(port, tap))
+    }
+
+    fn held(&self, port: ServedPort, tap: Tap) -> ServedTap {
+        let ends = self.ends(tap.queues);
+        ServedTap { port, name: tap.name, client: 0, ends, live: Arc::clone(&self.live), assignments: Vec::new() }
+    }
+
+    fn ends(&self, queues: Vec<OwnedFd>) -> Vec<Arc<TapEnd>> {
+        queues.into_iter().map(|file| Arc::new(TapEnd::new(file, self.notified.clone()))).collect()
+    }
+
+    /// Serve a device that [holds](Tap::holder) its port.
+    pub(crate) fn serve(&self, port: ServedPort, tap: Tap) {
+        self.begin(self.held(port, tap));
+    }
+
+    /// The device of a port that [was gone](Self::is_gone) is there again. Nothing else can have the port in between.
+    pub(crate) fn serve_again(&self, port: &str, tap: Tap) {
+        if let Some(mut gone) = self.take(port) {
+            gone.ends = self.ends(tap.queues);
+            self.begin(gone);
+        }
     }
 
     pub(crate) fn begin(&self, mut tap: ServedTap) {
         let (port, device) = (tap.port.name(), tap.name.clone());
+        if tap.ends.is_empty() {
+            tracing::warn!(port, device, "the device is gone, as it was before the takeover: the port stays down");
+            return self.served().push(tap);
+        }
         tap.client = self.live.next_client();
         tap.assignments = tap.port.assign(&self.workers, tap.ends.len());
         let share = self.live.shares.of_device(&tap.name);
@@ -160,16 +184,18 @@ impl Taps {
         // Not before: what it sends meanwhile would be learned for a port that is down.
         (0..tap.ends.len()).for_each(|pair| drop(tap.port.remove(pair)));
         tap.ends.clear();
+        self.live.set_fixed(tap.client, None);
+    }
+
+    fn take(&self, port: &str) -> Option<ServedTap> {
+        let mut served = self.served();
+        let index = served.iter().position(|tap| tap.port.name() == port)?;
+        Some(served.remove(index))
     }
 
     /// The port is to be free: its device is served no more.
     pub(crate) fn remove(&self, port: &str) -> bool {
-        let found = {
-            let mut served = self.served();
-            let index = served.iter().position(|tap| tap.port.name() == port);
-            index.map(|index| served.remove(index))
-        };
-        found.map(|mut tap| self.end(&mut tap)).is_some()
+        self.take(port).map(|mut tap| self.end(&mut tap)).is_some()
     }
 
     /// Was the device deleted that this port is?
@@ -189,12 +215,12 @@ impl Taps {
         }
     }
 
-    /// The devices that are there, by their ports, for another daemon.
-    pub(crate) fn each(&self, mut give: impl FnMut(String, &[BorrowedFd<'_>]) -> Result<(), String>) -> Result<(), String> {
-        let served = self.served();
-        served.iter().filter(|tap| !tap.ends.is_empty()).try_for_each(|tap| {
-            let files: Vec<_> = tap.ends.iter().map(|end| end.as_fd()).collect();
-            give(tap.port.name(), &files)
+    /// Ports, their devices, and the descriptors of those that are not gone, for another daemon.
+    pub(crate) fn each(&self, mut give: impl FnMut(String, &str, &[BorrowedFd<'_>]) -> Result<(), String>) -> Result<(), String> {
+        self.served().iter().try_for_each(|tap| {
+            let is_gone = tap.ends.iter().any(|end| end.is_gone());
+            let files: Vec<_> = tap.ends.iter().filter(|_| !is_gone).map(|end| end.as_fd()).collect();
+            give(tap.port.name(), &tap.name, &files)
         })
     }
 

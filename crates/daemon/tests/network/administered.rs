@@ -4,7 +4,7 @@ use fipsee_net::frame::Mac;
 use fipsee_net::wire::{CHECKSUM_VALID, OFFLOADS, Offload, Status};
 use fipsee_net::{AttachOptions, Error, Port};
 use fipsee_ring::control::RefusalCode;
-use fipsee_testkit::{Daemon, eventually};
+use fipsee_testkit::{Daemon, assert_says, eventually};
 use serde_json::{Value, json};
 
 use super::{all_sent, assert_nothing, attach, frame, lan, mac, next, options, stat};
@@ -157,6 +157,67 @@ fn port_with_ip_addresses_sends_with_no_other() {
     }
     all_sent(&mut a);
     assert_eq!((a.refused(), &stat(&daemon, "a")["refused"]["wrong_ip"]), ((10, Some(Status::WrongIp)), &10.into()));
+}
+
+/// Rings of a client are another daemon's until that has given up: nothing may be published there because a port is in another state.
+#[test]
+fn takeover_with_a_port_in_another_state_is_refused_and_loses_nothing() {
+    let mut daemon = lan(1500, ["", "", ""]);
+    let (mut a, mut b) = (attach(&daemon.socket(), "a"), attach(&daemon.socket(), "b"));
+    let file = |keys: &str| {
+        let port =
+            |name, number, keys| format!("[[network.port]]\nname = \"{name}\"\nmac = \"02:00:00:00:00:0{number}\"\n{keys}\n");
+        format!("[[network]]\nname = \"lan\"\n{}{}{}", port("a", 1, keys), port("b", 2, ""), port("c", 3, ""))
+    };
+    daemon.dir.configure(&file("down = true"));
+    let refused = daemon.try_take_over(&[]).expect_err("refused");
+    assert_says(&refused, &["its port 'lan/a' is down here; set it there first (fipsee net set lan/a --down)"]);
+    b.send(&frame(mac(2), mac(1), 100, 1)).expect("sent");
+    assert_eq!((next(&mut a), a.changes(), a.is_up()), (frame(mac(2), mac(1), 100, 1), 0, true));
+    // What an administrator has set goes along, whatever is configured.
+    set(&daemon, "lan/a", true);
+    assert!(!after_changes(&mut a, 1));
+    daemon.dir.configure(&file(""));
+    daemon.take_over();
+    assert_eq!((&stat(&daemon, "a")["link"], a.changes()), (&"down".into(), 1));
+}
+
+/// Two ports are connected by a program, which passes on what comes to either at the other.
+///
+/// checks: R-10.7-7
+#[test]
+fn loop_between_two_ports_is_found_and_one_of_them_is_blocked() {
+    let daemon = lan(1500, ["", "any_source = true", "any_source = true"]);
+    let (mut a, mut b, mut c) = (attach(&daemon.socket(), "a"), attach(&daemon.socket(), "b"), attach(&daemon.socket(), "c"));
+    let station = [&Mac::BROADCAST.0[..], &mac(9).0, &[8, 0], &[7; 40]].concat();
+    let pass_on = |from: &mut Port, to: &mut Port| {
+        let mut frame = Vec::new();
+        if from.receive(&mut frame).expect("the daemon is there") {
+            to.send(&frame).expect("there are few frames");
+        }
+    };
+    b.send(&station).expect("sent");
+    c.send(&station).expect("sent");
+    let blocked = || ["b", "c"].map(|port| stat(&daemon, port)["link"] == "blocked");
+    let mut seen = [false; 2];
+    eventually("one is blocked", || {
+        for _ in 0..1000 {
+            pass_on(&mut b, &mut c);
+            pass_on(&mut c, &mut b);
+        }
+        seen = blocked();
+        seen.contains(&true)
+    });
+    assert_ne!(seen, [true; 2], "one is enough");
+    eventually("it is logged", || daemon.log().contains("it is blocked for 10 seconds"));
+    // No frame goes around any more; the others go on.
+    [&mut b, &mut c].into_iter().for_each(all_sent);
+    while a.receive(&mut Vec::new()).expect("the daemon is there") {}
+    let open = if seen[0] { &mut c } else { &mut b };
+    while open.receive(&mut Vec::new()).expect("the daemon is there") {}
+    let sent = frame(open.mac(), mac(1), 100, 1);
+    open.send(&sent).expect("sent");
+    assert_eq!(next(&mut a), sent);
 }
 
 /// checks: R-10.8-3, R-10.9-2

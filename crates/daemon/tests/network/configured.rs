@@ -167,6 +167,26 @@ fn reload_adds_and_removes_ports_and_refuses_to_remove_one_that_is_in_use() {
 }
 
 #[test]
+fn port_that_was_removed_by_a_reload_comes_back_as_it_is_configured() {
+    let daemon = with_file(&format!("{HEAD}{}{}", port("a", 1, ""), port("b", 2, "")));
+    daemon.ask(&json!({ "method": "net.set", "port": "lan/b", "down": true }));
+    let reload = |ports: &[String]| {
+        daemon.dir.configure(&format!("{HEAD}{}", ports.concat()));
+        daemon.ask(&json!({ "method": "reload" }))
+    };
+    reload(&[port("a", 1, ""), port("b", 2, "")]);
+    assert_eq!(stat(&daemon, "b")["link"], "down", "what was set stays");
+    reload(&[port("a", 1, "")]);
+    reload(&[port("a", 1, ""), port("b", 2, "")]);
+    assert_eq!(stat(&daemon, "b")["link"], "up");
+    let (mut a, mut b) = (attach(&daemon.socket(), "a"), attach(&daemon.socket(), "b"));
+    b.send(&frame(mac(2), mac(1), 100, 1)).expect("sent");
+    assert_eq!(next(&mut a), frame(mac(2), mac(1), 100, 1));
+    let dumped = daemon.ask(&json!({ "method": "config.dump" }));
+    assert!(!dumped["toml"].as_str().is_some_and(|toml| toml.contains("down = true")), "{dumped}");
+}
+
+#[test]
 fn ports_come_and_go_by_the_admin_socket_and_outlast_reload_and_takeover() {
     let mut daemon = with_file(&format!("{HEAD}{}{}", port("a", 1, ""), port("b", 2, "")));
     let mut a = attach(&daemon.socket(), "a");

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use fipsee_net::{Error, Port};
-use fipsee_testkit::Daemon;
 use fipsee_testkit::guest::device::{EVENT_INDEX, INDIRECT};
 use fipsee_testkit::guest::frontend::Request;
 use fipsee_testkit::guest::net::{CONTROL, LEAVES_OFFLOADS, MERGEABLE, NetGuest, NetOptions, PAIRS, TAKES_OFFLOADS};
+use fipsee_testkit::{Daemon, assert_says};
 use serde_json::json;
 
 use super::{all_sent, assert_nothing, attach, frame, lan_at, mac, next, offloads, options, stat};
@@ -188,8 +188,10 @@ fn checksums_and_segments_are_carried_to_a_machine_that_takes_them_and_done_for_
     assert_eq!(c.next(0), tcp(3, 200));
 }
 
+/// More descriptors than are looked at for a frame.
+const MANY: &str = "a buffer of empty descriptors";
 /// What a driver may do wrong with a chain of the queue of this number.
-const FAULTS: [(&str, usize); 12] = [
+const FAULTS: [(&str, usize); 13] = [
     ("a loop", 1),
     ("a header that is too short", 1),
     ("a descriptor that is not there", 1),
@@ -199,6 +201,7 @@ const FAULTS: [(&str, usize); 12] = [
     ("a loop", 0),
     ("a buffer that is no memory", 0),
     ("an empty buffer", 0),
+    (MANY, 0),
     ("a descriptor that is not there", 0),
     ("more entries than the queue has", 0),
     ("a buffer to read", 0),
@@ -221,6 +224,12 @@ fn do_wrong(guest: &mut NetGuest, what: &str, index: usize) {
         "an indirect table of 17 bytes" => queue.put_descriptor(0, place, 17, INDIRECT_TABLE, 0),
         "a buffer that is no memory" => queue.put_descriptor(0, 1 << 40, 64, WRITE, 0),
         "an empty buffer" => queue.put_descriptor(0, place, 0, WRITE, 0),
+        // They take no room, and are looked at all the same.
+        MANY => {
+            let last = queue.size - 1;
+            (0..last).for_each(|index| queue.put_descriptor(index, place, 0, WRITE | NEXT, index + 1));
+            queue.put_descriptor(last, place, 64, WRITE, 0);
+        }
         "a buffer to read" => queue.put_descriptor(0, place, 64, 0, 0),
         _ => {}
     }
@@ -238,7 +247,8 @@ fn queue_whose_driver_breaks_the_rules_stops_and_nothing_else_does() {
     let daemon = daemon();
     let (mut a, mut c) = (attach(&daemon.socket(), "a"), start(&daemon, "c", &NetOptions::default()));
     for (what, index) in FAULTS {
-        let mut b = start(&daemon, "b", &NetOptions { size: 16, ..NetOptions::default() });
+        let size = if what == MANY { 256 } else { 16 };
+        let mut b = start(&daemon, "b", &NetOptions { size, ..NetOptions::default() });
         exchange(&mut a, &mut b, 100, 1);
         b.wait_sent(0);
         if index == 0 {
@@ -274,22 +284,26 @@ fn queue_whose_driver_breaks_the_rules_stops_and_nothing_else_does() {
     }
     let broke = daemon.log().matches("a virtqueue broke and is not served until it is reset").count();
     assert!(broke > 0, "{}", daemon.log());
+    assert_says(&daemon.log(), &["port=\"lan/b\""]);
+    assert!(!daemon.log().contains("disk="), "there is none: {}", daemon.log());
 }
 
 #[test]
 fn frame_whose_memory_or_header_is_wrong_is_counted_and_the_next_one_goes() {
     let daemon = daemon();
-    let (mut a, mut b) = (attach(&daemon.socket(), "a"), start(&daemon, "b", &NetOptions::default()));
+    let size = 256;
+    let (mut a, mut b) = (attach(&daemon.socket(), "a"), start(&daemon, "b", &NetOptions { size, ..NetOptions::default() }));
     let place = b.place(1, 40);
-    // Outside memory; no whole Ethernet header; longer than the MTU allows; another source; segments, which are not offered.
+    // Outside memory; no whole Ethernet header; longer than the MTU allows; another source; more descriptors than are looked at for a frame.
     b.send_parts(0, &[(place, 12, false), (1 << 40, 100, false)]);
     b.send_parts(0, &[(place, 12 + 13, false)]);
     b.send_parts(0, &[(place, 12 + 9019, false)]);
     b.send(0, &frame(mac(1), mac(1), 100, 1));
+    b.send_in_pieces(0, &frame(mac(2), mac(1), 150, 1), 1);
     b.wait_sent(0);
     let refused = stat(&daemon, "b")["refused"].clone();
-    let counts = ["bad_memory", "too_short", "too_long", "wrong_source"].map(|name| refused[name].as_u64());
-    assert_eq!(counts, [Some(1); 4], "{refused}");
+    let counts = ["bad_memory", "too_short", "too_long", "wrong_source", "invalid"].map(|name| refused[name].as_u64());
+    assert_eq!(counts, [Some(1); 5], "{refused}");
     assert_nothing(&mut a);
     exchange(&mut a, &mut b, 100, 1);
 }
@@ -299,6 +313,8 @@ fn port_of_a_machine_is_for_it_alone_and_one_machine_at_a_time_has_it() {
     let daemon = daemon();
     let refused = Port::attach(&daemon.socket(), &options("b")).err().map(|error| error.to_string()).unwrap_or_default();
     assert!(refused.contains("is for the virtual machine at its vhost-user socket"), "{refused}");
+    let kept = daemon.admin(&json!({ "method": "net.detach", "port": "lan/b" }));
+    assert_says(kept["error"].as_str().expect("refused"), &["port 'lan/b' is for the virtual machine at", "restart the daemon"]);
     let mut a = attach(&daemon.socket(), "a");
     let mut b = start(&daemon, "b", &NetOptions::default());
     exchange(&mut a, &mut b, 100, 1);

@@ -120,7 +120,7 @@ fn requests_that_a_disk_does_not_finish_in_time_stay_where_they_are() {
 fn another_version_is_refused() {
     let daemon = Daemon::start(&DISKS);
     let answer = daemon.admin(&serde_json::json!({ "method": "takeover", "version": 99, "wait_ms": 100 }));
-    assert_says(answer["error"].as_str().expect("refused"), &["hands over by version 9, and 99 is asked for"]);
+    assert_says(answer["error"].as_str().expect("refused"), &["hands over by version 10, and 99 is asked for"]);
     CorrectClient::new(&daemon, "m").check();
 }
 
@@ -140,20 +140,20 @@ fn refusal_of_answer(answer: &'static [u8]) -> String {
         request
     });
     let text = refused_in(&dir, &[], &["--takeover", "--disk", "m=memory:1M"]);
-    assert_says(&old.join().expect("it has answered"), &["\"method\":\"takeover\"", "\"version\":9"]);
+    assert_says(&old.join().expect("it has answered"), &["\"method\":\"takeover\"", "\"version\":10"]);
     text
 }
 
 #[test]
 fn an_old_daemon_of_another_version_is_named_by_the_new_one() {
-    let newer = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"takeover\":10}}\n";
+    let newer = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"takeover\":11}}\n";
     let text = refusal_of_answer(newer);
-    assert_says(&text, &["version 10", "takes over by version 9", "stop it and start this one without --takeover"]);
-    // So says a daemon of version 10 that is asked for version 9.
-    let refuses = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-32000,\"message\":\"it hands over by version 10, and 9 is asked for; \
+    assert_says(&text, &["version 11", "takes over by version 10", "stop it and start this one without --takeover"]);
+    // So says a daemon of version 11 that is asked for version 10.
+    let refuses = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-32000,\"message\":\"it hands over by version 11, and 10 is asked for; \
                     stop it and start the other\"}}\n";
     let text = refusal_of_answer(refuses);
-    assert_says(&text, &["the running daemon refuses: it hands over by version 10", "stop it and start the other"]);
+    assert_says(&text, &["the running daemon refuses: it hands over by version 11", "stop it and start the other"]);
     // So says one before JSON-RPC.
     let text = refusal_of_answer(b"{\"error\":\"cannot understand the request: missing field `request` at line 1 column 80\"}\n");
     assert_says(&text, &["the running daemon is of an older version", "stop it and start this one without --takeover"]);

@@ -31,6 +31,8 @@ impl Came {
     }
 }
 
+/// Events that one look takes before it gives up: a correct daemon has one on its way at most.
+const MOST_EVENTS: usize = 8;
 /// While frames are held a wait is interrupted as often, to post the buffers of those that were dropped.
 const LONGEST_UNPOSTED: Duration = Duration::from_millis(10);
 
@@ -162,22 +164,26 @@ impl Port {
         Ok(Some(frame))
     }
 
-    /// The next message, checked: its buffers are the program's again.
+    /// The next message that is no event, checked: its buffers are the program's again.
     fn next(&mut self) -> Result<Came, Error> {
         self.received_offload = Offload::NONE;
         let mut message = Message::ZERO;
-        if !self.receive.queue.completions.receive(&mut message) {
-            self.post(true);
-            self.acknowledge()?;
-            self.receive.check_liveness_now_and_then(|| self.attachment.control.is_hung_up())?;
-            return Ok(Came::Nothing);
+        // Behind an event there may be a frame: without it the caller would wait.
+        for _ in 0..MOST_EVENTS {
+            if !self.receive.queue.completions.receive(&mut message) {
+                self.post(true);
+                self.acknowledge()?;
+                self.receive.check_liveness_now_and_then(|| self.attachment.control.is_hung_up())?;
+                return Ok(Came::Nothing);
+            }
+            match first_byte(&message) {
+                KIND_RECEIVED_SMALL => return self.check_small(Small::of(&message)).map(Came::Small),
+                KIND_RECEIVED => return self.check_filled(Filled::of(&message)).map(Came::Filled),
+                KIND_EVENT => self.take_event(&message)?,
+                _ => return self.take_returned(&message),
+            }
         }
-        match first_byte(&message) {
-            KIND_RECEIVED_SMALL => self.check_small(Small::of(&message)).map(Came::Small),
-            KIND_RECEIVED => self.check_filled(Filled::of(&message)).map(Came::Filled),
-            KIND_EVENT => self.take_event(&message).map(|()| Came::Nothing),
-            _ => self.take_returned(&message),
-        }
+        Ok(Came::Nothing)
     }
 
     fn take_returned(&mut self, message: &Message) -> Result<Came, Error> {

@@ -28,8 +28,9 @@ pub struct Delivered {
     pub is_taken: bool,
     /// It is the first since [`Receive::flush`] that the peer may have to be notified of.
     pub is_first: bool,
-    /// Descriptions of buffers that could not be used and that were looked at for it: they are cost of the visit.
-    pub useless: u32,
+    /// Work beyond that of a usual delivery, in deliveries, for the cost of the visit: buffers that were looked at beyond those that a frame
+    /// needs, system calls.
+    pub extra_work: u32,
 }
 
 /// One receiving side of a port other than the rings of a client: a virtqueue, a device of the host. The worker of the network calls it.

@@ -16,7 +16,7 @@ use super::queue::Sender;
 use super::software::{Inspected, Software};
 use super::stages::{self, Stage};
 use crate::frame::{HEADER_BYTES, Header, Mac, ShortHead, VLAN_TAG_BYTES};
-use crate::switch::{Delivery, Learning, Link, PortNumber, Rules, Switch};
+use crate::switch::{Delivery, DetectionFrame, Learning, Link, PortNumber, Rules, Switch};
 use crate::wire::{
     Event, MAX_FIRST_BYTES, MAX_SEGMENTED_BYTES, MAX_SMALL_BYTES, OPERATION_ACKNOWLEDGE, OPERATION_ALL_GROUPS, OPERATION_JOIN,
     OPERATION_LEAVE, OPERATION_NO_GROUP, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Request, Send, Small, Status, first_byte,
@@ -275,8 +275,15 @@ impl Data {
         self.outputs.deliveries
     }
 
-    /// Ring for those that have got something and sleep.
+    /// The end of a visit: ring for those that have got something and sleep.
     pub(super) fn flush(&mut self) {
+        if let Some(DetectionFrame { to: (port, tagging), frame }) = self.switch.take_detection_frame() {
+            let head = ShortHead::new(&frame, tagging);
+            let length_bytes = u32::try_from(head.bytes().len()).unwrap_or(u32::MAX);
+            let frame = Frame { head: head.bytes(), rest: &[], length_bytes, offload: Offload::NONE };
+            // SAFETY: there is no rest.
+            unsafe { self.outputs.deliver(port, &frame) };
+        }
         self.outputs.flush();
     }
 

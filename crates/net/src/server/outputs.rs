@@ -16,7 +16,7 @@ pub(super) struct Outputs {
     used_pairs: Vec<usize>,
     /// Those that were given a frame since they were last flushed.
     touched: Vec<(PortNumber, usize)>,
-    /// Attempts to give a frame to a port, useless messages of receivers, and what had to be done with it, for the frame that is being sent.
+    /// Attempts to give a frame to a port, and work that costs as much, for the frame that is being sent.
     pub(super) deliveries: u64,
 }
 
@@ -132,7 +132,7 @@ impl Outputs {
         };
         // SAFETY: by the caller.
         let delivered = unsafe { receiver.deliver(frame) };
-        self.deliveries += u64::from(delivered.useless);
+        self.deliveries += u64::from(delivered.extra_work);
         if delivered.is_first {
             self.touched.push((port, pair));
         }

@@ -169,7 +169,7 @@ mod tests {
     use crate::server::receiver::Receiver;
     use crate::server::{NetworkSetup, PortSetup};
     use crate::switch::{Learning, Rules};
-    use crate::wire::{OPERATION_SEND, OPERATION_SEND_SMALL, Offload, PROFILE, Post, Send, Small};
+    use crate::wire::{OPERATION_JOIN, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, PROFILE, Post, Request, Send, Small};
 
     /// A transmit queue of the first of so many ports, the client's end of its calls, and the grant, of which the second queue is left.
     fn queue_of(ports: u8) -> (TransmitQueue, Writer<MappedRing>, Grant) {
@@ -249,5 +249,25 @@ mod tests {
             Taken { requests: 1, units: 48, work_units: 40 },
             "four, and it is dropped"
         );
+    }
+
+    #[test]
+    fn what_a_client_asks_for_after_its_receivers_are_gone_does_not_stay() {
+        let (mut queue, mut client, mut grant) = queue_of(1);
+        let network = Arc::clone(&queue.network);
+        let receiver = Receiver::new(grant.queues.remove(0), memory(&grant), (0, Events::default()));
+        network.data().add(0, 0, Endpoint::Rings(Box::new(receiver)));
+        let groups = || network.data().switch.groups(0).map(<[Mac]>::to_vec);
+        let group = Mac([1, 0, 0x5e, 0, 0, 7]);
+        client.publish(&Request::new(OPERATION_JOIN, 0, Some(group)).to_message());
+        queue.visit(&mut (), Turn::whole(true));
+        assert_eq!(groups(), Some(vec![group]));
+        // Its queues end in any order.
+        drop(network.data().remove(0, 0));
+        assert_eq!(groups(), None);
+        client.publish(&Request::new(OPERATION_JOIN, 1, Some(group)).to_message());
+        queue.visit(&mut (), Turn::whole(true));
+        drop(queue);
+        assert_eq!(groups(), None, "the next client would get no other group");
     }
 }

@@ -37,8 +37,8 @@ pub(super) struct Receiver {
     tags: Vec<u16>,
     /// Something was published since the client was last rung for.
     touched: bool,
-    /// Messages with a buffer that could not be used, for the cost of the visit.
-    useless: u32,
+    /// For the frame that is being delivered, as [`Delivered`] has it.
+    extra_work: u32,
 }
 
 impl Receiver {
@@ -46,7 +46,7 @@ impl Receiver {
     pub(super) fn new(end: ServerQueue, memory: RegionTable, (offloads, events): (u32, Events)) -> Self {
         let most = MAX_FRAME_BUFFERS + MAX_POSTED;
         let (ready, spans, tags) = (VecDeque::with_capacity(most), Vec::with_capacity(most), Vec::with_capacity(most));
-        Self { end, memory, offloads, events, ready, ready_bytes: 0, spans, tags, touched: false, useless: 0 }
+        Self { end, memory, offloads, events, ready, ready_bytes: 0, spans, tags, touched: false, extra_work: 0 }
     }
 
     /// Continue with buffers that were taken in another process.
@@ -89,7 +89,7 @@ impl Receiver {
         let was_touched = self.touched;
         // SAFETY: by the caller.
         let is_taken = unsafe { self.put(frame) };
-        Delivered { is_taken, is_first: self.touched && !was_touched, useless: std::mem::take(&mut self.useless) }
+        Delivered { is_taken, is_first: self.touched && !was_touched, extra_work: std::mem::take(&mut self.extra_work) }
     }
 
     /// `false`: there are not enough buffers.
@@ -166,7 +166,7 @@ impl Receiver {
             // Buffers of a few bytes are work, too.
             looks += 1;
             let is_beyond = length_bytes < looks * USUAL_BUFFER_BYTES && looks > 1;
-            self.useless += u32::from(is_useless || is_beyond);
+            self.extra_work += u32::from(is_useless || is_beyond);
         }
         // The last message may have had more buffers than were missing: a frame fills the first 20 at most.
         if self.ready.len() > MAX_FRAME_BUFFERS {

@@ -65,11 +65,11 @@ impl Switches {
         behind.filter_map(|(name, port)| what(name, port)).take(most).collect()
     }
 
-    /// One more port of a network.
+    /// One more port of a network, which this holder has from the beginning.
     ///
     /// # Errors
     /// In words: there is no such network, or a port of that name or address.
-    pub fn add(&self, network: &str, setup: PortSetup) -> Result<ServedPort, String> {
+    pub fn add(&self, network: &str, setup: PortSetup, holder: Option<Holder>) -> Result<ServedPort, String> {
         let found = self.networks.iter().find(|found| found.name == network);
         let network = found
             .ok_or_else(|| format!("no network '{network}' here; `fipsee net ls` lists the ports of those that are there"))?;
@@ -95,6 +95,7 @@ impl Switches {
             holders.push(None);
         }
         numbered[index] = Some(Arc::clone(&port));
+        holders[index] = holder.map(|holder| (holder, false));
         network.data().put(number, Arc::clone(&port));
         let served = ServedPort::new(Arc::clone(network), number, port);
         ports.insert(served.name(), served.clone());

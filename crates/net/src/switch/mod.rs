@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use self::groups::Groups;
 use self::limit::Bucket;
-use self::loops::Loops;
+use self::loops::{DETECTION_TYPE, Loops};
 use self::table::Table;
 use crate::frame::{Header, Mac, Tagging};
-use crate::wire::Status;
+use crate::wire::{MAX_SMALL_BYTES, Status};
 
 /// Number of a port in its network, in the order of the configuration.
 pub type PortNumber = u16;
@@ -160,9 +160,18 @@ pub struct Switch {
     own: HashMap<Mac, PortNumber>,
     mirrors: Vec<PortNumber>,
     table: Table,
-    /// How many ports are blocked, and one that has just become so.
-    blocked: usize,
+    /// When the next blocked port is to be open again, if there is one, and one that has just been blocked.
+    unblock_ns: Option<u64>,
     newly_blocked: Option<PortNumber>,
+    /// Where a detection frame is to leave.
+    detects_at: Option<Delivery>,
+}
+
+/// A frame that is to leave through a port, to find out whether it is part of a loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DetectionFrame {
+    pub to: Delivery,
+    pub frame: [u8; MAX_SMALL_BYTES],
 }
 
 /// What is the matter with a port, beside whether a client is attached.
@@ -171,7 +180,7 @@ pub enum Link {
     Up,
     /// An administrator took it down.
     Down,
-    /// Frames came back through it; for a time it neither sends nor gets any.
+    /// It is part of a loop; for a time it neither sends nor gets frames.
     Blocked,
 }
 
@@ -195,8 +204,9 @@ impl Switch {
             own: HashMap::new(),
             mirrors: Vec::new(),
             table,
-            blocked: 0,
+            unblock_ns: None,
             newly_blocked: None,
+            detects_at: None,
         };
         (0..).zip(rules).for_each(|(number, rules)| switch.put(number, rules));
         switch
@@ -295,7 +305,7 @@ impl Switch {
     /// # Errors
     /// The sender may not send it.
     pub fn forward(&mut self, from: PortNumber, header: &Header, now_ns: u64, to: &mut Vec<Delivery>) -> Result<(), Status> {
-        if self.blocked > 0 {
+        if self.unblock_ns.is_some_and(|unblock_ns| unblock_ns <= now_ns) {
             self.unblock(now_ns);
         }
         let Some(Port { rules, open, .. }) = self.ports.get(usize::from(from)) else { return Err(Status::Invalid) };
@@ -303,12 +313,15 @@ impl Switch {
             return Err(Status::Down);
         }
         let vlan = rules.vlan_of(header).ok_or(Status::WrongVlan)?;
+        if header.ether_type == DETECTION_TYPE && rules.any_source && self.is_detection_frame(header, now_ns) {
+            self.block(from, now_ns);
+            return Err(Status::Down);
+        }
         self.check_source(from, header.source)?;
         if header.source != rules.mac {
             let is_back = self.table.learn((vlan, header.source), from, now_ns);
-            if is_back && self.ports[usize::from(from)].loops.is_one(now_ns) {
-                self.block(from);
-                return Err(Status::Down);
+            if is_back {
+                self.suspect(from, vlan, now_ns);
             }
         }
         let known = match header.destination.is_group() {
@@ -329,20 +342,44 @@ impl Switch {
         self.newly_blocked.take()
     }
 
-    fn block(&mut self, number: PortNumber) {
-        self.blocked += 1;
+    /// An address came back to a port.
+    #[cold]
+    fn suspect(&mut self, number: PortNumber, vlan: u16, now_ns: u64) {
+        let Port { rules, loops, .. } = &mut self.ports[usize::from(number)];
+        if loops.is_suspicious(now_ns) {
+            self.detects_at = Some((number, rules.tagging(vlan, None)));
+        }
+    }
+
+    /// What is to be sent because a frame before looked as if there was a loop.
+    pub fn take_detection_frame(&mut self) -> Option<DetectionFrame> {
+        let to = self.detects_at.take()?;
+        Some(DetectionFrame { to, frame: loops::detection_frame(self.rules(to.0)?.mac) })
+    }
+
+    /// Did it leave through one of the ports just now? No client can send such a frame to another's port: its own is blocked.
+    #[cold]
+    fn is_detection_frame(&self, header: &Header, now_ns: u64) -> bool {
+        let detecting = self.own.get(&header.source).and_then(|port| self.ports.get(usize::from(*port)));
+        header.destination == Mac::BROADCAST && detecting.is_some_and(|port| port.loops.detects(now_ns))
+    }
+
+    fn block(&mut self, number: PortNumber, now_ns: u64) {
+        let port = &mut self.ports[usize::from(number)];
+        let until_ns = port.loops.block(now_ns);
+        port.settle();
+        self.unblock_ns = self.unblock_ns.into_iter().chain([until_ns]).min();
         self.newly_blocked = Some(number);
-        self.ports[usize::from(number)].settle();
         self.table.forget(number);
     }
 
     fn unblock(&mut self, now_ns: u64) {
         for port in &mut self.ports {
             if port.loops.blocked_until_ns.take_if(|until_ns| *until_ns <= now_ns).is_some() {
-                self.blocked -= 1;
                 port.settle();
             }
         }
+        self.unblock_ns = self.ports.iter().filter_map(|port| port.loops.blocked_until_ns).min();
     }
 
     fn check_source(&self, from: PortNumber, source: Mac) -> Result<(), Status> {

@@ -1,6 +1,6 @@
 //! Ports that come and go while a switch works.
 
-use super::{Port, PortNumber, Rules, Switch};
+use super::{Loops, Port, PortNumber, Rules, Switch};
 
 impl Switch {
     /// A port of this number is there from now on, and is down: of a number that was removed, or the next.
@@ -22,10 +22,8 @@ impl Switch {
     /// It gets no frame any more, and nothing that is known leads to it.
     pub fn remove(&mut self, number: PortNumber) {
         self.set_up(number, false);
-        if let Some(port) = self.ports.get_mut(usize::from(number))
-            && port.loops.blocked_until_ns.take().is_some()
-        {
-            self.blocked -= 1;
+        if let Some(port) = self.ports.get_mut(usize::from(number)) {
+            port.loops = Loops::default();
         }
         self.own.retain(|_, owner| *owner != number);
         self.mirrors.retain(|mirror| *mirror != number);

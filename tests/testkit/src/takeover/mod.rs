@@ -20,7 +20,7 @@ pub fn pauses_us(log: &str) -> Vec<u64> {
 
 /// The request of a new daemon at the admin socket.
 pub fn takeover_request(wait_ms: u64) -> String {
-    crate::daemon::json_rpc(&serde_json::json!({ "method": "takeover", "version": 9, "wait_ms": wait_ms }))
+    crate::daemon::json_rpc(&serde_json::json!({ "method": "takeover", "version": 10, "wait_ms": wait_ms }))
 }
 
 /// A test in place of the new daemon, which may send the old one anything.

@@ -214,7 +214,8 @@ impl FrontendConnection {
                 return Ok(None);
             }
             Action::Warn(queue, what, problem) => {
-                tracing::warn!(disk = target.name(), queue, problem, "{what}");
+                let (disk, port) = target.disk_or_port();
+                tracing::warn!(disk, port, queue, problem, "{what}");
                 return Ok(None);
             }
             Action::Claim => {
@@ -324,8 +325,8 @@ impl FrontendConnection {
                 Ok(()) => return Ok(choices),
                 Err(NotAdded::Doorbell(error, back, its)) => {
                     if self.quota.allows() {
-                        let disk = self.shared.target.name();
-                        tracing::warn!(disk, queue = index, worker, %error, "a worker cannot watch a queue; raise fs.epoll.max_user_watches");
+                        let (disk, port) = self.shared.target.disk_or_port();
+                        tracing::warn!(disk, port, queue = index, worker, %error, "a worker cannot watch a queue; raise fs.epoll.max_user_watches");
                     }
                     (queue, share, problem) = (back, its, not_watched(&error));
                 }

@@ -19,7 +19,7 @@ use rustix::net::{SocketFlags, SocketType};
 
 use super::connection::{FrontendConnection, misplaced};
 use super::device::Device;
-use super::target::{Target, kind_of};
+use super::target::{Target, disk_or_port, kind_of};
 use super::{Notice, VhostUserSockets};
 use crate::config::make_usual_folder;
 use crate::export::Export;
@@ -119,7 +119,8 @@ pub(crate) fn bind(name: &str, path: &Path) -> Result<Listener, String> {
         .and_then(|()| Listener::bind(path, SocketType::STREAM, MODE))
         .map_err(|text| format!("{} '{name}': {text} for its vhost-user socket", kind_of(name)))?;
     if listener.took_over() {
-        tracing::info!(disk = name, path = %path.display(), "taking over the vhost-user socket of a daemon that is gone");
+        let (disk, port) = disk_or_port(name);
+        tracing::info!(disk, port, path = %path.display(), "taking over the vhost-user socket of a daemon that is gone");
     }
     Ok(listener)
 }
@@ -283,13 +284,13 @@ impl SocketThread {
 
     fn admit(&mut self) -> Option<FrontendConnection> {
         let shared = &self.shared;
-        let (target, disk) = (&shared.target, shared.target.name());
+        let (target, (disk, port)) = (&shared.target, shared.target.disk_or_port());
         let stream = match rustix::net::accept_with(shared.listener.socket(), SocketFlags::CLOEXEC) {
             Ok(socket) => UnixStream::from(socket),
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED | rustix::io::Errno::AGAIN) => return None,
             Err(error) => {
                 if self.quota.allows() {
-                    tracing::error!(disk, %error, "cannot accept a hypervisor; raise LimitNOFILE=");
+                    tracing::error!(disk, port, %error, "cannot accept a hypervisor; raise LimitNOFILE=");
                 }
                 return None;
             }
@@ -306,21 +307,21 @@ impl SocketThread {
         }
         if let Err(reason) = target.admit(client, &connection.credentials) {
             if self.quota.allows() {
-                tracing::warn!(disk, pid, uid, reason, "a hypervisor is refused");
+                tracing::warn!(disk, port, pid, uid, reason, "a hypervisor is refused");
             }
             return None;
         }
         state.peer = Some(Peer::of(&connection));
         drop(state);
         if self.quota.allows() {
-            tracing::info!(client, pid, uid, disk, socket = %shared.listener.path().display(), "a hypervisor attached");
+            tracing::info!(client, pid, uid, disk, port, socket = %shared.listener.path().display(), "a hypervisor attached");
         }
         Some(connection)
     }
 
     fn serve(&mut self, mut connection: FrontendConnection) -> End {
         let shared = Arc::clone(&self.shared);
-        let (client, disk) = (connection.client, shared.target.name());
+        let (client, (disk, port)) = (connection.client, shared.target.disk_or_port());
         let Credentials { pid, uid, .. } = connection.credentials;
         let end = self.converse(&mut connection);
         shared.target.is_leaving(client);
@@ -335,8 +336,12 @@ impl SocketThread {
         shared.live.device_descriptors.fetch_sub(connection.charged, Ordering::Relaxed);
         if self.quota.allows() {
             match &end {
-                End::Refused(reason) => tracing::warn!(client, pid, uid, disk, reason, "a hypervisor is refused and detached"),
-                End::HungUp | End::Stopped => tracing::info!(client, disk, "a hypervisor is gone; everything of it is released"),
+                End::Refused(reason) => {
+                    tracing::warn!(client, pid, uid, disk, port, reason, "a hypervisor is refused and detached")
+                }
+                End::HungUp | End::Stopped => {
+                    tracing::info!(client, disk, port, "a hypervisor is gone; everything of it is released")
+                }
             }
         }
         end
@@ -399,8 +404,8 @@ impl SocketThread {
 
     fn log_fault(&mut self, queue: u16, reason: &str) {
         if self.quota.allows() {
-            let disk = self.shared.target.name();
-            tracing::warn!(disk, queue, reason, "a virtqueue broke and is not served until it is reset");
+            let (disk, port) = self.shared.target.disk_or_port();
+            tracing::warn!(disk, port, queue, reason, "a virtqueue broke and is not served until it is reset");
         }
     }
 

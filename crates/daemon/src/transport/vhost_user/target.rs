@@ -15,6 +15,11 @@ pub(super) fn kind_of(name: &str) -> &'static str {
     if name.contains('/') { "port" } else { "disk" }
 }
 
+/// The name as the log has it: of a disk, or of a port.
+pub(super) fn disk_or_port(name: &str) -> (Option<&str>, Option<&str>) {
+    if kind_of(name) == "disk" { (Some(name), None) } else { (None, Some(name)) }
+}
+
 #[derive(Clone)]
 pub(crate) enum Target {
     Disk(Arc<Export>),
@@ -41,6 +46,11 @@ impl Target {
 
     pub(super) fn kind(&self) -> &'static str {
         kind_of(self.name())
+    }
+
+    /// Its name as the log has it.
+    pub(super) fn disk_or_port(&self) -> (Option<&str>, Option<&str>) {
+        disk_or_port(self.name())
     }
 
     pub(super) const fn disk(&self) -> Option<&Arc<Export>> {

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 pub use self::interface::IOCTLS_OF_PASSED;
 use self::interface::Interface;
 pub use self::queue::{TapEnd, TapQueue, TapReceiver};
+use super::Holder;
 use crate::frame::Mac;
 
 /// Most queues of a device that a port uses.
@@ -33,9 +34,22 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Tap {
     pub name: String,
+    /// None: the device is gone, and a port is still its.
     pub queues: Vec<OwnedFd>,
     /// It was made when it was opened, and goes with its last descriptor.
     pub is_new: bool,
+}
+
+impl Tap {
+    /// One that was deleted.
+    pub const fn gone(name: String) -> Self {
+        Self { name, queues: Vec::new(), is_new: false }
+    }
+
+    /// As what has a port.
+    pub fn holder(&self) -> Holder {
+        Holder::Device(self.name.as_str().into())
+    }
 }
 
 /// A name that an interface may have.

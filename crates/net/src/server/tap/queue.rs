@@ -225,7 +225,7 @@ impl TapReceiver {
 impl Receive for TapReceiver {
     unsafe fn deliver(&mut self, frame: &Frame<'_>) -> Delivered {
         let header: [u8; HEADER_BYTES] = zerocopy::transmute!(frame.offload);
-        let not_taken = Delivered { useless: CALL_COST, ..Delivered::default() };
+        let not_taken = Delivered { extra_work: CALL_COST, ..Delivered::default() };
         let Some(bytes) = self.buffer.get_mut(..HEADER_BYTES + frame.length_bytes as usize) else { return not_taken };
         let (first, rest) = bytes.split_at_mut(HEADER_BYTES);
         first.copy_from_slice(&header);

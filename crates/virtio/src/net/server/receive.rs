@@ -130,14 +130,14 @@ impl Receive for Receiver {
     unsafe fn deliver(&mut self, frame: &Frame<'_>) -> Delivered {
         let is_taken = self.find(self.header_bytes as u64 + u64::from(frame.length_bytes));
         let usual = if is_taken { 1 + frame.length_bytes / USUAL_BUFFER_BYTES } else { 1 };
-        let useless = u32::try_from(self.buffers.len()).unwrap_or(u32::MAX).saturating_sub(usual);
+        let extra_work = u32::try_from(self.buffers.len()).unwrap_or(u32::MAX).saturating_sub(usual);
         if !is_taken {
             self.report_fault();
-            return Delivered { is_taken, is_first: false, useless };
+            return Delivered { is_taken, is_first: false, extra_work };
         }
         // SAFETY: by the caller.
         unsafe { self.fill(frame) };
-        Delivered { is_taken, is_first: !std::mem::replace(&mut self.touched, true), useless }
+        Delivered { is_taken, is_first: !std::mem::replace(&mut self.touched, true), extra_work }
     }
 
     fn offloads(&self) -> u32 {
