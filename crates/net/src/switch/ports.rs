@@ -5,8 +5,8 @@ use super::{Port, PortNumber, Rules, Switch};
 impl Switch {
     /// A port of this number is there from now on, and is down: of a number that was removed, or the next.
     pub fn put(&mut self, number: PortNumber, rules: Rules) {
-        let port = Port::new(rules);
-        self.own.entry(port.rules.mac).or_insert(number);
+        let mut port = Port::new(rules);
+        port.owns_address = self.own.give(port.rules.mac, number) == number;
         if port.rules.mirror {
             self.mirrors.push(number);
         }
@@ -22,12 +22,13 @@ impl Switch {
     /// It gets no frame any more, and nothing that is known leads to it.
     pub fn remove(&mut self, number: PortNumber) {
         self.set_up(number, false);
-        if let Some(port) = self.ports.get_mut(usize::from(number))
-            && port.loops.blocked_until_ns.take().is_some()
-        {
-            self.blocked -= 1;
+        if let Some(port) = self.ports.get_mut(usize::from(number)) {
+            port.owns_address = false;
+            if port.loops.blocked_until_ns.take().is_some() {
+                self.blocked -= 1;
+            }
         }
-        self.own.retain(|_, owner| *owner != number);
+        self.own.remove(number);
         self.mirrors.retain(|mirror| *mirror != number);
     }
 }
