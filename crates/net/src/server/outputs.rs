@@ -86,7 +86,10 @@ impl Outputs {
     /// The pair that gets a frame with these first bytes.
     fn pair(&self, port: PortNumber, head: &[u8]) -> usize {
         let port = usize::from(port);
-        flow(head) % self.receivers[port].len().min(self.used_pairs[port]).max(1)
+        match self.receivers[port].len().min(self.used_pairs[port]) {
+            ..=1 => 0,
+            pairs => flow(head) % pairs,
+        }
     }
 
     pub(super) fn endpoint(&self, port: PortNumber, pair: usize) -> Option<&Endpoint> {
