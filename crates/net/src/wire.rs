@@ -343,6 +343,12 @@ macro_rules! messages {
             pub fn of(message: &Message) -> Self {
                 zerocopy::transmute!(*message.words())
             }
+
+            /// As [`of`](Self::of), without a copy: a field is loaded from where the message is.
+            #[inline(always)]
+            pub fn within(message: &Message) -> &Self {
+                zerocopy::transmute_ref!(message.words())
+            }
         }
     )* };
 }
@@ -396,6 +402,15 @@ impl Small {
 }
 
 impl Post {
+    /// As many buffers as there may be.
+    #[inline(always)]
+    pub const fn whole(buffers: [PostedBuffer; MAX_POSTED]) -> Self {
+        // As the type of `count` is.
+        const COUNT: u8 = 4;
+        const { assert!(MAX_POSTED == 4) };
+        Self { operation: OPERATION_POST, count: COUNT, reserved: 0, buffers, reserved_end: [0; 2], stamp: 0 }
+    }
+
     /// At most [`MAX_POSTED`] buffers; more are left out.
     pub fn new(buffers: &[PostedBuffer]) -> Self {
         let count = u8::try_from(buffers.len().min(MAX_POSTED)).unwrap_or(0);
@@ -405,6 +420,15 @@ impl Post {
 }
 
 impl Filled {
+    /// A frame in one buffer. Nothing here has a length that is not known: what is stored in parts would have to leave this CPU before it could be loaded
+    /// as the whole that goes into a slot.
+    #[inline(always)]
+    pub const fn one(length_bytes: u32, offload: Offload, tag: u16) -> Self {
+        let mut tags = [0; MAX_FRAME_BUFFERS];
+        tags[0] = tag;
+        Self { kind: KIND_RECEIVED, count: 1, reserved: 0, length_bytes, offload, reserved_too: 0, tags, stamp: 0 }
+    }
+
     pub fn new(length_bytes: u32, buffers: &[u16]) -> Self {
         let count = u8::try_from(buffers.len().min(MAX_FRAME_BUFFERS)).unwrap_or(0);
         let tags = std::array::from_fn(|index| buffers.get(index).copied().unwrap_or(0));

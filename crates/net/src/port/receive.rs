@@ -45,19 +45,31 @@ impl Port {
         if self.held > 0 {
             self.held -= self.home.take_returned(&mut self.unposted);
         }
-        while self.unposted.len() >= MAX_POSTED || all && !self.unposted.is_empty() {
-            let mut buffers = [PostedBuffer::default(); MAX_POSTED];
-            let count = self.unposted.len().min(MAX_POSTED);
-            for buffer in &mut buffers[..count] {
-                let Some(tag) = self.unposted.pop_front() else { return };
-                self.receiving.given[usize::from(tag)] = true;
-                let offset_bytes = self.receiving.pool_offset_bytes(tag);
-                *buffer = PostedBuffer { tag, memory: POOL, offset_bytes, length_bytes: self.receiving.stride_bytes };
-            }
-            let posted = Post::new(&buffers[..count]).to_message();
-            let published = self.receive.queue.requests.publish_several(&posted, u32::try_from(count).unwrap_or(0));
-            debug_assert!(published.is_ok(), "there are no more buffers than the ring takes");
+        while self.unposted.len() >= MAX_POSTED {
+            let buffers = [(); MAX_POSTED].map(|()| self.next_unposted());
+            self.publish_post(Post::whole(buffers), MAX_POSTED);
         }
+        if all && !self.unposted.is_empty() {
+            let (mut buffers, count) = ([PostedBuffer::default(); MAX_POSTED], self.unposted.len());
+            buffers[..count].fill_with(|| self.next_unposted());
+            self.publish_post(Post::new(&buffers[..count]), count);
+        }
+    }
+
+    /// There is one.
+    #[inline(always)]
+    fn next_unposted(&mut self) -> PostedBuffer {
+        let tag = self.unposted.pop_front().unwrap_or_default();
+        self.receiving.given[usize::from(tag)] = true;
+        let offset_bytes = self.receiving.pool_offset_bytes(tag);
+        PostedBuffer { tag, memory: POOL, offset_bytes, length_bytes: self.receiving.stride_bytes }
+    }
+
+    #[inline(always)]
+    fn publish_post(&mut self, post: Post, buffers: usize) {
+        let calls = u32::try_from(buffers).unwrap_or(0);
+        let published = self.receive.queue.requests.publish_several(&post.to_message(), calls);
+        debug_assert!(published.is_ok(), "there are no more buffers than the ring takes");
     }
 
     /// Take the next frame, if one is there, in place of what `frame` has. Its buffers are posted again, several at a time.

@@ -41,11 +41,12 @@ impl Port {
         let tag = self.free_tag()?;
         let message = if frame.len() <= MAX_SMALL_BYTES && offload == Offload::NONE {
             Small::new(OPERATION_SEND_SMALL, tag, frame).to_message()
-        } else {
-            let (first, rest) = frame.split_at(MAX_FIRST_BYTES.min(frame.len()));
+        } else if let Some((first, rest)) = frame.split_first_chunk() {
             let offset_bytes = self.sending.region_offset_bytes(tag) + MAX_FIRST_BYTES as u64;
             self.attachment.region.write(offset_bytes, rest)?;
-            self.send_message(tag, first, rest.len(), offload)
+            self.send_message(tag, first, MAX_FIRST_BYTES, rest.len(), offload)
+        } else {
+            self.send_message(tag, &padded(frame), frame.len(), 0, offload)
         };
         self.staged.push(message);
         Ok(())
@@ -82,10 +83,10 @@ impl Port {
             self.free.push(tag);
             return Err(error);
         }
-        let mut first = [0; MAX_FIRST_BYTES];
-        let first = &mut first[..MAX_FIRST_BYTES.min(length_bytes as usize)];
-        self.attachment.region.read(offset_bytes, first)?;
-        let message = self.send_message(tag, first, length_bytes as usize - first.len(), offload);
+        // A buffer is longer in any case.
+        let (mut first, first_bytes) = ([0; MAX_FIRST_BYTES], MAX_FIRST_BYTES.min(length_bytes as usize));
+        self.attachment.region.read(offset_bytes, &mut first)?;
+        let message = self.send_message(tag, &first, first_bytes, length_bytes as usize - first_bytes, offload);
         self.staged.push(message);
         Ok(())
     }
@@ -106,15 +107,23 @@ impl Port {
         if is_own { Ok(()) } else { Err(Error::Service(NetError::OtherBuffer)) }
     }
 
-    fn send_message(&self, tag: u16, first: &[u8], rest_bytes: usize, offload: Offload) -> Message {
-        let mut bytes = [0; MAX_FIRST_BYTES];
-        bytes[..first.len()].copy_from_slice(first);
+    /// The first bytes are an array, of which the frame has so many: a part of unknown length would be stored, and the load of the whole message would wait for
+    /// that, behind the frame before.
+    #[inline(always)]
+    fn send_message(
+        &self,
+        tag: u16,
+        first: &[u8; MAX_FIRST_BYTES],
+        first_bytes: usize,
+        rest_bytes: usize,
+        offload: Offload,
+    ) -> Message {
         let rest_bytes = u32::try_from(rest_bytes).unwrap_or(u32::MAX);
-        let (memory, first_bytes) = (POOL, u8::try_from(first.len()).unwrap_or(u8::MAX));
+        let (memory, first_bytes) = (POOL, u8::try_from(first_bytes).unwrap_or(u8::MAX));
         // Behind the first ones; without a rest it means nothing.
         let offset_bytes = if rest_bytes == 0 { 0 } else { self.sending.pool_offset_bytes(tag) + u32::from(first_bytes) };
         let operation = OPERATION_SEND;
-        Send { operation, first_bytes, tag, offset_bytes, rest_bytes, memory, offload, first: bytes, stamp: 0 }.to_message()
+        Send { operation, first_bytes, tag, offset_bytes, rest_bytes, memory, offload, first: *first, stamp: 0 }.to_message()
     }
 
     fn check_length(&self, length_bytes: usize) -> Result<(), Error> {
@@ -199,4 +208,9 @@ impl Port {
             }
         }
     }
+}
+
+#[cold]
+fn padded(frame: &[u8]) -> [u8; MAX_FIRST_BYTES] {
+    std::array::from_fn(|index| frame.get(index).copied().unwrap_or(0))
 }

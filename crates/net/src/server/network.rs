@@ -15,7 +15,7 @@ use super::outputs::Outputs;
 use super::queue::Sender;
 use super::software::{Inspected, Software};
 use super::stages::{self, Stage};
-use crate::frame::{HEADER_BYTES, Header, Mac, ShortHead, VLAN_TAG_BYTES};
+use crate::frame::{HEADER_BYTES, Header, Mac, ShortHead, Tagging, VLAN_TAG_BYTES};
 use crate::switch::{Delivery, Learning, Link, PortNumber, Rules, Switch};
 use crate::wire::{
     Event, MAX_FIRST_BYTES, MAX_SEGMENTED_BYTES, MAX_SMALL_BYTES, OPERATION_ACKNOWLEDGE, OPERATION_ALL_GROUPS, OPERATION_JOIN,
@@ -292,8 +292,7 @@ impl Data {
         now_ns: u64,
     ) -> (u16, Outcome) {
         self.outputs.deliveries = 0;
-        let send = Send::of(message);
-        let small = Small::of(message);
+        let (send, small) = (Send::within(message), Small::within(message));
         let parsed = match first_byte(message) {
             OPERATION_SEND => {
                 let first = send.first.get(..usize::from(send.first_bytes)).ok_or(Status::Invalid);
@@ -304,7 +303,7 @@ impl Data {
                 first.map(|first| (first, 0, Offload::NONE))
             }
             operation @ OPERATION_ACKNOWLEDGE..=OPERATION_NO_GROUP => {
-                let status = self.request(network, sender, operation, &Request::of(message)).err();
+                let status = self.request(network, sender, operation, Request::within(message)).err();
                 status.into_iter().for_each(|status| _ = self.outputs.port(sender.port).counted(Err(status), 0));
                 return (send.tag, Outcome { status: status.unwrap_or(Status::Ok), bytes: 0, deliveries: 0 });
             }
@@ -384,9 +383,16 @@ impl Data {
         stages::stamp(Stage::Decided);
         let mut moved_bytes = 0;
         for (number, tagging) in to.iter() {
-            let head = ShortHead::new(first, *tagging);
-            let length_bytes = u32::try_from(head.bytes().len()).unwrap_or(u32::MAX).saturating_add(rest_bytes);
-            let frame = Frame { head: head.bytes(), rest: spans, length_bytes, offload };
+            let changed;
+            let head = match tagging {
+                Tagging::AsItIs => first,
+                _ => {
+                    changed = ShortHead::new(first, *tagging);
+                    changed.bytes()
+                }
+            };
+            let length_bytes = u32::try_from(head.len()).unwrap_or(u32::MAX).saturating_add(rest_bytes);
+            let frame = Frame { head, rest: spans, length_bytes, offload };
             // SAFETY: likewise.
             moved_bytes += unsafe { outputs.deliver(*number, &frame) };
         }

@@ -105,6 +105,15 @@ impl Receiver {
         if !self.gather(length_bytes.into()) {
             return false;
         }
+        // Mostly one is enough.
+        if self.ready.front().is_some_and(|(buffer, _)| buffer.length_bytes >= length_bytes)
+            && let Some((buffer, span)) = self.take()
+        {
+            // SAFETY: as below.
+            unsafe { copy_frame(head, rest, &[span]) };
+            self.publish(&Filled::one(length_bytes, offload, buffer.tag).to_message());
+            return true;
+        }
         self.spans.clear();
         self.tags.clear();
         let mut room_bytes = 0;
@@ -161,7 +170,7 @@ impl Receiver {
             if useless == MAX_USELESS || !self.end.requests.receive(&mut message) {
                 return false;
             }
-            let is_useless = !self.take_posted(&Post::of(&message));
+            let is_useless = !self.take_posted(Post::within(&message));
             useless += u32::from(is_useless);
             // Buffers of a few bytes are work, too.
             looks += 1;
