@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fipsee_ring::fault::expect;
+use fipsee_ring::tuning::Touch;
 use fipsee_ring::{Message, clock};
 
 use super::buffers::give_back;
@@ -30,6 +31,11 @@ impl Came {
         }
     }
 }
+
+/// Where the daemon has so many buffers, others wait until a message is full of them: one that comes after each frame costs a line transfer each.
+const ENOUGH_POSTED: u32 = 32;
+/// Of a longer frame the lines behind are on their way while the first are written.
+const MAX_TOUCHED_BYTES: usize = 256;
 
 /// While frames are held a wait is interrupted as often, to post the buffers of those that were dropped.
 const LONGEST_UNPOSTED: Duration = Duration::from_millis(10);
@@ -147,8 +153,13 @@ impl Port {
                 let tags = &tags[..usize::from(*count)];
                 self.unposted.extend(tags);
                 let length = into.len().min(*length_bytes as usize);
+                let (region, touches) = (&self.attachment.region, self.receive.queue.tuning.touch != Touch::Never);
                 for (tag, piece) in tags.iter().zip(into[..length].chunks_mut(self.receiving.stride_bytes as usize)) {
-                    self.attachment.region.read(self.receiving.region_offset_bytes(*tag), piece)?;
+                    let offset_bytes = self.receiving.region_offset_bytes(*tag);
+                    region.read(offset_bytes, piece)?;
+                    if touches {
+                        region.touch(offset_bytes, piece.len().min(MAX_TOUCHED_BYTES) as u64)?;
+                    }
                 }
             }
         }
@@ -179,7 +190,7 @@ impl Port {
         self.received_offload = Offload::NONE;
         let mut message = Message::ZERO;
         if !self.receive.queue.completions.receive(&mut message) {
-            self.post(true);
+            self.post(self.receive.queue.requests.outstanding() < ENOUGH_POSTED);
             self.acknowledge()?;
             self.receive.check_liveness_now_and_then(|| self.attachment.control.is_hung_up())?;
             return Ok(Came::Nothing);

@@ -12,6 +12,9 @@ use crate::wire::{
     MAX_FIRST_BYTES, MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Send, Small, Status, sent_tag,
 };
 
+/// So many frames ahead the first line of a buffer is asked for.
+const TAGS_AHEAD: usize = 4;
+
 impl Port {
     /// Send a frame, beginning with its Ethernet header, without a checksum at its end. It is copied.
     ///
@@ -137,7 +140,12 @@ impl Port {
             self.submit();
             self.reap()?;
         }
-        self.free.pop().ok_or(Error::Full)
+        let tag = self.free.pop().ok_or(Error::Full)?;
+        // The daemon has read the frame that was there.
+        if let Some(soon) = self.free.len().checked_sub(TAGS_AHEAD) {
+            self.attachment.region.prefetch_for_write(self.sending.region_offset_bytes(self.free[soon]));
+        }
+        Ok(tag)
     }
 
     /// Publish what was staged, in one burst, and wake the daemon if it sleeps.

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
-use fipsee_ring::Message;
 use fipsee_ring::control::ACCESS_READ;
 use fipsee_ring::doorbell::EventDoorbell;
 use fipsee_ring::memory::{Memory, RegionTable, Span};
+use fipsee_ring::{Message, cpu};
 use fipsee_serve::session::Credentials;
 
 use super::endpoint::{Endpoint, Frame};
@@ -311,7 +311,12 @@ impl Data {
         };
         let outcome = match parsed {
             Ok((first, rest_bytes, offload)) => {
-                let rest = |spans: &mut Vec<Span>| memory.find(send.extent(), ACCESS_READ, spans).map_err(|_| Status::BadMemory);
+                let rest = |spans: &mut Vec<Span>| {
+                    memory.find(send.extent(), ACCESS_READ, spans).map_err(|_| Status::BadMemory)?;
+                    // While the switch decides.
+                    spans.iter().for_each(|span| cpu::prefetch_for_read(span.base().as_ptr()));
+                    Ok(())
+                };
                 self.send(network, (sender.port, sender.offloads), (first, offload), (rest_bytes, rest), now_ns)
             }
             Err(status) => Err(status),

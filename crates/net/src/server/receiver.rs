@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use fipsee_ring::Message;
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::control::ACCESS_WRITE;
 use fipsee_ring::memory::{Memory, MemoryFault, RegionTable, Span, copy_from};
+use fipsee_ring::{Message, cpu};
 
 use super::copy::copy_frame;
 use super::endpoint::{Delivered, Frame};
@@ -232,6 +232,8 @@ impl Receiver {
         self.spans.clear();
         self.memory.find(buffer.extent(), ACCESS_WRITE, &mut self.spans)?;
         let [span] = self.spans[..] else { return Err(MemoryFault::Scattered) };
+        // Its client has had the last frame in it.
+        cpu::prefetch_for_write(span.base().as_ptr());
         self.ready.push_back((*buffer, span));
         self.ready_bytes += u64::from(buffer.length_bytes);
         Ok(())
