@@ -104,7 +104,17 @@ impl<M: RingMemory> Writer<M> {
     #[must_use = "a sleeping reader wakes only by its doorbell"]
     #[inline(always)]
     pub fn reader_needs_doorbell(&mut self) -> bool {
-        if !known_bad("no_sleep_fence") {
+        self.reader_needs_doorbell_after(false)
+    }
+
+    /// As [`reader_needs_doorbell`](Self::reader_needs_doorbell). `fenced`: the caller has executed a full fence since it published; one
+    /// serves all rings.
+    #[must_use = "a sleeping reader wakes only by its doorbell"]
+    #[inline(always)]
+    pub fn reader_needs_doorbell_after(&mut self, fenced: bool) -> bool {
+        if fenced {
+            self.unfenced = 0;
+        } else if !known_bad("no_sleep_fence") {
             self.fence(); // S: between our stamp and the peer's flag; pairs with the fence in `Reader::arm`.
         }
         let asleep = self.memory.asleep();

@@ -78,10 +78,17 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn flush(&mut self) {
+    /// `fenced`: a full fence has been executed since the last delivery of the visit. Returns whether one has now.
+    pub(super) fn flush(&mut self, fenced: bool) -> bool {
         match self {
-            Self::Rings(receiver) => receiver.flush(),
-            Self::Other(receiver) => receiver.flush(),
+            Self::Rings(receiver) => {
+                receiver.flush(fenced);
+                true
+            }
+            Self::Other(receiver) => {
+                receiver.flush();
+                fenced
+            }
         }
     }
 

@@ -277,9 +277,9 @@ impl Data {
         self.outputs.deliveries
     }
 
-    /// Ring for those that have got something and sleep.
-    pub(super) fn flush(&mut self) {
-        self.outputs.flush();
+    /// Ring for those that have got something and sleep. Returns whether a full fence was executed.
+    pub(super) fn flush(&mut self) -> bool {
+        self.outputs.flush()
     }
 
     /// Carry out a message of a transmit queue, whose memory is `memory`.

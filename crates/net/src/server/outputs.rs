@@ -153,13 +153,15 @@ impl Outputs {
         count(&self.ports[usize::from(port)].counters.dropped, 1);
     }
 
-    /// Ring for those that have got something and sleep.
-    pub(super) fn flush(&mut self) {
+    /// Ring for those that have got something and sleep. Returns whether a full fence was executed: one serves all.
+    pub(super) fn flush(&mut self) -> bool {
+        let mut fenced = false;
         while let Some((port, pair)) = self.touched.pop() {
             if let Some(receiver) = self.receivers[usize::from(port)].get_mut(pair).and_then(Option::as_mut) {
-                receiver.flush();
+                fenced = receiver.flush(fenced);
             }
         }
+        fenced
     }
 }
 

@@ -81,7 +81,8 @@ impl<E: Engine> Queue<E> for TransmitQueue {
     }
 
     fn visit(&mut self, _engine: &mut E, turn: Turn) -> Taken {
-        let Self { end: ServerQueue { requests, completions, .. }, memory, network, sender, depth, returned } = self;
+        let Self { end, memory, network, sender, depth, returned } = self;
+        let ServerQueue { requests, completions, client_doorbell, .. } = end;
         if !requests.has_message() {
             return Taken::NOTHING;
         }
@@ -108,10 +109,12 @@ impl<E: Engine> Queue<E> for TransmitQueue {
             completions.publish(&Returned::new(returned).to_message());
             returned.clear();
         }
-        data.flush();
+        let fenced = data.flush();
         drop(data);
         requests.disarm();
-        Queue::<E>::flush(self);
+        if completions.reader_needs_doorbell_after(fenced) {
+            client_doorbell.ring();
+        }
         taken
     }
 

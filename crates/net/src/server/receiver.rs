@@ -239,10 +239,10 @@ impl Receiver {
         Ok(())
     }
 
-    /// Ring for what was published, if the client sleeps.
-    pub(super) fn flush(&mut self) {
+    /// Ring for what was published, if the client sleeps. `fenced`: a full fence has been executed since.
+    pub(super) fn flush(&mut self, fenced: bool) {
         self.touched = false;
-        if self.end.completions.reader_needs_doorbell() {
+        if self.end.completions.reader_needs_doorbell_after(fenced) {
             self.end.client_doorbell.ring();
         }
     }
