@@ -155,6 +155,10 @@ impl<E: Engine> Queue<E> for ReceiveQueue {
         Taken::NOTHING
     }
 
+    fn is_visited(&self) -> bool {
+        false
+    }
+
     fn moved(&mut self, _id: u32) {}
 
     fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
