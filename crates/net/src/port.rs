@@ -7,6 +7,7 @@ mod held;
 mod options;
 mod receive;
 mod reconnect;
+mod staged;
 mod transmit;
 
 use std::collections::VecDeque;
@@ -14,7 +15,6 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fipsee_ring::Message;
 use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU};
 use fipsee_ring::control::{Control, Wanted};
 use fipsee_ring::fault::expect;
@@ -30,7 +30,9 @@ use self::changes::Changes;
 pub use self::held::Frame;
 use self::held::Home;
 pub use self::options::{AttachOptions, ListedPortInfo, list};
+use self::receive::Unpacked;
 pub use self::reconnect::ReconnectEvent;
+use self::staged::Staged;
 use crate::error::Error;
 use crate::frame::Mac;
 use crate::wire::{MAX_MTU, Offload, PROFILE, PortInfo, QUEUES_PER_PAIR, SERVICE_NET, Status, max_offloaded_bytes};
@@ -60,7 +62,9 @@ pub struct Port {
     receiving: Buffers,
     /// Transmit buffers that are free.
     free: Vec<u16>,
-    staged: Vec<Message>,
+    staged: Staged,
+    /// Frames of a message that are still to be received; their buffers are the program's already.
+    unpacked: Unpacked,
     /// Receive buffers to be posted.
     unposted: VecDeque<u16>,
     /// Where frames that the program holds give their buffers back, and how many buffers they have.
@@ -146,7 +150,8 @@ impl Port {
                 info,
                 transmit: waiter(transmit.0),
                 receive: waiter(receive.0),
-                staged: Vec::with_capacity(sending.given.len()),
+                staged: Staged::default(),
+                unpacked: Unpacked::default(),
                 sending,
                 receiving,
                 free,

@@ -45,6 +45,8 @@ pub const OPERATION_LEAVE: u8 = 6;
 /// The frames of all groups, as in the beginning, or of none.
 pub const OPERATION_ALL_GROUPS: u8 = 7;
 pub const OPERATION_NO_GROUP: u8 = 8;
+/// Operation of a transmit queue: several frames in memory.
+pub const OPERATION_SEND_PACKED: u8 = 9;
 
 /// Kind of an answer: what is given back, with a status each.
 pub const KIND_RETURNED: u8 = 0;
@@ -54,6 +56,8 @@ pub const KIND_RECEIVED: u8 = 1;
 pub const KIND_RECEIVED_SMALL: u8 = 2;
 /// Kind of a message on a receive queue that answers nothing: something about the port has changed.
 pub const KIND_EVENT: u8 = 3;
+/// Kind of an answer on a receive queue: several frames, each in one buffer.
+pub const KIND_RECEIVED_PACKED: u8 = 4;
 
 /// Most bytes of a frame in the message that sends it, if the rest is in memory.
 pub const MAX_FIRST_BYTES: usize = 36;
@@ -354,6 +358,13 @@ macro_rules! messages {
 }
 
 messages! { Send Small Post Filled Returned Request Event }
+
+mod packed;
+
+pub use self::packed::{FilledPacked, MAX_PACKED_RECEIVED, MAX_PACKED_SENT, PackedBuffer, PackedFrame, SendPacked};
+pub(crate) use self::packed::SendPacking;
+#[cfg(feature = "server")]
+pub(crate) use self::packed::Packing;
 
 impl Request {
     /// With the group that it is about, if any.

@@ -135,6 +135,12 @@ impl Region {
         cpu::prefetch_for_write(self.base.as_ptr().wrapping_add(usize::try_from(offset_bytes).unwrap_or(0)));
     }
 
+    /// A hint that the line at `offset_bytes` will be read soon.
+    #[inline(always)]
+    pub fn prefetch_for_read(&self, offset_bytes: u64) {
+        cpu::prefetch_for_read(self.base.as_ptr().wrapping_add(usize::try_from(offset_bytes).unwrap_or(0)));
+    }
+
     /// Store bytes that the peer has written, and is to write again, once more as they are: one of each line of `length_bytes` bytes from `offset_bytes`
     /// on, where a line begins. Where [`Touch`](crate::tuning::Touch) gains something for slots, the peer's next store there costs less.
     #[cfg(not(loom))]

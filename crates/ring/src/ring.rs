@@ -383,6 +383,24 @@ impl<M: RingMemory> Reader<M> {
         true
     }
 
+    /// As [`receive`](Self::receive), without stepping past the message: to ask early for what it names. What is done with it is decided by the copy that
+    /// `receive` makes, because the writer may change it until then.
+    #[inline(always)]
+    pub fn peek(&self, into: &mut Message) -> bool {
+        let is_there = self.has_message();
+        if is_there {
+            // SAFETY: the cursor is inside the ring and its stamp was just seen.
+            unsafe { self.memory.copy_in(self.cursor.index, into) };
+        }
+        is_there
+    }
+
+    /// Ask for the slot so many behind the next one.
+    #[inline(always)]
+    pub fn prefetch_ahead(&self, slots: u32) {
+        self.memory.prefetch_for_read(self.cursor.index.wrapping_add(slots) & (self.memory.slot_count() - 1));
+    }
+
     /// Store the stamp of a message that was copied, in a slot that is not given back, once more. T: the store of the answer, or
     /// of the release counter, comes after it (Release), so the writer's next stamp does, too.
     #[inline(always)]

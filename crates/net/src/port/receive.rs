@@ -4,21 +4,55 @@ use std::time::Duration;
 
 use fipsee_ring::fault::expect;
 use fipsee_ring::tuning::Touch;
-use fipsee_ring::{Message, clock};
+use fipsee_ring::{Message, PeerFault, clock};
 
 use super::buffers::give_back;
 use super::{Frame, POOL, Port};
 use crate::error::{Error, NetError};
 use crate::frame::HEADER_BYTES;
 use crate::wire::{
-    Filled, KIND_EVENT, KIND_RECEIVED, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS, MAX_POSTED, MAX_SMALL_BYTES, Offload, Post,
-    PostedBuffer, Small, first_byte,
+    Filled, FilledPacked, KIND_EVENT, KIND_RECEIVED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS,
+    MAX_PACKED_RECEIVED, MAX_POSTED, MAX_SMALL_BYTES, Offload, PackedBuffer, Post, PostedBuffer, Small, first_byte,
 };
+
+/// Frames of a message, of which each is in a buffer. All of it is checked.
+#[derive(Debug)]
+pub(super) struct Unpacked {
+    frames: [PackedBuffer; MAX_PACKED_RECEIVED],
+    count: u8,
+    /// Those that were received.
+    taken: u8,
+}
+
+impl Default for Unpacked {
+    fn default() -> Self {
+        Self { frames: [PackedBuffer::default(); MAX_PACKED_RECEIVED], count: 0, taken: 0 }
+    }
+}
+
+impl Unpacked {
+    #[inline(always)]
+    pub(super) const fn is_empty(&self) -> bool {
+        self.taken == self.count
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<PackedBuffer> {
+        if self.is_empty() {
+            return None;
+        }
+        let next = self.frames.get(usize::from(self.taken)).copied();
+        self.taken += 1;
+        next
+    }
+}
 
 /// What was found in the ring.
 enum Came {
     Nothing,
     Small(Small),
+    /// One of several of a message.
+    Packed(PackedBuffer),
     Filled(Filled),
 }
 
@@ -27,6 +61,7 @@ impl Came {
         match self {
             Self::Nothing => 0,
             Self::Small(small) => small.length_bytes.into(),
+            Self::Packed(frame) => frame.length_bytes.into(),
             Self::Filled(filled) => filled.length_bytes,
         }
     }
@@ -141,9 +176,15 @@ impl Port {
     }
 
     /// Copy as much as fits; the buffers are free.
+    #[inline(always)]
     fn copy_out(&mut self, came: &Came, into: &mut [u8]) -> Result<(), Error> {
         match came {
             Came::Nothing => return Ok(()),
+            Came::Packed(PackedBuffer { tag, length_bytes }) => {
+                self.unposted.push_back(*tag);
+                let count = into.len().min(usize::from(*length_bytes));
+                self.read_buffer(*tag, &mut into[..count])?;
+            }
             Came::Small(Small { length_bytes, tag, bytes, .. }) => {
                 self.unposted.push_back(*tag);
                 let count = into.len().min(usize::from(*length_bytes));
@@ -153,17 +194,22 @@ impl Port {
                 let tags = &tags[..usize::from(*count)];
                 self.unposted.extend(tags);
                 let length = into.len().min(*length_bytes as usize);
-                let (region, touches) = (&self.attachment.region, self.receive.queue.tuning.touch != Touch::Never);
-                for (tag, piece) in tags.iter().zip(into[..length].chunks_mut(self.receiving.stride_bytes as usize)) {
-                    let offset_bytes = self.receiving.region_offset_bytes(*tag);
-                    region.read(offset_bytes, piece)?;
-                    if touches {
-                        region.touch(offset_bytes, piece.len().min(MAX_TOUCHED_BYTES) as u64)?;
-                    }
-                }
+                let pieces = into[..length].chunks_mut(self.receiving.stride_bytes as usize);
+                tags.iter().zip(pieces).try_for_each(|(tag, piece)| self.read_buffer(*tag, piece))?;
             }
         }
         self.post(false);
+        Ok(())
+    }
+
+    /// Copy the beginning of a buffer that the daemon is to write again.
+    #[inline(always)]
+    fn read_buffer(&self, tag: u16, into: &mut [u8]) -> Result<(), Error> {
+        let (region, offset_bytes) = (&self.attachment.region, self.receiving.region_offset_bytes(tag));
+        region.read(offset_bytes, into)?;
+        if self.receive.queue.tuning.touch != Touch::Never {
+            region.touch(offset_bytes, into.len().min(MAX_TOUCHED_BYTES) as u64)?;
+        }
         Ok(())
     }
 
@@ -176,6 +222,7 @@ impl Port {
                 self.attachment.region.write(place, bytes)?;
                 Frame::new(&self.home, u32::from(small.length_bytes), Offload::NONE, &[small.tag])
             }
+            Came::Packed(PackedBuffer { tag, length_bytes }) => Frame::new(&self.home, length_bytes.into(), Offload::NONE, &[tag]),
             Came::Filled(Filled { count, length_bytes, offload, tags, .. }) => {
                 Frame::new(&self.home, length_bytes, offload, &tags[..usize::from(count)])
             }
@@ -186,8 +233,12 @@ impl Port {
     }
 
     /// The next message, checked: its buffers are the program's again.
+    #[inline(always)]
     fn next(&mut self) -> Result<Came, Error> {
         self.received_offload = Offload::NONE;
+        if let Some(frame) = self.unpacked.next() {
+            return Ok(Came::Packed(frame));
+        }
         let mut message = Message::ZERO;
         if !self.receive.queue.completions.receive(&mut message) {
             self.post(self.receive.queue.requests.outstanding() < ENOUGH_POSTED);
@@ -196,6 +247,7 @@ impl Port {
             return Ok(Came::Nothing);
         }
         match first_byte(&message) {
+            KIND_RECEIVED_PACKED => self.unpack(FilledPacked::within(&message)),
             KIND_RECEIVED_SMALL => self.check_small(Small::of(&message)).map(Came::Small),
             KIND_RECEIVED => self.check_filled(Filled::of(&message)).map(Came::Filled),
             KIND_EVENT => self.take_event(&message).map(|()| Came::Nothing),
@@ -235,6 +287,22 @@ impl Port {
         tags[..count].iter().try_for_each(|tag| self.take_back(*tag))?;
         self.received_offload = offload;
         Ok(filled)
+    }
+
+    /// Check all frames of a message, and begin with the first.
+    #[inline(always)]
+    fn unpack(&mut self, packed: &FilledPacked) -> Result<Came, Error> {
+        let FilledPacked { count, reserved, .. } = *packed;
+        let frames = packed.named().ok_or(PeerFault::Value { what: "the frames of a message", value: count.into() })?;
+        expect("a reserved field", reserved, reserved == 0)?;
+        let most = self.receiving.stride_bytes.min(self.info.max_frame_bytes);
+        for PackedBuffer { tag, length_bytes } in frames {
+            expect("the length of a frame", *length_bytes, (HEADER_BYTES..=most).contains(&u32::from(*length_bytes)))?;
+            self.take_back(*tag)?;
+            self.attachment.region.prefetch_for_read(self.receiving.region_offset_bytes(*tag));
+        }
+        self.unpacked = Unpacked { frames: packed.frames, count, taken: 0 };
+        Ok(self.unpacked.next().map_or(Came::Nothing, Came::Packed))
     }
 
     fn take_back(&mut self, tag: u16) -> Result<(), Error> {

@@ -9,7 +9,7 @@ use super::{Buffer, POOL, Port};
 use crate::error::{Error, NetError};
 use crate::frame::HEADER_BYTES;
 use crate::wire::{
-    MAX_FIRST_BYTES, MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Send, Small, Status, sent_tag,
+    MAX_FIRST_BYTES, MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Send, Small, Status,
 };
 
 /// So many frames ahead the first line of a buffer is asked for.
@@ -26,7 +26,8 @@ impl Port {
         Ok(())
     }
 
-    /// As [`send`](Self::send), but the frame leaves with the next [`submit`](Self::submit).
+    /// As [`send`](Self::send), but the frame leaves with the next [`submit`](Self::submit), or earlier. Several that are staged one after the other share
+    /// messages.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -39,10 +40,16 @@ impl Port {
     ///
     /// # Errors
     /// As [`send`](Self::send).
+    #[inline]
     pub fn stage_offloaded(&mut self, frame: &[u8], offload: Offload) -> Result<(), Error> {
         self.check_length(frame.len())?;
         let tag = self.free_tag()?;
-        let message = if frame.len() <= MAX_SMALL_BYTES && offload == Offload::NONE {
+        let is_plain = offload == Offload::NONE;
+        if is_plain && self.is_burst() {
+            self.attachment.region.write(self.sending.region_offset_bytes(tag), frame)?;
+            return self.pack(tag, frame.len());
+        }
+        let message = if frame.len() <= MAX_SMALL_BYTES && is_plain {
             Small::new(OPERATION_SEND_SMALL, tag, frame).to_message()
         } else if let Some((first, rest)) = frame.split_first_chunk() {
             let offset_bytes = self.sending.region_offset_bytes(tag) + MAX_FIRST_BYTES as u64;
@@ -51,7 +58,7 @@ impl Port {
         } else {
             self.send_message(tag, &padded(frame), frame.len(), 0, offload)
         };
-        self.staged.push(message);
+        if is_plain { self.stage_alone(message) } else { self.publish_alone(tag, &message) }
         Ok(())
     }
 
@@ -86,11 +93,15 @@ impl Port {
             self.free.push(tag);
             return Err(error);
         }
+        let is_plain = offload == Offload::NONE;
+        if is_plain && self.is_burst() {
+            return self.pack(tag, length_bytes as usize);
+        }
         // A buffer is longer in any case.
         let (mut first, first_bytes) = ([0; MAX_FIRST_BYTES], MAX_FIRST_BYTES.min(length_bytes as usize));
         self.attachment.region.read(offset_bytes, &mut first)?;
         let message = self.send_message(tag, &first, first_bytes, length_bytes as usize - first_bytes, offload);
-        self.staged.push(message);
+        if is_plain { self.stage_alone(message) } else { self.publish_alone(tag, &message) }
         Ok(())
     }
 
@@ -148,21 +159,6 @@ impl Port {
         Ok(tag)
     }
 
-    /// Publish what was staged, in one burst, and wake the daemon if it sleeps.
-    pub fn submit(&mut self) {
-        if self.staged.is_empty() {
-            return;
-        }
-        // Not before: of a frame that is only staged no answer may come.
-        self.staged.iter().for_each(|message| self.sending.given[usize::from(sent_tag(message))] = true);
-        let published = self.transmit.queue.requests.publish_all(&self.staged);
-        debug_assert!(published.is_ok(), "there are no more buffers than the ring takes");
-        self.staged.clear();
-        if self.transmit.queue.requests.reader_needs_doorbell() {
-            self.transmit.queue.daemon_doorbell.ring();
-        }
-    }
-
     /// Take what was sent back, without waiting: how many frames.
     ///
     /// # Errors
@@ -190,7 +186,7 @@ impl Port {
 
     /// Frames that were sent and not given back.
     pub fn unsent(&self) -> u32 {
-        self.transmit.queue.requests.outstanding() + u32::try_from(self.staged.len()).unwrap_or(u32::MAX)
+        self.transmit.queue.requests.outstanding() + self.staged.count()
     }
 
     /// How many frames the daemon did not take, and why not, of the newest.

@@ -1,6 +1,39 @@
 //! The one copy of a frame: from the sender's memory into the receiver's.
 
-use fipsee_ring::memory::Span;
+use fipsee_ring::memory::{Span, copy_from};
+
+use crate::wire::MAX_SMALL_BYTES;
+
+/// The first bytes of a frame in memory, copied once.
+pub(super) struct First {
+    bytes: [u8; MAX_SMALL_BYTES],
+    count: usize,
+}
+
+impl First {
+    /// # Safety
+    /// It is mapped for loads.
+    #[inline(always)]
+    pub(super) unsafe fn of(frame: &Span) -> Self {
+        let (mut bytes, count) = ([0; MAX_SMALL_BYTES], MAX_SMALL_BYTES.min(frame.length_bytes()));
+        if count == MAX_SMALL_BYTES {
+            // As a rule: it has a length that the compiler knows, and so no call.
+            // SAFETY: by the caller; the frame is as long.
+            unsafe { std::ptr::copy_nonoverlapping(frame.base().as_ptr(), bytes.as_mut_ptr(), MAX_SMALL_BYTES) };
+            // Without this the compiler may read a byte again from where it was copied from.
+            std::hint::black_box(&mut bytes);
+        } else {
+            // SAFETY: by the caller.
+            unsafe { copy_from(std::slice::from_ref(frame), &mut bytes[..count]) };
+        }
+        Self { bytes, count }
+    }
+
+    #[inline(always)]
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.count]
+    }
+}
 
 /// Memory that is filled from its beginning.
 struct Target<'a> {

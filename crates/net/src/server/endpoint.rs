@@ -60,12 +60,14 @@ pub(super) enum Endpoint {
 }
 
 impl Endpoint {
+    /// `is_burst`: more frames follow at once.
+    ///
     /// # Safety
     /// As [`Receive::deliver`].
-    pub(super) unsafe fn deliver(&mut self, frame: &Frame<'_>) -> Delivered {
+    pub(super) unsafe fn deliver(&mut self, frame: &Frame<'_>, is_burst: bool) -> Delivered {
         match self {
             // SAFETY: by the caller.
-            Self::Rings(receiver) => unsafe { receiver.deliver(frame) },
+            Self::Rings(receiver) => unsafe { receiver.deliver(frame, is_burst) },
             // SAFETY: by the caller.
             Self::Other(receiver) => unsafe { receiver.deliver(frame) },
         }

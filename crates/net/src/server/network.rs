@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use fipsee_ring::control::ACCESS_READ;
 use fipsee_ring::doorbell::EventDoorbell;
-use fipsee_ring::memory::{Memory, RegionTable, Span};
+use fipsee_ring::memory::{Extent, Memory, RegionTable, Span};
 use fipsee_ring::{Message, cpu};
 use fipsee_serve::session::Credentials;
 
+use super::copy::First;
 use super::endpoint::{Endpoint, Frame};
 use super::outputs::Outputs;
 use super::queue::Sender;
@@ -19,7 +20,7 @@ use crate::frame::{HEADER_BYTES, Header, Mac, ShortHead, Tagging, VLAN_TAG_BYTES
 use crate::switch::{Delivery, Learning, Link, PortNumber, Rules, Switch};
 use crate::wire::{
     Event, MAX_FIRST_BYTES, MAX_SEGMENTED_BYTES, MAX_SMALL_BYTES, OPERATION_ACKNOWLEDGE, OPERATION_ALL_GROUPS, OPERATION_JOIN,
-    OPERATION_LEAVE, OPERATION_NO_GROUP, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Request, Send, Small, Status, first_byte,
+    OPERATION_LEAVE, OPERATION_NO_GROUP, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Request, Send, SendPacked, Small, Status, first_byte,
 };
 
 /// Most ports of a network: more than any of a host has.
@@ -322,6 +323,53 @@ impl Data {
             Err(status) => Err(status),
         };
         (send.tag, self.outputs.port(sender.port).counted(outcome, self.deliveries()))
+    }
+
+    /// Send the frames of a message, and report for each tag what came of it.
+    #[inline(always)]
+    pub(super) fn transmit_packed(
+        &mut self,
+        (network, sender): (&Network, Sender),
+        packed: &SendPacked,
+        memory: &RegionTable,
+        now_ns: u64,
+        mut report: impl FnMut(u16, Outcome),
+    ) {
+        let Some(frames) = packed.named() else {
+            return report(packed.frames[0].tag, self.outputs.port(sender.port).counted(Err(Status::Invalid), 0));
+        };
+        self.outputs.is_burst = frames.len() > 1;
+        for frame in frames {
+            self.outputs.deliveries = 0;
+            let sent = self.send_whole(network, sender, &frame.extent(packed.memory), memory, now_ns);
+            report(frame.tag, self.outputs.port(sender.port).counted(sent, self.deliveries()));
+        }
+        self.outputs.is_burst = false;
+    }
+
+    /// As [`send`](Self::send), of a frame in memory, whose first bytes are copied here.
+    #[inline(always)]
+    fn send_whole(
+        &mut self,
+        network: &Network,
+        sender: Sender,
+        extent: &Extent,
+        memory: &RegionTable,
+        now_ns: u64,
+    ) -> Result<(u64, u64), Status> {
+        if extent.length_bytes < HEADER_BYTES.into() {
+            return Err(Status::TooShort);
+        }
+        let whole = memory.span(*extent, ACCESS_READ).map_err(|_| Status::BadMemory)?;
+        // SAFETY: found just now in memory that the sender's queue keeps mapped.
+        let first = unsafe { First::of(&whole) };
+        let rest = whole.without_first(first.bytes().len());
+        let rest_bytes = u32::try_from(rest.length_bytes()).unwrap_or(u32::MAX);
+        let find = |spans: &mut Vec<Span>| {
+            spans.push(rest);
+            Ok(())
+        };
+        self.send(network, (sender.port, sender.offloads), (first.bytes(), Offload::NONE), (rest_bytes, find), now_ns)
     }
 
     /// A message that is no frame.
