@@ -361,10 +361,10 @@ messages! { Send Small Post Filled Returned Request Event }
 
 mod packed;
 
-pub use self::packed::{FilledPacked, MAX_PACKED_RECEIVED, MAX_PACKED_SENT, PackedBuffer, PackedFrame, SendPacked};
-pub(crate) use self::packed::SendPacking;
 #[cfg(feature = "server")]
 pub(crate) use self::packed::Packing;
+pub(crate) use self::packed::SendPacking;
+pub use self::packed::{FilledPacked, MAX_PACKED_RECEIVED, MAX_PACKED_SENT, PackedBuffer, PackedFrame, SendPacked};
 
 impl Request {
     /// With the group that it is about, if any.

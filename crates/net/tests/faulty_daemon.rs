@@ -4,7 +4,9 @@ use std::os::fd::AsFd;
 use std::thread::JoinHandle;
 
 use fipsee_net::frame::Mac;
-use fipsee_net::wire::{Filled, FilledPacked, Offload, PROFILE, PackedBuffer, PackedFrame, SendPacked, PortInfo, Post, Returned, Small, Status};
+use fipsee_net::wire::{
+    Filled, FilledPacked, Offload, PROFILE, PackedBuffer, PackedFrame, PortInfo, Post, Returned, SendPacked, Small, Status,
+};
 use fipsee_net::{AttachOptions, Error, NetError, Port};
 use fipsee_ring::Message;
 use fipsee_ring::channel::RegionLayout;
@@ -90,7 +92,8 @@ fn answers_that_no_daemon_gives_end_the_attachment() {
         returned.to_message()
     };
     let packed = |frames: &[(u16, u16)], change: &dyn Fn(&mut FilledPacked)| {
-        let frames: Vec<PackedBuffer> = frames.iter().map(|(tag, length_bytes)| PackedBuffer { tag: *tag, length_bytes: *length_bytes }).collect();
+        let frames: Vec<PackedBuffer> =
+            frames.iter().map(|(tag, length_bytes)| PackedBuffer { tag: *tag, length_bytes: *length_bytes }).collect();
         let mut packed = FilledPacked::new(&frames);
         change(&mut packed);
         packed.to_message()
@@ -189,7 +192,9 @@ fn answer_to_a_frame_of_a_burst_that_was_not_submitted_yet_is_a_fault() {
 fn burst_is_sent_in_full_messages_and_a_frame_alone_in_its_own() {
     let (port, daemon) = attach(info().to_bytes(), 2, 1 << 20);
     let (mut port, (mut grant, _control)) = (port.expect("attached"), daemon.join().expect("no panic"));
-    let sent: Vec<Vec<u8>> = [20, 100, 56, 1514, 57, 36, 200, 14].map(|length| (0..length).map(|at| u8::try_from(at % 251).expect("small")).collect()).into();
+    let sent: Vec<Vec<u8>> = [20, 100, 56, 1514, 57, 36, 200, 14]
+        .map(|length| (0..length).map(|at| u8::try_from(at % 251).expect("small")).collect())
+        .into();
     sent.iter().for_each(|frame| port.stage(frame).expect("staged"));
     assert_eq!(port.unsent(), 8);
     port.submit();

@@ -183,7 +183,9 @@ impl Port {
                     for frame in packed.named().expect("frames") {
                         let PostedBuffer { memory, offset_bytes, length_bytes, .. } = answered(frame.tag);
                         let stored = u32::from(frame.length_bytes);
-                        assert!(memory == 0 && (14..=length_bytes).contains(&stored) && offset_bytes + length_bytes <= POOL_BYTES);
+                        assert!(
+                            memory == 0 && (14..=length_bytes).contains(&stored) && offset_bytes + length_bytes <= POOL_BYTES
+                        );
                         filled_parts.push(offset_bytes as usize..(offset_bytes + stored) as usize);
                         frames += 1;
                     }

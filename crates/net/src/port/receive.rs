@@ -222,7 +222,9 @@ impl Port {
                 self.attachment.region.write(place, bytes)?;
                 Frame::new(&self.home, u32::from(small.length_bytes), Offload::NONE, &[small.tag])
             }
-            Came::Packed(PackedBuffer { tag, length_bytes }) => Frame::new(&self.home, length_bytes.into(), Offload::NONE, &[tag]),
+            Came::Packed(PackedBuffer { tag, length_bytes }) => {
+                Frame::new(&self.home, length_bytes.into(), Offload::NONE, &[tag])
+            }
             Came::Filled(Filled { count, length_bytes, offload, tags, .. }) => {
                 Frame::new(&self.home, length_bytes, offload, &tags[..usize::from(count)])
             }

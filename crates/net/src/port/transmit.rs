@@ -8,9 +8,7 @@ use super::buffers::{give_back, too_long};
 use super::{Buffer, POOL, Port};
 use crate::error::{Error, NetError};
 use crate::frame::HEADER_BYTES;
-use crate::wire::{
-    MAX_FIRST_BYTES, MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Send, Small, Status,
-};
+use crate::wire::{MAX_FIRST_BYTES, MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Send, Small, Status};
 
 /// So many frames ahead the first line of a buffer is asked for.
 const TAGS_AHEAD: usize = 4;
@@ -58,7 +56,11 @@ impl Port {
         } else {
             self.send_message(tag, &padded(frame), frame.len(), 0, offload)
         };
-        if is_plain { self.stage_alone(message) } else { self.publish_alone(tag, &message) }
+        if is_plain {
+            self.stage_alone(message)
+        } else {
+            self.publish_alone(tag, &message)
+        }
         Ok(())
     }
 
@@ -101,7 +103,11 @@ impl Port {
         let (mut first, first_bytes) = ([0; MAX_FIRST_BYTES], MAX_FIRST_BYTES.min(length_bytes as usize));
         self.attachment.region.read(offset_bytes, &mut first)?;
         let message = self.send_message(tag, &first, first_bytes, length_bytes as usize - first_bytes, offload);
-        if is_plain { self.stage_alone(message) } else { self.publish_alone(tag, &message) }
+        if is_plain {
+            self.stage_alone(message)
+        } else {
+            self.publish_alone(tag, &message)
+        }
         Ok(())
     }
 

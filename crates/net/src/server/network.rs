@@ -20,7 +20,8 @@ use crate::frame::{HEADER_BYTES, Header, Mac, ShortHead, Tagging, VLAN_TAG_BYTES
 use crate::switch::{Delivery, Learning, Link, PortNumber, Rules, Switch};
 use crate::wire::{
     Event, MAX_FIRST_BYTES, MAX_SEGMENTED_BYTES, MAX_SMALL_BYTES, OPERATION_ACKNOWLEDGE, OPERATION_ALL_GROUPS, OPERATION_JOIN,
-    OPERATION_LEAVE, OPERATION_NO_GROUP, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Request, Send, SendPacked, Small, Status, first_byte,
+    OPERATION_LEAVE, OPERATION_NO_GROUP, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Request, Send, SendPacked, Small, Status,
+    first_byte,
 };
 
 /// Most ports of a network: more than any of a host has.

@@ -68,8 +68,7 @@ impl Drop for TransmitQueue {
 #[inline(always)]
 pub fn now_ns() -> u64 {
     const FRACTION_BITS: u32 = 32;
-    static NS_PER_TICK: LazyLock<u64> =
-        LazyLock::new(|| (NS_PER_SECOND << FRACTION_BITS) / clock::ticks_per_second().max(1));
+    static NS_PER_TICK: LazyLock<u64> = LazyLock::new(|| (NS_PER_SECOND << FRACTION_BITS) / clock::ticks_per_second().max(1));
     let ns = (u128::from(clock::ticks()) * u128::from(*NS_PER_TICK)) >> FRACTION_BITS;
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
@@ -218,7 +217,8 @@ mod tests {
     use crate::server::{NetworkSetup, PortSetup};
     use crate::switch::{Learning, Rules};
     use crate::wire::{
-        Filled, FilledPacked, KIND_RECEIVED_PACKED, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, PROFILE, PackedFrame, Post, Send, Small,
+        Filled, FilledPacked, KIND_RECEIVED_PACKED, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, PROFILE, PackedFrame, Post,
+        Send, Small,
     };
 
     /// A transmit queue of the first of so many ports, the client's end of its calls, and the grant, of which the second queue is left.

@@ -13,8 +13,8 @@ use super::events::Events;
 use super::queue::QueueState;
 use super::stages::{self, Stage};
 use crate::wire::{
-    Event, Filled, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS, MAX_POSTED, MAX_RETURNED, MAX_SMALL_BYTES, OPERATION_POST, Offload, Packing,
-    Post, PostedBuffer, Returned, Small, Status,
+    Event, Filled, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS, MAX_POSTED, MAX_RETURNED, MAX_SMALL_BYTES,
+    OPERATION_POST, Offload, Packing, Post, PostedBuffer, Returned, Small, Status,
 };
 
 /// A message of a client posts buffers for so much of a frame at least, as a rule.

@@ -186,7 +186,8 @@ impl Packing {
     }
 }
 
-const _: () = assert!(MAX_PACKED_RECEIVED == super::MAX_RETURNED && size_of::<PackedBuffer>() == size_of::<super::ReturnedEntry>());
+const _: () =
+    assert!(MAX_PACKED_RECEIVED == super::MAX_RETURNED && size_of::<PackedBuffer>() == size_of::<super::ReturnedEntry>());
 
 #[cfg(test)]
 mod tests {

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use fipsee_net::frame::Mac;
 use fipsee_net::wire::{
-    Filled, FilledPacked, KIND_RECEIVED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, KIND_RETURNED, MAX_FRAME_BUFFERS, MAX_RETURNED, MAX_SMALL_BYTES, Offload, PackedBuffer,
-    Returned, Small, Status, first_byte,
+    Filled, FilledPacked, KIND_RECEIVED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, KIND_RETURNED, MAX_FRAME_BUFFERS,
+    MAX_RETURNED, MAX_SMALL_BYTES, Offload, PackedBuffer, Returned, Small, Status, first_byte,
 };
 use fipsee_ring::Message;
 

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use fipsee_net::wire::{
     Filled, FilledPacked, KIND_RECEIVED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, MAX_PACKED_SENT, OPERATION_POST, PROFILE,
-    PackedFrame, PortInfo, Post, PostedBuffer, QUEUES_PER_PAIR, Returned, SERVICE_NET, Send, SendPacked, Small, Status, first_byte,
+    PackedFrame, PortInfo, Post, PostedBuffer, QUEUES_PER_PAIR, Returned, SERVICE_NET, Send, SendPacked, Small, Status,
+    first_byte,
 };
 use fipsee_ring::Message;
 use fipsee_ring::channel::ClientQueue;
