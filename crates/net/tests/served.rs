@@ -8,7 +8,7 @@ use fipsee_net::frame::Mac;
 use fipsee_net::server::{NetworkSetup, Networks, PortSetup, Switches};
 use fipsee_net::switch::{Learning, Rules, Vlans};
 use fipsee_net::wire::{
-    Filled, FilledPacked, KIND_RECEIVED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, KIND_RETURNED, MAX_SMALL_BYTES, Offload,
+    Filled, FilledPacked, KIND_RECEIVED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, KIND_RETURNED, MAX_SMALL_BYTES, OPERATION_SEND_PACKED, Offload,
     PackedFrame, Post, PostedBuffer, Returned, SERVICE_NET, Send, SendPacked, Small, first_byte,
 };
 use fipsee_ring::Message;
@@ -117,6 +117,10 @@ impl Port {
             let (word, noise) = (usize::try_from(random.below(8)).expect("small"), random.number());
             // Not the tag, by which the answer is known.
             message.set_word(word, if word == 0 { message.word(0) & 0xffff_0000 | noise & !0xffff_0000 } else { noise });
+        }
+        // Nor one that has its tags elsewhere.
+        if first_byte(&message) == OPERATION_SEND_PACKED {
+            message.set_word(0, message.word(0) ^ 0x80);
         }
         self.transmit.calls.publish(&message);
         self.region.write(self.pool_offset_bytes, &[number; 64]).expect("the client's own");
