@@ -7,6 +7,7 @@ use fipsee_ring::tuning::Touch;
 use fipsee_ring::{Message, PeerFault, clock};
 
 use super::buffers::give_back;
+use super::staged::BURST;
 use super::{Frame, POOL, Port};
 use crate::error::{Error, NetError};
 use crate::frame::HEADER_BYTES;
@@ -110,6 +111,7 @@ impl Port {
     fn publish_post(&mut self, post: Post, buffers: usize) {
         let calls = u32::try_from(buffers).unwrap_or(0);
         let published = self.receive.queue.requests.publish_several(&post.to_message(), calls);
+        self.receive.queue.requests.prefetch(BURST);
         debug_assert!(published.is_ok(), "there are no more buffers than the ring takes");
     }
 
@@ -183,7 +185,7 @@ impl Port {
             Came::Packed(PackedBuffer { tag, length_bytes }) => {
                 self.unposted.push_back(*tag);
                 let count = into.len().min(usize::from(*length_bytes));
-                self.read_buffer(*tag, &mut into[..count])?;
+                self.attachment.region.read(self.receiving.region_offset_bytes(*tag), &mut into[..count])?;
             }
             Came::Small(Small { length_bytes, tag, bytes, .. }) => {
                 self.unposted.push_back(*tag);
@@ -298,10 +300,17 @@ impl Port {
         let frames = packed.named().ok_or(PeerFault::Value { what: "the frames of a message", value: count.into() })?;
         expect("a reserved field", reserved, reserved == 0)?;
         let most = self.receiving.stride_bytes.min(self.info.max_frame_bytes);
+        // As if it were touched later, at once.
+        let touches = self.receive.queue.tuning.touch != Touch::Never;
         for PackedBuffer { tag, length_bytes } in frames {
             expect("the length of a frame", *length_bytes, (HEADER_BYTES..=most).contains(&u32::from(*length_bytes)))?;
             self.take_back(*tag)?;
-            self.attachment.region.prefetch_for_read(self.receiving.region_offset_bytes(*tag));
+            let offset_bytes = self.receiving.region_offset_bytes(*tag);
+            if touches {
+                self.attachment.region.prefetch_for_write(offset_bytes);
+            } else {
+                self.attachment.region.prefetch_for_read(offset_bytes);
+            }
         }
         self.unpacked = Unpacked { frames: packed.frames, count, taken: 0 };
         Ok(self.unpacked.next().map_or(Came::Nothing, Came::Packed))

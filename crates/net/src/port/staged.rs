@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::wire::{OPERATION_SEND_SMALL, PackedFrame, Send, SendPacking, Small, first_byte, sent_tag};
 
 /// More than one message, for the ring.
-const BURST: usize = 2;
+pub(super) const BURST: usize = 2;
 
 #[derive(Debug, Default)]
 pub(super) struct Staged {

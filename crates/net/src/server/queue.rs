@@ -7,7 +7,7 @@ use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::control::ACCESS_READ;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::memory::RegionTable;
-use fipsee_ring::ring::Reader;
+use fipsee_ring::ring::{Reader, Writer};
 use fipsee_ring::{Message, clock, cpu};
 use fipsee_serve::session::Positions;
 use fipsee_serve::{Engine, Queue, Taken, Turn};
@@ -21,6 +21,8 @@ use crate::wire::{KIND_RETURNED, OPERATION_SEND_PACKED, Packing, PostedBuffer, S
 
 /// Most frames of one visit.
 const BUDGET: u32 = 64;
+/// More than one message, for the ring.
+const BURST: usize = 2;
 const BLOCK_BYTES: u64 = 512;
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -73,6 +75,33 @@ pub fn now_ns() -> u64 {
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
+/// What became of the frames of a visit.
+struct Answers<'a> {
+    returned: &'a mut Packing,
+    completions: &'a mut Writer<MappedRing>,
+    taken: Taken,
+}
+
+impl Answers<'_> {
+    #[inline(always)]
+    fn add(&mut self, tag: u16, Outcome { status, bytes, deliveries }: Outcome) {
+        // To give it to one receiver costs about as much as a request: a visit ends with the message that has its 256th delivery.
+        self.taken = self.taken.and(Taken::new(1, bytes.div_ceil(BLOCK_BYTES)).with_more_work(deliveries));
+        self.returned.push(tag, status.to_wire());
+        if self.returned.is_full() {
+            self.publish();
+            self.completions.prefetch(BURST);
+        }
+    }
+
+    #[inline(always)]
+    fn publish(&mut self) {
+        if !self.returned.is_empty() {
+            self.completions.publish(&self.returned.take(KIND_RETURNED));
+        }
+    }
+}
+
 /// Ask for the first lines of the frames that a message names, so that their transfers overlap.
 #[inline(always)]
 fn ask_for(message: &Message, memory: &RegionTable) {
@@ -115,37 +144,25 @@ impl<E: Engine> Queue<E> for TransmitQueue {
             return Taken::NOTHING;
         };
         let (now_ns, most) = (now_ns(), BUDGET.min(*depth).min(turn.requests));
-        let (mut taken, mut message, mut is_asked_for) = (Taken::NOTHING, Message::ZERO, false);
-        let mut answer = |tag, Outcome { status, bytes, deliveries }| {
-            // To give it to one receiver costs about as much as a request: a visit ends with the message that has its 256th delivery.
-            taken = taken.and(Taken::new(1, bytes.div_ceil(BLOCK_BYTES)).with_more_work(deliveries));
-            returned.push(tag, status.to_wire());
-            if returned.is_full() {
-                completions.publish(&returned.take(KIND_RETURNED));
-            }
-            taken
-        };
-        let mut so_far = Taken::NOTHING;
-        while so_far.requests < most && so_far.units < turn.units && requests.receive(&mut message) {
+        let mut answers = Answers { returned, completions, taken: Taken::NOTHING };
+        let (mut message, mut is_asked_for) = (Message::ZERO, false);
+        while answers.taken.requests < most && answers.taken.units < turn.units && requests.receive(&mut message) {
             stages::stamp(Stage::Taken);
             if first_byte(&message) == OPERATION_SEND_PACKED {
                 if !is_asked_for {
                     ask_for(&message, memory);
                 }
                 is_asked_for = ask_for_next(requests, memory);
-                data.transmit_packed((network, *sender), SendPacked::within(&message), memory, now_ns, |tag, outcome| {
-                    so_far = answer(tag, outcome);
-                });
+                let packed = SendPacked::within(&message);
+                data.transmit_packed((network, *sender), packed, memory, now_ns, |tag, outcome| answers.add(tag, outcome));
             } else {
                 is_asked_for = false;
                 let (tag, outcome) = data.transmit(network, *sender, &message, memory, now_ns);
-                so_far = answer(tag, outcome);
+                answers.add(tag, outcome);
             }
         }
-        let taken = so_far;
-        if !returned.is_empty() {
-            completions.publish(&returned.take(KIND_RETURNED));
-        }
+        let taken = answers.taken;
+        answers.publish();
         let fenced = data.flush();
         drop(data);
         requests.disarm();
@@ -208,7 +225,6 @@ impl<E: Engine> Queue<E> for ReceiveQueue {
 mod tests {
     use fipsee_ring::channel::RegionLayout;
     use fipsee_ring::handshake::Grant;
-    use fipsee_ring::ring::Writer;
 
     use super::*;
     use crate::frame::Mac;
