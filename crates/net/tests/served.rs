@@ -8,8 +8,8 @@ use fipsee_net::frame::Mac;
 use fipsee_net::server::{NetworkSetup, Networks, PortSetup, Switches};
 use fipsee_net::switch::{Learning, Rules, Vlans};
 use fipsee_net::wire::{
-    Filled, FilledPacked, KIND_RECEIVED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, KIND_RETURNED, MAX_SMALL_BYTES, OPERATION_SEND_PACKED, Offload,
-    PackedFrame, Post, PostedBuffer, Returned, SERVICE_NET, Send, SendPacked, Small, first_byte,
+    Filled, FilledPacked, KIND_RECEIVED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, KIND_RETURNED, MAX_SMALL_BYTES,
+    OPERATION_SEND_PACKED, Offload, PackedFrame, Post, PostedBuffer, Returned, SERVICE_NET, Send, SendPacked, Small, first_byte,
 };
 use fipsee_ring::Message;
 use fipsee_ring::control::Wanted;

@@ -163,7 +163,13 @@ impl Port {
         Ok(frames.len() - before)
     }
 
+    #[inline(always)]
     fn try_receive(&mut self, frame: &mut Vec<u8>) -> Result<bool, Error> {
+        // As a rule of a burst.
+        if let Some(packed) = self.unpacked.next() {
+            frame.resize(packed.length_bytes.into(), 0);
+            return self.copy_packed(packed, frame).map(|()| true);
+        }
         let came = self.next().inspect_err(|_| frame.clear())?;
         // What it has already is not filled with zeroes before.
         frame.resize(came.length_bytes() as usize, 0);
@@ -182,11 +188,7 @@ impl Port {
     fn copy_out(&mut self, came: &Came, into: &mut [u8]) -> Result<(), Error> {
         match came {
             Came::Nothing => return Ok(()),
-            Came::Packed(PackedBuffer { tag, length_bytes }) => {
-                self.unposted.push_back(*tag);
-                let count = into.len().min(usize::from(*length_bytes));
-                self.attachment.region.read(self.receiving.region_offset_bytes(*tag), &mut into[..count])?;
-            }
+            Came::Packed(packed) => return self.copy_packed(*packed, into),
             Came::Small(Small { length_bytes, tag, bytes, .. }) => {
                 self.unposted.push_back(*tag);
                 let count = into.len().min(usize::from(*length_bytes));
@@ -200,6 +202,17 @@ impl Port {
                 tags.iter().zip(pieces).try_for_each(|(tag, piece)| self.read_buffer(*tag, piece))?;
             }
         }
+        self.post(false);
+        Ok(())
+    }
+
+    /// Likewise, of a frame that came with others.
+    #[inline(always)]
+    fn copy_packed(&mut self, PackedBuffer { tag, length_bytes }: PackedBuffer, into: &mut [u8]) -> Result<(), Error> {
+        self.received_offload = Offload::NONE;
+        let count = into.len().min(usize::from(length_bytes));
+        self.attachment.region.read(self.receiving.region_offset_bytes(tag), &mut into[..count])?;
+        self.unposted.push_back(tag);
         self.post(false);
         Ok(())
     }
