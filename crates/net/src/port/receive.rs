@@ -325,6 +325,8 @@ impl Port {
                 self.attachment.region.prefetch_for_read(offset_bytes);
             }
         }
+        // By when these frames are taken the next message is here.
+        self.receive.queue.completions.prefetch_ahead(0);
         self.unpacked = Unpacked { frames: packed.frames, count, taken: 0 };
         Ok(self.unpacked.next().map_or(Came::Nothing, Came::Packed))
     }
