@@ -2,6 +2,7 @@
 
 use fipsee_ring::Message;
 
+use super::buffers::SHORT_REST_BYTES;
 use super::{POOL, Port};
 use crate::error::Error;
 use crate::wire::{OPERATION_SEND_SMALL, PackedFrame, Send, SendPacking, Small, first_byte, sent_tag};
@@ -40,19 +41,18 @@ impl Port {
         self.staged.is_burst = true;
     }
 
-    /// A frame that is in its buffer, wholly, follows others.
+    /// A frame that is in memory wholly, at this offset in the pool, follows others.
     #[inline(always)]
-    pub(super) fn pack(&mut self, tag: u16, length_bytes: usize) -> Result<(), Error> {
+    pub(super) fn pack(&mut self, tag: u16, length_bytes: usize, offset_bytes: u32) -> Result<(), Error> {
         if let Some(message) = self.staged.alone.take() {
             self.unfold(&message)?;
         }
-        self.push(tag, length_bytes);
+        self.push(tag, length_bytes, offset_bytes);
         Ok(())
     }
 
     #[inline(always)]
-    fn push(&mut self, tag: u16, length_bytes: usize) {
-        let offset_bytes = self.sending.pool_offset_bytes(tag);
+    fn push(&mut self, tag: u16, length_bytes: usize, offset_bytes: u32) {
         // Without an offload it is no longer.
         let length_bytes = u16::try_from(length_bytes).unwrap_or(u16::MAX);
         self.staged.packing.push(PackedFrame { tag, length_bytes, offset_bytes });
@@ -61,19 +61,33 @@ impl Port {
         }
     }
 
-    /// Another frame follows the one that was alone: what is in its message goes where its rest is.
+    /// Another frame follows the one that was alone: what is in its message goes before its rest.
     #[inline(never)]
     fn unfold(&mut self, message: &Message) -> Result<(), Error> {
-        let (tag, send) = (sent_tag(message), Send::within(message));
-        let (first, length_bytes) = match first_byte(message) {
-            OPERATION_SEND_SMALL => {
-                let Small { length_bytes, ref bytes, .. } = *Small::within(message);
-                (&bytes[..usize::from(length_bytes)], usize::from(length_bytes))
-            }
-            _ => (&send.first[..usize::from(send.first_bytes)], usize::from(send.first_bytes) + send.rest_bytes as usize),
-        };
-        self.attachment.region.write(self.sending.region_offset_bytes(tag), first)?;
-        self.push(tag, length_bytes);
+        let (tag, send, small, region) =
+            (sent_tag(message), Send::within(message), Small::within(message), &self.attachment.region);
+        if first_byte(message) == OPERATION_SEND_SMALL {
+            let frame = &small.bytes[..usize::from(small.length_bytes)];
+            let (offset_bytes, pool_offset_bytes) = self.place(tag, frame.len());
+            region.write(offset_bytes, frame)?;
+            self.push(tag, frame.len(), pool_offset_bytes);
+            return Ok(());
+        }
+        let first = &send.first[..usize::from(send.first_bytes)];
+        let rest_bytes = send.rest_bytes as usize;
+        let length_bytes = first.len() + rest_bytes;
+        let (mut offset_bytes, mut pool_offset_bytes) =
+            (self.sending.region_offset_bytes(tag), self.sending.pool_offset_bytes(tag));
+        if rest_bytes > 0 && send.offset_bytes != pool_offset_bytes + u32::from(send.first_bytes) {
+            // It is apart from where the whole frame goes.
+            let mut rest = [0; SHORT_REST_BYTES as usize];
+            let rest = &mut rest[..rest_bytes.min(SHORT_REST_BYTES as usize)];
+            region.read(self.place(tag, rest.len()).0, rest)?;
+            (offset_bytes, pool_offset_bytes) = self.place(tag, length_bytes);
+            region.write(offset_bytes + first.len() as u64, rest)?;
+        }
+        region.write(offset_bytes, first)?;
+        self.push(tag, length_bytes, pool_offset_bytes);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fipsee_ring::Message;
 
-use super::buffers::{give_back, too_long};
+use super::buffers::{SHORT_REST_BYTES, give_back, too_long};
 use super::{Buffer, POOL, Port};
 use crate::error::{Error, NetError};
 use crate::frame::HEADER_BYTES;
@@ -44,24 +44,49 @@ impl Port {
         let tag = self.free_tag()?;
         let is_plain = offload == Offload::NONE;
         if is_plain && self.is_burst() {
-            self.attachment.region.write(self.sending.region_offset_bytes(tag), frame)?;
-            return self.pack(tag, frame.len());
+            let (offset_bytes, pool_offset_bytes) = self.place(tag, frame.len());
+            self.attachment.region.write(offset_bytes, frame)?;
+            self.prefetch_place(frame.len());
+            return self.pack(tag, frame.len(), pool_offset_bytes);
         }
         let message = if frame.len() <= MAX_SMALL_BYTES && is_plain {
             Small::new(OPERATION_SEND_SMALL, tag, frame).to_message()
         } else if let Some((first, rest)) = frame.split_first_chunk() {
-            let offset_bytes = self.sending.region_offset_bytes(tag) + MAX_FIRST_BYTES as u64;
+            let (mut offset_bytes, mut pool_offset_bytes) = self.place(tag, rest.len());
+            if rest.len() > SHORT_REST_BYTES as usize {
+                // Where it is if the first bytes are stored, too.
+                (offset_bytes, pool_offset_bytes) =
+                    (offset_bytes + MAX_FIRST_BYTES as u64, pool_offset_bytes + MAX_FIRST_BYTES as u32);
+            }
             self.attachment.region.write(offset_bytes, rest)?;
-            self.send_message(tag, first, MAX_FIRST_BYTES, rest.len(), offload)
+            self.prefetch_place(rest.len());
+            send_message(tag, (first, MAX_FIRST_BYTES), (pool_offset_bytes, rest.len()), offload)
         } else {
-            self.send_message(tag, &padded(frame), frame.len(), 0, offload)
+            send_message(tag, (&padded(frame), frame.len()), (0, 0), offload)
         };
         if is_plain {
-            self.stage_alone(message)
+            self.stage_alone(message);
         } else {
-            self.publish_alone(tag, &message)
+            self.publish_alone(tag, &message);
         }
         Ok(())
+    }
+
+    /// In the region and in the pool: where so many bytes of a frame go.
+    #[inline(always)]
+    pub(super) fn place(&self, tag: u16, length_bytes: usize) -> (u64, u32) {
+        if length_bytes <= SHORT_REST_BYTES as usize {
+            return self.rests.offsets_bytes(tag);
+        }
+        (self.sending.region_offset_bytes(tag), self.sending.pool_offset_bytes(tag))
+    }
+
+    /// The daemon has read what is where a frame of this length will go soon.
+    #[inline(always)]
+    fn prefetch_place(&self, length_bytes: usize) {
+        if let Some(soon) = self.free.len().checked_sub(TAGS_AHEAD) {
+            self.attachment.region.prefetch_for_write(self.place(self.free[soon], length_bytes).0);
+        }
     }
 
     /// A transmit buffer to be filled in place.
@@ -97,16 +122,18 @@ impl Port {
         }
         let is_plain = offload == Offload::NONE;
         if is_plain && self.is_burst() {
-            return self.pack(tag, length_bytes as usize);
+            return self.pack(tag, length_bytes as usize, self.sending.pool_offset_bytes(tag));
         }
         // A buffer is longer in any case.
         let (mut first, first_bytes) = ([0; MAX_FIRST_BYTES], MAX_FIRST_BYTES.min(length_bytes as usize));
         self.attachment.region.read(offset_bytes, &mut first)?;
-        let message = self.send_message(tag, &first, first_bytes, length_bytes as usize - first_bytes, offload);
+        // Behind the first ones.
+        let rest_offset_bytes = self.sending.pool_offset_bytes(tag) + MAX_FIRST_BYTES as u32;
+        let message = send_message(tag, (&first, first_bytes), (rest_offset_bytes, length_bytes as usize - first_bytes), offload);
         if is_plain {
-            self.stage_alone(message)
+            self.stage_alone(message);
         } else {
-            self.publish_alone(tag, &message)
+            self.publish_alone(tag, &message);
         }
         Ok(())
     }
@@ -127,25 +154,6 @@ impl Port {
         if is_own { Ok(()) } else { Err(Error::Service(NetError::OtherBuffer)) }
     }
 
-    /// The first bytes are an array, of which the frame has so many: a part of unknown length would be stored, and the load of the whole message would wait for
-    /// that, behind the frame before.
-    #[inline(always)]
-    fn send_message(
-        &self,
-        tag: u16,
-        first: &[u8; MAX_FIRST_BYTES],
-        first_bytes: usize,
-        rest_bytes: usize,
-        offload: Offload,
-    ) -> Message {
-        let rest_bytes = u32::try_from(rest_bytes).unwrap_or(u32::MAX);
-        let (memory, first_bytes) = (POOL, u8::try_from(first_bytes).unwrap_or(u8::MAX));
-        // Behind the first ones; without a rest it means nothing.
-        let offset_bytes = if rest_bytes == 0 { 0 } else { self.sending.pool_offset_bytes(tag) + u32::from(first_bytes) };
-        let operation = OPERATION_SEND;
-        Send { operation, first_bytes, tag, offset_bytes, rest_bytes, memory, offload, first: *first, stamp: 0 }.to_message()
-    }
-
     fn check_length(&self, length_bytes: usize) -> Result<(), Error> {
         let most = self.info.max_frame_bytes;
         let is_possible = (HEADER_BYTES as usize..=most as usize).contains(&length_bytes);
@@ -157,12 +165,7 @@ impl Port {
             self.submit();
             self.reap()?;
         }
-        let tag = self.free.pop().ok_or(Error::Full)?;
-        // The daemon has read the frame that was there.
-        if let Some(soon) = self.free.len().checked_sub(TAGS_AHEAD) {
-            self.attachment.region.prefetch_for_write(self.sending.region_offset_bytes(self.free[soon]));
-        }
-        Ok(tag)
+        self.free.pop().ok_or(Error::Full)
     }
 
     /// Take what was sent back, without waiting: how many frames.
@@ -223,4 +226,20 @@ impl Port {
 #[cold]
 fn padded(frame: &[u8]) -> [u8; MAX_FIRST_BYTES] {
     std::array::from_fn(|index| frame.get(index).copied().unwrap_or(0))
+}
+
+/// The first bytes are an array, of which the frame has so many: a part of unknown length would be stored, and the load of the whole message would wait for
+/// that, behind the frame before. The rest is at this offset in the pool.
+#[inline(always)]
+fn send_message(
+    tag: u16,
+    (first, first_bytes): (&[u8; MAX_FIRST_BYTES], usize),
+    (offset_bytes, rest_bytes): (u32, usize),
+    offload: Offload,
+) -> Message {
+    let (first_bytes, rest_bytes) = (u8::try_from(first_bytes).unwrap_or(u8::MAX), u32::try_from(rest_bytes).unwrap_or(u32::MAX));
+    // Without a rest it means nothing.
+    let offset_bytes = if rest_bytes == 0 { 0 } else { offset_bytes };
+    let (operation, memory) = (OPERATION_SEND, POOL);
+    Send { operation, first_bytes, tag, offset_bytes, rest_bytes, memory, offload, first: *first, stamp: 0 }.to_message()
 }
