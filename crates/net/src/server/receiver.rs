@@ -162,6 +162,7 @@ impl Receiver {
     /// A frame is in this buffer, and may be published with others.
     #[inline(always)]
     fn collect(&mut self, tag: u16, length_bytes: u16) {
+        stages::stamp(Stage::Copied);
         self.collected.push(tag, length_bytes);
         self.touched = true;
         if self.collected.is_full() {
@@ -183,6 +184,8 @@ impl Receiver {
             let message = self.collected.take(KIND_RECEIVED_PACKED);
             self.end.completions.publish(&message);
             self.end.completions.prefetch(BURST);
+            // Of one alone, as all are whose stages are timed.
+            stages::stamp(Stage::Published);
         }
     }
 
