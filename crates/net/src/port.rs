@@ -25,7 +25,7 @@ use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::wait::Backoff;
 
 pub use self::buffers::Buffer;
-use self::buffers::{Buffers, divide, received_bytes, stride_bytes};
+use self::buffers::{Buffers, Rests, SHORT_REST_BYTES, divide, received_bytes, stride_bytes};
 use self::changes::Changes;
 pub use self::held::Frame;
 use self::held::Home;
@@ -56,6 +56,7 @@ pub struct Port {
     info: PortInfo,
     transmit: Waiter,
     receive: Waiter,
+    rests: Rests,
     sending: Buffers,
     receiving: Buffers,
     /// Transmit buffers that are free.
@@ -112,7 +113,7 @@ impl Port {
             queue_count: pairs.saturating_mul(QUEUES_PER_PAIR),
             depth,
             flags: options.flags(),
-            pool_bytes: u64::from(pairs) * (bytes(longest) + bytes(received)),
+            pool_bytes: u64::from(pairs) * (bytes(SHORT_REST_BYTES) + bytes(longest) + bytes(received)),
             name: options.name.clone(),
         };
         let attached = handshake::attach(socket_path, FEATURE_CHOICES | FEATURE_WORKER_CPU, &PROFILE, wanted)?;
@@ -136,7 +137,7 @@ impl Port {
         for pair in 0..u64::from(info.pairs) {
             let (Some(transmit), Some(receive)) = (queues.next(), queues.next()) else { break };
             let place = (layout.pool_offset_bytes, pair * share_bytes, share_bytes);
-            let (sending, receiving) = divide(&info, (transmit.1, receive.1), place, &attachment.options)?;
+            let (rests, sending, receiving) = divide(&info, (transmit.1, receive.1), place, &attachment.options)?;
             let waiter = |queue| Waiter::new(queue, Backoff::new(attachment.options.wait, attachment.options.look));
             let tags = |buffers: &Buffers| 0..u16::try_from(buffers.given.len()).unwrap_or(u16::MAX);
             let (free, unposted) = (tags(&sending).rev().collect(), tags(&receiving).collect());
@@ -147,6 +148,7 @@ impl Port {
                 transmit: waiter(transmit.0),
                 receive: waiter(receive.0),
                 staged: Vec::with_capacity(sending.given.len()),
+                rests,
                 sending,
                 receiving,
                 free,

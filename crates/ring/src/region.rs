@@ -10,7 +10,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 use crate::cpu;
 use crate::fault::PeerFault;
 #[cfg(not(loom))]
-use crate::sync::{AtomicU8, Ordering};
+use crate::sync::AtomicU8;
+use crate::sync::Ordering;
 
 /// Largest memory a peer may hand over in one region: 2 TiB, what 32 bits of 512-byte units reach.
 pub const MAX_REGION_BYTES: u64 = 1 << 41;
@@ -125,8 +126,14 @@ impl Region {
         // write meanwhile: the copy then holds some mixture, which callers validate before use.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) };
         // Without this the compiler may load from the region again, after a check, what was copied here.
-        std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
         Ok(())
+    }
+
+    /// A hint that the line at `offset_bytes` will be read soon.
+    #[inline(always)]
+    pub fn prefetch_for_read(&self, offset_bytes: u64) {
+        cpu::prefetch_for_read(self.base.as_ptr().wrapping_add(usize::try_from(offset_bytes).unwrap_or(0)));
     }
 
     /// A hint that the line at `offset_bytes` will be written soon.

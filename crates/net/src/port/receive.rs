@@ -1,5 +1,6 @@
 //! Receiving: buffers are posted, frames come in them or in messages, and are copied out or held.
 
+use std::mem::offset_of;
 use std::time::Duration;
 
 use fipsee_ring::fault::expect;
@@ -195,11 +196,27 @@ impl Port {
             self.receive.check_liveness_now_and_then(|| self.attachment.control.is_hung_up())?;
             return Ok(Came::Nothing);
         }
+        self.prefetch_next();
         match first_byte(&message) {
             KIND_RECEIVED_SMALL => self.check_small(Small::of(&message)).map(Came::Small),
             KIND_RECEIVED => self.check_filled(Filled::of(&message)).map(Came::Filled),
             KIND_EVENT => self.take_event(&message).map(|()| Came::Nothing),
             _ => self.take_returned(&message),
+        }
+    }
+
+    /// The next frame may be there already, elsewhere: its beginning is on its way here while this one is taken.
+    #[inline(always)]
+    fn prefetch_next(&self) {
+        let completions = &self.receive.queue.completions;
+        if completions.has_message() {
+            let (ring, next) = (completions.memory(), completions.cursor());
+            const { assert!(offset_of!(Filled, tags) == 2 * size_of::<u64>() + size_of::<u32>()) };
+            let ([kind, ..], [.., low, high, _, _]) = (ring.glance(next, 0).to_le_bytes(), ring.glance(next, 2).to_le_bytes());
+            if kind == KIND_RECEIVED {
+                let offset_bytes = self.receiving.region_offset_bytes(u16::from_le_bytes([low, high]));
+                self.attachment.region.prefetch_for_read(offset_bytes);
+            }
         }
     }
 

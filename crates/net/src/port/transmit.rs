@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fipsee_ring::Message;
 
-use super::buffers::{give_back, too_long};
+use super::buffers::{SHORT_REST_BYTES, give_back, too_long};
 use super::{Buffer, POOL, Port};
 use crate::error::{Error, NetError};
 use crate::frame::HEADER_BYTES;
@@ -45,11 +45,22 @@ impl Port {
         let message = if frame.len() <= MAX_SMALL_BYTES && offload == Offload::NONE {
             Small::new(OPERATION_SEND_SMALL, tag, frame).to_message()
         } else if let Some((first, rest)) = frame.split_first_chunk() {
-            let offset_bytes = self.sending.region_offset_bytes(tag) + MAX_FIRST_BYTES as u64;
+            let place = |tag| {
+                if rest.len() <= SHORT_REST_BYTES as usize {
+                    return self.rests.offsets_bytes(tag);
+                }
+                let (region, pool) = (self.sending.region_offset_bytes(tag), self.sending.pool_offset_bytes(tag));
+                (region + MAX_FIRST_BYTES as u64, pool + MAX_FIRST_BYTES as u32)
+            };
+            let (offset_bytes, pool_offset_bytes) = place(tag);
             self.attachment.region.write(offset_bytes, rest)?;
-            self.send_message(tag, first, MAX_FIRST_BYTES, rest.len(), offload)
+            // The daemon has read what was there.
+            if let Some(soon) = self.free.len().checked_sub(TAGS_AHEAD) {
+                self.attachment.region.prefetch_for_write(place(self.free[soon]).0);
+            }
+            send_message(tag, (first, MAX_FIRST_BYTES), (pool_offset_bytes, rest.len()), offload)
         } else {
-            self.send_message(tag, &padded(frame), frame.len(), 0, offload)
+            send_message(tag, (&padded(frame), frame.len()), (0, 0), offload)
         };
         self.staged.push(message);
         Ok(())
@@ -89,7 +100,10 @@ impl Port {
         // A buffer is longer in any case.
         let (mut first, first_bytes) = ([0; MAX_FIRST_BYTES], MAX_FIRST_BYTES.min(length_bytes as usize));
         self.attachment.region.read(offset_bytes, &mut first)?;
-        let message = self.send_message(tag, &first, first_bytes, length_bytes as usize - first_bytes, offload);
+        // Behind the first ones.
+        let rest_offset_bytes = self.sending.pool_offset_bytes(tag) + MAX_FIRST_BYTES as u32;
+        let message =
+            send_message(tag, (&first, first_bytes), (rest_offset_bytes, length_bytes as usize - first_bytes), offload);
         self.staged.push(message);
         Ok(())
     }
@@ -110,25 +124,6 @@ impl Port {
         if is_own { Ok(()) } else { Err(Error::Service(NetError::OtherBuffer)) }
     }
 
-    /// The first bytes are an array, of which the frame has so many: a part of unknown length would be stored, and the load of the whole message would wait for
-    /// that, behind the frame before.
-    #[inline(always)]
-    fn send_message(
-        &self,
-        tag: u16,
-        first: &[u8; MAX_FIRST_BYTES],
-        first_bytes: usize,
-        rest_bytes: usize,
-        offload: Offload,
-    ) -> Message {
-        let rest_bytes = u32::try_from(rest_bytes).unwrap_or(u32::MAX);
-        let (memory, first_bytes) = (POOL, u8::try_from(first_bytes).unwrap_or(u8::MAX));
-        // Behind the first ones; without a rest it means nothing.
-        let offset_bytes = if rest_bytes == 0 { 0 } else { self.sending.pool_offset_bytes(tag) + u32::from(first_bytes) };
-        let operation = OPERATION_SEND;
-        Send { operation, first_bytes, tag, offset_bytes, rest_bytes, memory, offload, first: *first, stamp: 0 }.to_message()
-    }
-
     fn check_length(&self, length_bytes: usize) -> Result<(), Error> {
         let most = self.info.max_frame_bytes;
         let is_possible = (HEADER_BYTES as usize..=most as usize).contains(&length_bytes);
@@ -140,12 +135,7 @@ impl Port {
             self.submit();
             self.reap()?;
         }
-        let tag = self.free.pop().ok_or(Error::Full)?;
-        // The daemon has read the frame that was there.
-        if let Some(soon) = self.free.len().checked_sub(TAGS_AHEAD) {
-            self.attachment.region.prefetch_for_write(self.sending.region_offset_bytes(self.free[soon]));
-        }
-        Ok(tag)
+        self.free.pop().ok_or(Error::Full)
     }
 
     /// Publish what was staged, in one burst, and wake the daemon if it sleeps.
@@ -221,4 +211,20 @@ impl Port {
 #[cold]
 fn padded(frame: &[u8]) -> [u8; MAX_FIRST_BYTES] {
     std::array::from_fn(|index| frame.get(index).copied().unwrap_or(0))
+}
+
+/// The first bytes are an array, of which the frame has so many: a part of unknown length would be stored, and the load of the whole message would wait for
+/// that, behind the frame before. The rest is at this offset in the pool.
+#[inline(always)]
+fn send_message(
+    tag: u16,
+    (first, first_bytes): (&[u8; MAX_FIRST_BYTES], usize),
+    (offset_bytes, rest_bytes): (u32, usize),
+    offload: Offload,
+) -> Message {
+    let (first_bytes, rest_bytes) = (u8::try_from(first_bytes).unwrap_or(u8::MAX), u32::try_from(rest_bytes).unwrap_or(u32::MAX));
+    // Without a rest it means nothing.
+    let offset_bytes = if rest_bytes == 0 { 0 } else { offset_bytes };
+    let (operation, memory) = (OPERATION_SEND, POOL);
+    Send { operation, first_bytes, tag, offset_bytes, rest_bytes, memory, offload, first: *first, stamp: 0 }.to_message()
 }
