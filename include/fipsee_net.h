@@ -23,6 +23,7 @@
 #define FIPSEE_NET_SEND 1
 #define FIPSEE_NET_SEND_SMALL 2
 #define FIPSEE_NET_POST 3
+#define FIPSEE_NET_SEND_PACKED 9
 
 /* Of a transmit queue, beside frames. */
 #define FIPSEE_NET_ACKNOWLEDGE 4
@@ -41,12 +42,15 @@
 #define FIPSEE_NET_RECEIVED 1
 #define FIPSEE_NET_RECEIVED_SMALL 2
 #define FIPSEE_NET_EVENT 3		/* answers nothing */
+#define FIPSEE_NET_RECEIVED_PACKED 4
 
 #define FIPSEE_NET_MAX_FIRST_BYTES 36
 #define FIPSEE_NET_MAX_SMALL_BYTES 56
 #define FIPSEE_NET_MAX_POSTED 4
 #define FIPSEE_NET_MAX_FRAME_BUFFERS 20
 #define FIPSEE_NET_MAX_RETURNED 14
+#define FIPSEE_NET_MAX_PACKED_SENT 7
+#define FIPSEE_NET_MAX_PACKED_RECEIVED 14
 #define FIPSEE_NET_MAX_GROUPS 64
 
 /* Flag of a listed port: a client has it. */
@@ -123,6 +127,26 @@ struct fipsee_net_small {
 };
 FIPSEE_ASSERT_SIZE(struct fipsee_net_small, FIPSEE_SLOT_BYTES);
 
+/* A frame in memory, of several that one message sends. */
+struct fipsee_net_packed_frame {
+	uint16_t tag;
+	uint16_t length_bytes;
+	uint32_t offset_bytes;
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_net_packed_frame, 8);
+
+/* Frames in memory that are sent, without offloads, in shared memory (a slot of a transmit queue's request ring). */
+struct fipsee_net_send_packed {
+	uint8_t operation;
+	uint8_t count;
+	uint16_t memory;
+	struct fipsee_net_packed_frame frames[FIPSEE_NET_MAX_PACKED_SENT];
+	uint32_t stamp;
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_net_send_packed, FIPSEE_SLOT_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_net_send_packed, frames, 4);
+FIPSEE_ASSERT_AT(struct fipsee_net_send_packed, stamp, FIPSEE_STAMP_OFFSET_BYTES);
+
 /* A buffer for a frame. */
 struct fipsee_net_posted_buffer {
 	uint16_t tag;
@@ -158,6 +182,25 @@ struct fipsee_net_filled {
 FIPSEE_ASSERT_SIZE(struct fipsee_net_filled, FIPSEE_SLOT_BYTES);
 FIPSEE_ASSERT_AT(struct fipsee_net_filled, tags, 20);
 FIPSEE_ASSERT_AT(struct fipsee_net_filled, stamp, FIPSEE_STAMP_OFFSET_BYTES);
+
+/* A buffer that a frame has come in, of several. */
+struct fipsee_net_packed_buffer {
+	uint16_t tag;
+	uint16_t length_bytes;
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_net_packed_buffer, 4);
+
+/* Frames in a buffer each, without offloads, in shared memory. */
+struct fipsee_net_filled_packed {
+	uint8_t kind;
+	uint8_t count;
+	uint16_t reserved;
+	struct fipsee_net_packed_buffer frames[FIPSEE_NET_MAX_PACKED_RECEIVED];
+	uint32_t stamp;
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_net_filled_packed, FIPSEE_SLOT_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_net_filled_packed, frames, 4);
+FIPSEE_ASSERT_AT(struct fipsee_net_filled_packed, stamp, FIPSEE_STAMP_OFFSET_BYTES);
 
 /* A request that is no frame, in shared memory (a slot of a transmit queue's request ring). */
 struct fipsee_net_request {

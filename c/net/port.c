@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "port.h"
 
-#include <poll.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -10,19 +9,10 @@
 
 #include "region.h"
 
-/* Frames without a tag begin with so many bytes. */
-#define HEADER_BYTES 14
+/* Frames with a tag begin with so many bytes. */
 #define TAGGED_HEADER_BYTES 18
 #define BUFFER_ALIGN_BYTES 64
 #define MAX_VLAN 4094
-
-static int fault(struct net_port *port, const char *what)
-{
-	port->fault = what;
-	/* A daemon that breaks the protocol is talked to no more. */
-	(void)shutdown(port->control, SHUT_RDWR);
-	return -EPROTO;
-}
 
 /* ---- Attaching ------------------------------------------------------------------------------------------------- */
 
@@ -155,8 +145,6 @@ static int open_attached(struct net_port *port, const struct control_answer *ans
 	return outcome;
 }
 
-static void post(struct net_port *port);
-
 static int attach(struct net_port *port, const char *name, uint32_t depth, struct channel_error *error)
 {
 	struct fipsee_hello hello = {
@@ -190,7 +178,7 @@ static int attach(struct net_port *port, const char *name, uint32_t depth, struc
 	port->transmit.our_doorbell = answer.descriptors[2];
 	port->receive.daemon_doorbell = answer.descriptors[3];
 	port->receive.our_doorbell = answer.descriptors[4];
-	post(port);
+	net_port_post(port);
 	return 0;
 }
 
@@ -225,225 +213,4 @@ void net_port_close(struct net_port *port)
 	close(port->receive.our_doorbell);
 	munmap(port->region, port->region_bytes);
 	free_buffers(port);
-}
-
-/* ---- Buffers --------------------------------------------------------------------------------------------------- */
-
-/* Take a buffer to give to the daemon. There is one. */
-static uint16_t give(struct net_buffers *buffers)
-{
-	uint16_t tag = buffers->free_tags[--buffers->free_count];
-
-	buffers->given[tag] = 1;
-	return tag;
-}
-
-/* The daemon gives it back: false if it has not got it. */
-static bool take_back(struct net_buffers *buffers, uint16_t tag)
-{
-	if (tag >= buffers->count || !buffers->given[tag])
-		return false;
-	buffers->given[tag] = 0;
-	buffers->free_tags[buffers->free_count++] = tag;
-	return true;
-}
-
-static uint32_t place_of(const struct net_buffers *buffers, uint16_t tag)
-{
-	return buffers->offset_bytes + tag * buffers->stride_bytes;
-}
-
-/* A message of kind 0: 0 or -EPROTO. */
-static int take_returned(struct net_port *port, struct net_buffers *buffers, const struct fipsee_net_returned *returned,
-			 bool of_frames)
-{
-	uint32_t index;
-
-	if (returned->kind != FIPSEE_NET_RETURNED || returned->reserved != 0 || returned->count == 0 ||
-	    returned->count > FIPSEE_NET_MAX_RETURNED)
-		return fault(port, "a message of what is given back");
-	for (index = 0; index < returned->count; index++) {
-		const struct fipsee_net_returned_entry *entry = &returned->entries[index];
-
-		if (entry->status > FIPSEE_NET_STATUS_DOWN || !take_back(buffers, entry->tag))
-			return fault(port, "a tag or status that is given back");
-		/* A buffer without a frame has a reason. */
-		if (!of_frames && entry->status == FIPSEE_NET_STATUS_OK)
-			return fault(port, "the status of a buffer");
-		if (entry->status != FIPSEE_NET_STATUS_OK) {
-			port->newest_refusal = entry->status;
-			port->refused++;
-		}
-		port->sent_back += of_frames;
-	}
-	return 0;
-}
-
-/* ---- Sending --------------------------------------------------------------------------------------------------- */
-
-uint32_t net_port_unsent(const struct net_port *port)
-{
-	return port->transmit.buffers.count - port->transmit.buffers.free_count;
-}
-
-int net_port_reap(struct net_port *port)
-{
-	union { union fipsee_message message; struct fipsee_net_returned returned; } answer;
-
-	while (fipsee_reader_receive(&port->transmit.completions, &answer.message)) {
-		int outcome = take_returned(port, &port->transmit.buffers, &answer.returned, true);
-
-		if (outcome != 0)
-			return outcome;
-	}
-	return 0;
-}
-
-static void publish(struct net_queue *queue, const union fipsee_message *message, bool rings)
-{
-	const uint64_t one = 1;
-
-	fipsee_writer_publish(&queue->requests, message);
-	/* A daemon that is gone is noticed where we wait. */
-	if (rings && fipsee_writer_needs_doorbell(&queue->requests) && write(queue->daemon_doorbell, &one, sizeof(one)) < 0)
-		return;
-}
-
-int net_port_send(struct net_port *port, const uint8_t *frame, uint32_t length_bytes)
-{
-	union { union fipsee_message message; struct fipsee_net_send send; struct fipsee_net_small small; } request;
-	struct net_buffers *buffers = &port->transmit.buffers;
-	uint16_t tag;
-	int outcome;
-
-	if (length_bytes < HEADER_BYTES || length_bytes > port->info.max_frame_bytes)
-		return -EMSGSIZE;
-	outcome = net_port_reap(port);
-	if (outcome != 0)
-		return outcome;
-	if (buffers->free_count == 0)
-		return -EAGAIN;
-	tag = give(buffers);
-	memset(&request, 0, sizeof(request));
-	if (length_bytes <= FIPSEE_NET_MAX_SMALL_BYTES) {
-		request.small.operation = FIPSEE_NET_SEND_SMALL;
-		request.small.length_bytes = (uint8_t)length_bytes;
-		request.small.tag = tag;
-		memcpy(request.small.bytes, frame, length_bytes);
-	} else {
-		/* The shortest that holds a tagged header is as good as the longest. */
-		uint32_t first_bytes = length_bytes % 2 ? TAGGED_HEADER_BYTES : FIPSEE_NET_MAX_FIRST_BYTES;
-
-		request.send.operation = FIPSEE_NET_SEND;
-		request.send.first_bytes = (uint8_t)first_bytes;
-		request.send.tag = tag;
-		request.send.offset_bytes = place_of(buffers, tag);
-		request.send.rest_bytes = length_bytes - first_bytes;
-		memcpy(request.send.first, frame, first_bytes);
-		memcpy(port->pool + request.send.offset_bytes, frame + first_bytes, request.send.rest_bytes);
-	}
-	publish(&port->transmit, &request.message, true);
-	return 0;
-}
-
-/* ---- Receiving ------------------------------------------------------------------------------------------------- */
-
-/* Post what is free. The daemon looks for buffers when it has a frame: it needs no doorbell. */
-static void post(struct net_port *port)
-{
-	struct net_buffers *buffers = &port->receive.buffers;
-
-	while (buffers->free_count > 0) {
-		union { union fipsee_message message; struct fipsee_net_post post; } request;
-
-		memset(&request, 0, sizeof(request));
-		request.post.operation = FIPSEE_NET_POST;
-		while (buffers->free_count > 0 && request.post.count < FIPSEE_NET_MAX_POSTED) {
-			struct fipsee_net_posted_buffer *posted = &request.post.buffers[request.post.count++];
-
-			posted->tag = give(buffers);
-			posted->offset_bytes = place_of(buffers, posted->tag);
-			posted->length_bytes = buffers->stride_bytes;
-		}
-		publish(&port->receive, &request.message, false);
-	}
-}
-
-static int take_small(struct net_port *port, const struct fipsee_net_small *small, uint8_t *frame)
-{
-	if (small->length_bytes < HEADER_BYTES || small->length_bytes > FIPSEE_NET_MAX_SMALL_BYTES)
-		return fault(port, "the length of a small frame");
-	if (!take_back(&port->receive.buffers, small->tag))
-		return fault(port, "the tag of a buffer");
-	memcpy(frame, small->bytes, small->length_bytes);
-	return small->length_bytes;
-}
-
-static int take_filled(struct net_port *port, const struct fipsee_net_filled *filled, uint8_t *frame)
-{
-	static const struct fipsee_net_offload none;
-	struct net_buffers *buffers = &port->receive.buffers;
-	uint32_t done = 0, index;
-
-	if (filled->reserved != 0 || filled->reserved_too != 0 || memcmp(&filled->offload, &none, sizeof(none)) != 0)
-		return fault(port, "a field of a frame that is 0");
-	if (filled->length_bytes < HEADER_BYTES || filled->length_bytes > port->info.max_frame_bytes || filled->count == 0 ||
-	    filled->count > FIPSEE_NET_MAX_FRAME_BUFFERS ||
-	    (filled->length_bytes + buffers->stride_bytes - 1) / buffers->stride_bytes != filled->count)
-		return fault(port, "the length of a frame");
-	for (index = 0; index < filled->count; index++) {
-		uint32_t length_bytes = least(filled->length_bytes - done, buffers->stride_bytes);
-
-		if (!take_back(buffers, filled->tags[index]))
-			return fault(port, "the tag of a buffer");
-		memcpy(frame + done, port->pool + place_of(buffers, filled->tags[index]), length_bytes);
-		done += length_bytes;
-	}
-	return (int)filled->length_bytes;
-}
-
-int net_port_receive(struct net_port *port, uint8_t *frame)
-{
-	union {
-		union fipsee_message message;
-		struct fipsee_net_small small;
-		struct fipsee_net_filled filled;
-		struct fipsee_net_returned returned;
-	} answer;
-	int outcome;
-
-	if (!fipsee_reader_receive(&port->receive.completions, &answer.message))
-		return 0;
-	switch (answer.small.operation) {
-	case FIPSEE_NET_RECEIVED_SMALL:
-		outcome = take_small(port, &answer.small, frame);
-		break;
-	case FIPSEE_NET_RECEIVED:
-		outcome = take_filled(port, &answer.filled, frame);
-		break;
-	default:
-		outcome = take_returned(port, &port->receive.buffers, &answer.returned, false);
-	}
-	if (outcome >= 0)
-		post(port);
-	return outcome;
-}
-
-/* ---- Waiting --------------------------------------------------------------------------------------------------- */
-
-int net_port_sleep(struct net_port *port, struct net_queue *queue)
-{
-	struct pollfd ready[2] = { { .fd = queue->our_doorbell, .events = POLLIN }, { .fd = port->control, .events = POLLRDHUP } };
-	uint8_t bytes[8];
-	ssize_t received = 1;
-
-	if (!fipsee_reader_arm_and_work_remains(&queue->completions))
-		(void)poll(ready, 2, -1);	/* a signal wakes as well as a ring: the caller looks again */
-	fipsee_reader_disarm(&queue->completions);
-	while (received > 0)
-		received = recv(queue->our_doorbell, bytes, sizeof(bytes), MSG_DONTWAIT);
-	if (received < 0 && errno == EAGAIN && !(ready[1].revents & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL)))
-		return 0;
-	/* What the daemon published before it died still counts. */
-	return fipsee_reader_has_message(&queue->completions) ? 0 : -ENOTCONN;
 }

@@ -38,6 +38,8 @@ struct net_port {
 	uint8_t *pool;
 	struct fipsee_net_port_info info;	/* checked */
 	struct net_queue transmit, receive;
+	struct fipsee_net_filled_packed unpacked;	/* checked: frames of one message, of which so many were received */
+	uint32_t unpacked_taken;
 	uint64_t sent_back, refused;
 	uint16_t newest_refusal;		/* FIPSEE_NET_STATUS_* */
 	const char *fault;			/* what the daemon got wrong, once it did */
@@ -45,6 +47,9 @@ struct net_port {
 
 /* Attach to `name`, network and port. 0, or a negative errno with `error`; then there is nothing to close. */
 int net_port_open(struct net_port *port, const char *socket_path, const char *name, uint32_t depth, struct channel_error *error);
+
+/* Post the receive buffers that are free. */
+void net_port_post(struct net_port *port);
 
 /* Detach in order if the daemon is there. */
 void net_port_close(struct net_port *port);

@@ -21,6 +21,7 @@ const KNOWN_BAD: [KnownBad; 7] = [
             "sleeping_reader_is_woken_by_a_writer_whose_fence_is_on_a_slot",
             "sleeping_reader_is_woken_for_a_batch_with_one_look_at_its_flag",
             "sleeping_reader_is_woken_by_a_doorbell_that_was_held_back",
+            "two_sleeping_readers_are_woken_by_a_writer_with_one_fence",
             "caller_and_server_both_sleep_and_both_wake",
         ],
     ),

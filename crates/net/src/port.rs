@@ -7,6 +7,7 @@ mod held;
 mod options;
 mod receive;
 mod reconnect;
+mod staged;
 mod transmit;
 
 use std::collections::VecDeque;
@@ -14,7 +15,6 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fipsee_ring::Message;
 use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU};
 use fipsee_ring::control::{Control, Wanted};
 use fipsee_ring::fault::expect;
@@ -25,12 +25,14 @@ use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::wait::Backoff;
 
 pub use self::buffers::Buffer;
-use self::buffers::{Buffers, divide, received_bytes, stride_bytes};
+use self::buffers::{Buffers, Rests, SHORT_REST_BYTES, divide, received_bytes, stride_bytes};
 use self::changes::Changes;
 pub use self::held::Frame;
 use self::held::Home;
 pub use self::options::{AttachOptions, ListedPortInfo, list};
+use self::receive::Unpacked;
 pub use self::reconnect::ReconnectEvent;
+use self::staged::Staged;
 use crate::error::Error;
 use crate::frame::Mac;
 use crate::wire::{MAX_MTU, Offload, PROFILE, PortInfo, QUEUES_PER_PAIR, SERVICE_NET, Status, max_offloaded_bytes};
@@ -65,11 +67,14 @@ pub struct Port {
     info: PortInfo,
     transmit: Waiter,
     receive: Waiter,
+    rests: Rests,
     sending: Buffers,
     receiving: Buffers,
     /// Transmit buffers that are free.
     free: Vec<u16>,
-    staged: Vec<Message>,
+    staged: Staged,
+    /// Frames of a message that are still to be received; their buffers are the program's already.
+    unpacked: Unpacked,
     /// Receive buffers to be posted.
     unposted: VecDeque<u16>,
     /// Where frames that the program holds give their buffers back, and how many buffers they have.
@@ -121,7 +126,7 @@ impl Port {
             queue_count: pairs.saturating_mul(QUEUES_PER_PAIR),
             depth,
             flags: options.flags(),
-            pool_bytes: u64::from(pairs) * (bytes(longest) + bytes(received)),
+            pool_bytes: u64::from(pairs) * (bytes(SHORT_REST_BYTES) + bytes(longest) + bytes(received)),
             name: options.name.clone(),
         };
         let attached = handshake::attach(socket_path, FEATURE_CHOICES | FEATURE_WORKER_CPU, &PROFILE, wanted)?;
@@ -145,7 +150,7 @@ impl Port {
         for pair in 0..u64::from(info.pairs) {
             let (Some(transmit), Some(receive)) = (queues.next(), queues.next()) else { break };
             let place = (layout.pool_offset_bytes, pair * share_bytes, share_bytes);
-            let (sending, receiving) = divide(&info, (transmit.1, receive.1), place, &attachment.options)?;
+            let (rests, sending, receiving) = divide(&info, (transmit.1, receive.1), place, &attachment.options)?;
             let waiter = |queue| Waiter::new(queue, Backoff::new(attachment.options.wait, attachment.options.look));
             let tags = |buffers: &Buffers| 0..u16::try_from(buffers.given.len()).unwrap_or(u16::MAX);
             let (free, unposted) = (tags(&sending).rev().collect(), tags(&receiving).collect());
@@ -155,7 +160,9 @@ impl Port {
                 info,
                 transmit: waiter(transmit.0),
                 receive: waiter(receive.0),
-                staged: Vec::with_capacity(sending.given.len()),
+                staged: Staged::default(),
+                unpacked: Unpacked::default(),
+                rests,
                 sending,
                 receiving,
                 free,

@@ -45,6 +45,8 @@ pub const OPERATION_LEAVE: u8 = 6;
 /// The frames of all groups, as in the beginning, or of none.
 pub const OPERATION_ALL_GROUPS: u8 = 7;
 pub const OPERATION_NO_GROUP: u8 = 8;
+/// Operation of a transmit queue: several frames in memory.
+pub const OPERATION_SEND_PACKED: u8 = 9;
 
 /// Kind of an answer: what is given back, with a status each.
 pub const KIND_RETURNED: u8 = 0;
@@ -54,6 +56,8 @@ pub const KIND_RECEIVED: u8 = 1;
 pub const KIND_RECEIVED_SMALL: u8 = 2;
 /// Kind of a message on a receive queue that answers nothing: something about the port has changed.
 pub const KIND_EVENT: u8 = 3;
+/// Kind of an answer on a receive queue: several frames, each in one buffer.
+pub const KIND_RECEIVED_PACKED: u8 = 4;
 
 /// Most bytes of a frame in the message that sends it, if the rest is in memory.
 pub const MAX_FIRST_BYTES: usize = 36;
@@ -343,11 +347,24 @@ macro_rules! messages {
             pub fn of(message: &Message) -> Self {
                 zerocopy::transmute!(*message.words())
             }
+
+            /// As [`of`](Self::of), without a copy: a field is loaded from where the message is.
+            #[inline(always)]
+            pub fn within(message: &Message) -> &Self {
+                zerocopy::transmute_ref!(message.words())
+            }
         }
     )* };
 }
 
 messages! { Send Small Post Filled Returned Request Event }
+
+mod packed;
+
+#[cfg(feature = "server")]
+pub(crate) use self::packed::Packing;
+pub(crate) use self::packed::SendPacking;
+pub use self::packed::{FilledPacked, MAX_PACKED_RECEIVED, MAX_PACKED_SENT, PackedBuffer, PackedFrame, SendPacked};
 
 impl Request {
     /// With the group that it is about, if any.
@@ -396,6 +413,15 @@ impl Small {
 }
 
 impl Post {
+    /// As many buffers as there may be.
+    #[inline(always)]
+    pub const fn whole(buffers: [PostedBuffer; MAX_POSTED]) -> Self {
+        // As the type of `count` is.
+        const COUNT: u8 = 4;
+        const { assert!(MAX_POSTED == 4) };
+        Self { operation: OPERATION_POST, count: COUNT, reserved: 0, buffers, reserved_end: [0; 2], stamp: 0 }
+    }
+
     /// At most [`MAX_POSTED`] buffers; more are left out.
     pub fn new(buffers: &[PostedBuffer]) -> Self {
         let count = u8::try_from(buffers.len().min(MAX_POSTED)).unwrap_or(0);
@@ -405,6 +431,15 @@ impl Post {
 }
 
 impl Filled {
+    /// A frame in one buffer. Nothing here has a length that is not known: what is stored in parts would have to leave this CPU before it could be loaded
+    /// as the whole that goes into a slot.
+    #[inline(always)]
+    pub const fn one(length_bytes: u32, offload: Offload, tag: u16) -> Self {
+        let mut tags = [0; MAX_FRAME_BUFFERS];
+        tags[0] = tag;
+        Self { kind: KIND_RECEIVED, count: 1, reserved: 0, length_bytes, offload, reserved_too: 0, tags, stamp: 0 }
+    }
+
     pub fn new(length_bytes: u32, buffers: &[u16]) -> Self {
         let count = u8::try_from(buffers.len().min(MAX_FRAME_BUFFERS)).unwrap_or(0);
         let tags = std::array::from_fn(|index| buffers.get(index).copied().unwrap_or(0));

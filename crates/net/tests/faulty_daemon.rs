@@ -5,7 +5,9 @@ use std::sync::Barrier;
 use std::thread::{self, JoinHandle};
 
 use fipsee_net::frame::Mac;
-use fipsee_net::wire::{Event, Filled, Offload, PROFILE, PortInfo, Post, Returned, Small, Status};
+use fipsee_net::wire::{
+    Event, Filled, FilledPacked, Offload, PROFILE, PackedBuffer, PackedFrame, PortInfo, Post, Returned, SendPacked, Small, Status,
+};
 use fipsee_net::{AttachOptions, Error, NetError, Port};
 use fipsee_ring::channel::RegionLayout;
 use fipsee_ring::control::Control;
@@ -96,7 +98,25 @@ fn answers_that_no_daemon_gives_end_the_attachment() {
         change(&mut returned);
         returned.to_message()
     };
+    let packed = |frames: &[(u16, u16)], change: &dyn Fn(&mut FilledPacked)| {
+        let frames: Vec<PackedBuffer> =
+            frames.iter().map(|(tag, length_bytes)| PackedBuffer { tag: *tag, length_bytes: *length_bytes }).collect();
+        let mut packed = FilledPacked::new(&frames);
+        change(&mut packed);
+        packed.to_message()
+    };
     let wrong = [
+        packed(&[(0, 64), (1, 64)], &|packed| packed.count = 0),
+        packed(&[(0, 64), (1, 64)], &|packed| packed.count = 15),
+        packed(&[(0, 64), (1, 64)], &|packed| packed.count = 255),
+        packed(&[(0, 64), (1, 64)], &|packed| packed.reserved = 1),
+        packed(&[(0, 64), (1, 64), (0, 64)], &|_| {}),
+        packed(&[(0, 64), (8, 64)], &|_| {}),
+        packed(&[(u16::MAX, 64)], &|_| {}),
+        packed(&[(0, 64), (1, 13)], &|_| {}),
+        packed(&[(0, 64), (1, 0)], &|_| {}),
+        packed(&[(0, 64), (1, 1519)], &|_| {}),
+        packed(&[(0, u16::MAX)], &|_| {}),
         small(57, 0),
         small(13, 0),
         small(20, 8),
@@ -114,6 +134,7 @@ fn answers_that_no_daemon_gives_end_the_attachment() {
         filled(&|filled| filled.offload = Offload { flags: 1, ..Offload::default() }),
         filled(&|filled| (filled.count, filled.length_bytes, filled.tags[1]) = (2, 1600, 0)),
         filled(&|filled| filled.kind = 3),
+        filled(&|filled| filled.kind = 5),
         returned(&|returned| returned.count = 0),
         returned(&|returned| returned.count = 15),
         returned(&|returned| returned.reserved = 1),
@@ -158,6 +179,82 @@ fn answer_to_a_frame_that_was_not_submitted_yet_is_a_fault() {
     port.send(&[2; 100]).expect("sent");
     grant.queues[0].completions.publish(&Returned::new(&[(0, Status::Ok)]).to_message());
     assert_eq!(port.reap().expect("given back"), 1);
+}
+
+#[test]
+fn answer_to_a_frame_of_a_burst_that_was_not_submitted_yet_is_a_fault() {
+    for staged in [2, 6, 8] {
+        let (port, daemon) = attach(info().to_bytes(), 2, 1 << 20);
+        let (mut port, (mut grant, _control)) = (port.expect("attached"), daemon.join().expect("no panic"));
+        (0..staged).for_each(|_| port.stage(&[2; 100]).expect("staged"));
+        // Those of a full message are submitted.
+        grant.queues[0].completions.publish(&Returned::new(&[(staged - 1, Status::Ok)]).to_message());
+        let found = port.reap();
+        assert!(matches!(found, Err(Error::Fault(_))), "{staged}: {found:?}");
+    }
+}
+
+/// checks: R-10.3-18
+#[test]
+fn burst_is_sent_in_full_messages_and_a_frame_alone_in_its_own() {
+    let (port, daemon) = attach(info().to_bytes(), 2, 1 << 20);
+    let (mut port, (mut grant, _control)) = (port.expect("attached"), daemon.join().expect("no panic"));
+    let sent: Vec<Vec<u8>> = [20, 100, 56, 1514, 57, 36, 200, 14]
+        .map(|length| (0..length).map(|at| u8::try_from(at % 251).expect("small")).collect())
+        .into();
+    sent.iter().for_each(|frame| port.stage(frame).expect("staged"));
+    assert_eq!(port.unsent(), 8);
+    port.submit();
+    let (mut message, mut found) = (Message::ZERO, Vec::new());
+    for count in [7, 1] {
+        assert!(grant.queues[0].requests.receive(&mut message));
+        let packed = SendPacked::of(&message);
+        assert_eq!((packed.operation, packed.count, packed.memory), (9, count, 0));
+        found.extend(packed.named().expect("frames").to_vec());
+    }
+    for (PackedFrame { length_bytes, offset_bytes, .. }, sent) in found.iter().zip(&sent) {
+        let mut bytes = vec![0; usize::from(*length_bytes)];
+        grant.region.read(grant.layout.pool_offset_bytes + u64::from(*offset_bytes), &mut bytes).expect("within the pool");
+        assert_eq!(bytes, *sent);
+    }
+    let given_back: Vec<_> = found.iter().map(|frame| (frame.tag, Status::Ok)).collect();
+    grant.queues[0].completions.publish(&Returned::new(&given_back).to_message());
+    assert_eq!(port.reap().expect("given back"), 8);
+    port.send(&[2; 100]).expect("sent");
+    assert!(grant.queues[0].requests.receive(&mut message) && !grant.queues[0].requests.has_message());
+    assert_eq!(message.to_bytes()[..2], [1, 36]);
+    port.send(&[2; 20]).expect("sent");
+    assert!(grant.queues[0].requests.receive(&mut message));
+    assert_eq!(message.to_bytes()[..2], [2, 20]);
+}
+
+#[test]
+fn frames_of_a_message_are_received_one_by_one_and_before_what_came_later() {
+    let (port, daemon) = attach(info().to_bytes(), 2, 1 << 20);
+    let (mut port, (mut grant, _control)) = (port.expect("attached"), daemon.join().expect("no panic"));
+    let (mut message, mut posted) = (Message::ZERO, Vec::new());
+    while grant.queues[1].requests.receive(&mut message) {
+        let post = Post::of(&message);
+        posted.extend(post.buffers[..usize::from(post.count)].to_vec());
+    }
+    let mut frames = Vec::new();
+    for (number, buffer) in (60..).zip(&posted[..3]) {
+        let bytes = vec![number; usize::from(number)];
+        grant.region.write(grant.layout.pool_offset_bytes + u64::from(buffer.offset_bytes), &bytes).expect("within the pool");
+        frames.push(PackedBuffer { tag: buffer.tag, length_bytes: number.into() });
+    }
+    grant.queues[1].completions.publish(&FilledPacked::new(&frames).to_message());
+    grant.queues[1].completions.publish(&Small::new(2, posted[3].tag, &[9; 20]).to_message());
+    let mut found = Vec::new();
+    assert!(port.receive(&mut found).expect("a frame") && found == [60; 60]);
+    // The rest of the message is there: a program must not wait.
+    assert!(port.arm().expect("the daemon is there"));
+    port.woken().expect("frames are there");
+    assert_eq!(port.take().expect("a frame").expect("a frame").to_vec().expect("its bytes"), [61; 61]);
+    let mut into = [0; 10];
+    assert_eq!((port.receive_into(&mut into).expect("a frame"), into), (Some(62), [62; 10]));
+    assert!(port.receive(&mut found).expect("a frame") && found == [9; 20]);
+    assert!(!port.receive(&mut found).expect("nothing more"));
 }
 
 #[test]

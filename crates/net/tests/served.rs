@@ -8,8 +8,8 @@ use fipsee_net::frame::Mac;
 use fipsee_net::server::{NetworkSetup, Networks, PortSetup, Switches};
 use fipsee_net::switch::{Learning, Rules, Vlans};
 use fipsee_net::wire::{
-    Filled, KIND_RECEIVED, KIND_RECEIVED_SMALL, KIND_RETURNED, MAX_SMALL_BYTES, Offload, Post, PostedBuffer, Returned,
-    SERVICE_NET, Send, Small, first_byte,
+    Filled, FilledPacked, KIND_RECEIVED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, KIND_RETURNED, MAX_SMALL_BYTES,
+    OPERATION_SEND_PACKED, Offload, PackedFrame, Post, PostedBuffer, Returned, SERVICE_NET, Send, SendPacked, Small, first_byte,
 };
 use fipsee_ring::Message;
 use fipsee_ring::control::Wanted;
@@ -82,8 +82,8 @@ impl Port {
         bytes
     }
 
-    /// Anything, as a rule of a form that comes far.
-    fn send(&mut self, random: &mut Random, tag: u16, number: u8) {
+    /// Anything, as a rule of a form that comes far: how many frames, or messages that are none.
+    fn send(&mut self, random: &mut Random, tag: u16, number: u8) -> u8 {
         let small = |value: u64| u8::try_from(value).expect("small");
         let mut first = [0; MAX_SMALL_BYTES];
         random.fill(&mut first);
@@ -92,6 +92,9 @@ impl Port {
         first[6..12].copy_from_slice(&[2, 0, 0, 0, 0, if random.percent(90) { number } else { 9 }]);
         if random.percent(30) {
             first[12..16].copy_from_slice(&[0x81, 0, 0, small(random.below(3)) * 10]);
+        }
+        if random.percent(30) {
+            return self.send_packed(random, tag, first);
         }
         let mut message = if random.percent(30) {
             let frame = &first[..usize::try_from(10 + random.below(46)).expect("small")];
@@ -108,8 +111,30 @@ impl Port {
             // Not the tag, by which the answer is known.
             message.set_word(word, if word == 0 { message.word(0) & 0xffff_0000 | noise & !0xffff_0000 } else { noise });
         }
+        // Nor one that has its tags elsewhere.
+        if first_byte(&message) == OPERATION_SEND_PACKED {
+            message.set_word(0, message.word(0) ^ 0x80);
+        }
         self.transmit.calls.publish(&message);
         self.region.write(self.pool_offset_bytes, &[number; 64]).expect("the client's own");
+        1
+    }
+
+    /// Several with the same first bytes, in places that may be buffers, too, all with one tag.
+    fn send_packed(&mut self, random: &mut Random, tag: u16, first: [u8; MAX_SMALL_BYTES]) -> u8 {
+        let mut frame = || {
+            let length_bytes = u16::try_from(if random.percent(50) { 60 } else { random.below(1600) }).expect("small");
+            let offset_bytes = u32::try_from(random.below(u64::from(POOL_BYTES))).expect("small");
+            // Of one that is at the end there is less.
+            let _ = self.region.write(self.pool_offset_bytes + u64::from(offset_bytes), &first);
+            PackedFrame { tag, length_bytes, offset_bytes }
+        };
+        let frames = [(); 7].map(|()| frame());
+        let memory = u16::from(random.percent(5));
+        let message = SendPacked { count: u8::try_from(random.below(9)).expect("small"), ..SendPacked::new(memory, &frames) };
+        let answers = message.named().map_or(1, <[_]>::len);
+        self.transmit.calls.publish(&message.to_message());
+        u8::try_from(answers).expect("few")
     }
 
     fn post(&mut self, random: &mut Random) {
@@ -149,6 +174,18 @@ impl Port {
                     }
                     assert_eq!(left, 0, "the buffers hold the frame");
                     frames += 1;
+                }
+                KIND_RECEIVED_PACKED => {
+                    let packed = FilledPacked::of(&message);
+                    for frame in packed.named().expect("frames") {
+                        let PostedBuffer { memory, offset_bytes, length_bytes, .. } = answered(frame.tag);
+                        let stored = u32::from(frame.length_bytes);
+                        assert!(
+                            memory == 0 && (14..=length_bytes).contains(&stored) && offset_bytes + length_bytes <= POOL_BYTES
+                        );
+                        filled_parts.push(offset_bytes as usize..(offset_bytes + stored) as usize);
+                        frames += 1;
+                    }
                 }
                 KIND_RECEIVED_SMALL => {
                     let small = Small::of(&message);
@@ -208,18 +245,21 @@ fn whatever_is_published_is_answered_once_and_stored_in_posted_buffers_alone() {
         for step in 0..300_u16 {
             let from = usize::try_from(random.below(3)).expect("small");
             ports.iter_mut().for_each(|port| port.post(&mut random));
-            ports[from].send(&mut random, step, u8::try_from(from).expect("small"));
+            let answers = ports[from].send(&mut random, step, u8::try_from(from).expect("small"));
             let before: Vec<Vec<u8>> = ports.iter().map(Port::pool).collect();
             settle(&mut worker);
             let mut message = Message::ZERO;
             assert!(ports[from].transmit.answers.receive(&mut message), "no answer, seed {seed}, step {step}");
             let returned = Returned::of(&message);
-            assert_eq!((returned.kind, returned.count, returned.entries[0].tag), (KIND_RETURNED, 1, step));
+            assert_eq!((returned.kind, returned.count), (KIND_RETURNED, answers));
+            let entries = &returned.entries[..usize::from(answers)];
+            assert!(entries.iter().all(|entry| entry.tag == step), "{entries:?}");
+            let is_any_taken = entries.iter().any(|entry| entry.status == 0);
             assert!(!ports[from].transmit.answers.receive(&mut message), "answered twice");
             for (number, (port, before)) in ports.iter_mut().zip(&before).enumerate() {
                 let (filled, frames) = port.take();
                 assert!(number != from || frames == 0, "back to the sender");
-                assert!(frames == 0 || returned.entries[0].status == 0, "refused, and delivered");
+                assert!(frames == 0 || is_any_taken, "refused, and delivered");
                 all_frames += frames;
                 let now = port.pool();
                 let stray = (0..now.len()).find(|at| now[*at] != before[*at] && !filled.iter().any(|part| part.contains(at)));

@@ -289,3 +289,18 @@ fn whatever_is_sent_stays_in_its_vlan_and_comes_once() {
     }
     assert!(taken > 10_000 && refused > 10_000, "{taken} taken, {refused} refused");
 }
+
+#[test]
+fn address_is_its_ports_alone_as_long_as_that_is_there() {
+    let mut switch = with(&[&usual, &usual]);
+    switch.remove(0);
+    assert_eq!(sent(&mut switch, 0, plain(own(0), own(1))), Err(Status::WrongSource), "it was removed");
+    switch.put(0, Rules::new(own(5)));
+    switch.set_up(0, true);
+    assert_eq!(sent(&mut switch, 0, plain(own(0), own(1))), Err(Status::WrongSource), "its number had this address before");
+    assert_eq!(sent(&mut switch, 0, plain(own(5), own(1))), Ok(vec![1]));
+    switch.put(2, Rules::new(own(1)));
+    switch.set_up(2, true);
+    assert_eq!(sent(&mut switch, 2, plain(own(1), own(5))), Err(Status::WrongSource), "another port has it");
+    assert_eq!(sent(&mut switch, 1, plain(own(1), own(5))), Ok(vec![0]));
+}

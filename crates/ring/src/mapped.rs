@@ -100,6 +100,14 @@ impl MappedRing {
         NextStamp { address: self.stamp(cursor.index()), expected: cursor.stamp(), mapping: Arc::clone(&self.mapping) }
     }
 
+    /// A word of the message that `cursor` comes to: any value, and perhaps another one when the message is received. For hints alone.
+    #[inline(always)]
+    pub fn glance(&self, cursor: Cursor, word: usize) -> u64 {
+        let slot = self.slot(cursor.index() & (self.slot_count - 1)).cast::<u64>();
+        // SAFETY: one of the eight words of a slot, which is mapped and aligned; whoever writes it meanwhile, this is an atomic load.
+        unsafe { AtomicU64::from_ptr(slot.wrapping_add(word & 7)) }.load(Ordering::Relaxed)
+    }
+
     /// The reader of answers asks their writer to wait this many nanoseconds after an answer before it looks for the next call.
     pub fn ask_hold(&self, hold_ns: u32) {
         self.cold_word(offset_of!(ColdWords, hold)).store(hold_ns, Ordering::Relaxed);

@@ -202,9 +202,13 @@ impl RegionTable {
     }
 }
 
-impl Memory for RegionTable {
+impl RegionTable {
+    /// The one piece that an extent is. `access` is the `ACCESS_*` bits needed. It stays mapped while the table is not changed.
+    ///
+    /// # Errors
+    /// It is no memory, or may not be accessed so.
     #[inline(always)]
-    fn find(&self, extent: Extent, access: u16, spans: &mut Vec<Span>) -> Result<(), MemoryFault> {
+    pub fn span(&self, extent: Extent, access: u16) -> Result<Span, MemoryFault> {
         let Some(view) = self.0.get(usize::from(extent.region)) else {
             return Err(MemoryFault::Outside);
         };
@@ -220,7 +224,13 @@ impl Memory for RegionTable {
             return Err(MemoryFault::Outside);
         }
         // SAFETY: offset and length are within the view, and the view within its region.
-        spans.push(Span { base: unsafe { view.base.add(skip) }, length_bytes });
-        Ok(())
+        Ok(Span { base: unsafe { view.base.add(skip) }, length_bytes })
+    }
+}
+
+impl Memory for RegionTable {
+    #[inline(always)]
+    fn find(&self, extent: Extent, access: u16, spans: &mut Vec<Span>) -> Result<(), MemoryFault> {
+        self.span(extent, access).map(|span| spans.push(span))
     }
 }

@@ -7,10 +7,17 @@ use std::ptr::NonNull;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::cpu;
 use crate::fault::PeerFault;
+#[cfg(not(loom))]
+use crate::sync::AtomicU8;
+use crate::sync::Ordering;
 
 /// Largest memory a peer may hand over in one region: 2 TiB, what 32 bits of 512-byte units reach.
 pub const MAX_REGION_BYTES: u64 = 1 << 41;
+
+#[cfg(not(loom))]
+const LINE_BYTES: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -119,7 +126,32 @@ impl Region {
         // write meanwhile: the copy then holds some mixture, which callers validate before use.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) };
         // Without this the compiler may load from the region again, after a check, what was copied here.
-        std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// A hint that the line at `offset_bytes` will be read soon.
+    #[inline(always)]
+    pub fn prefetch_for_read(&self, offset_bytes: u64) {
+        cpu::prefetch_for_read(self.base.as_ptr().wrapping_add(usize::try_from(offset_bytes).unwrap_or(0)));
+    }
+
+    /// A hint that the line at `offset_bytes` will be written soon.
+    #[inline(always)]
+    pub fn prefetch_for_write(&self, offset_bytes: u64) {
+        cpu::prefetch_for_write(self.base.as_ptr().wrapping_add(usize::try_from(offset_bytes).unwrap_or(0)));
+    }
+
+    /// Store bytes that the peer has written, and is to write again, once more as they are: one of each line of `length_bytes` bytes from `offset_bytes`
+    /// on, where a line begins. Where [`Touch`](crate::tuning::Touch) gains something for slots, the peer's next store there costs less.
+    #[cfg(not(loom))]
+    pub fn touch(&self, offset_bytes: u64, length_bytes: u64) -> Result<(), PeerFault> {
+        let first = self.pointer("touch", offset_bytes, length_bytes)?;
+        for line in (0..usize::try_from(length_bytes).unwrap_or(0)).step_by(LINE_BYTES) {
+            // SAFETY: within the mapping, which is as long as the region; a peer that writes at the same time harms its own bytes alone.
+            let byte = unsafe { AtomicU8::from_ptr(first.as_ptr().wrapping_add(line)) };
+            byte.store(byte.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
         Ok(())
     }
 

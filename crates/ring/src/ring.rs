@@ -104,7 +104,17 @@ impl<M: RingMemory> Writer<M> {
     #[must_use = "a sleeping reader wakes only by its doorbell"]
     #[inline(always)]
     pub fn reader_needs_doorbell(&mut self) -> bool {
-        if !known_bad("no_sleep_fence") {
+        self.reader_needs_doorbell_after(false)
+    }
+
+    /// As [`reader_needs_doorbell`](Self::reader_needs_doorbell). `fenced`: the caller has executed a full fence since it published; one
+    /// serves all rings.
+    #[must_use = "a sleeping reader wakes only by its doorbell"]
+    #[inline(always)]
+    pub fn reader_needs_doorbell_after(&mut self, fenced: bool) -> bool {
+        if fenced {
+            self.unfenced = 0;
+        } else if !known_bad("no_sleep_fence") {
             self.fence(); // S: between our stamp and the peer's flag; pairs with the fence in `Reader::arm`.
         }
         let asleep = self.memory.asleep();
@@ -371,6 +381,24 @@ impl<M: RingMemory> Reader<M> {
             self.touch(touched);
         }
         true
+    }
+
+    /// As [`receive`](Self::receive), without stepping past the message: to ask early for what it names. What is done with it is decided by the copy that
+    /// `receive` makes, because the writer may change it until then.
+    #[inline(always)]
+    pub fn peek(&self, into: &mut Message) -> bool {
+        let is_there = self.has_message();
+        if is_there {
+            // SAFETY: the cursor is inside the ring and its stamp was just seen.
+            unsafe { self.memory.copy_in(self.cursor.index, into) };
+        }
+        is_there
+    }
+
+    /// Ask for the slot so many behind the next one.
+    #[inline(always)]
+    pub fn prefetch_ahead(&self, slots: u32) {
+        self.memory.prefetch_for_read(self.cursor.index.wrapping_add(slots) & (self.memory.slot_count() - 1));
     }
 
     /// Store the stamp of a message that was copied, in a slot that is not given back, once more. T: the store of the answer, or

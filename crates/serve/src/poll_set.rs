@@ -235,7 +235,7 @@ impl<E: Engine> PollSet<E> {
     pub(crate) fn activate(&mut self, id: usize) {
         if let Some(slot) = self.slots.get_mut(id).and_then(Option::as_mut) {
             slot.empty_visits = 0;
-            if !slot.active {
+            if !slot.active && slot.queue.is_visited() {
                 slot.active = true;
                 self.polls[id] = Poll::Nothing;
                 slot.polled = None;
@@ -340,6 +340,38 @@ mod tests {
         fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
             None
         }
+    }
+
+    /// Must not be looked at.
+    struct Unvisited;
+
+    impl Queue<()> for Unvisited {
+        fn visit(&mut self, (): &mut (), _turn: Turn) -> Taken {
+            panic!("it is visited")
+        }
+
+        fn has_work(&self) -> bool {
+            panic!("it is sampled")
+        }
+
+        fn is_visited(&self) -> bool {
+            false
+        }
+
+        fn moved(&mut self, _id: u32) {}
+
+        fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
+            None
+        }
+    }
+
+    #[test]
+    fn queue_that_is_not_visited_costs_no_look() {
+        let mut queues = PollSet::default();
+        queues.add(Slot::new(Box::new(Unvisited), QueueName { client: 1, index: 0 }, Share::own("")));
+        queues.activate(0);
+        assert_eq!((queues.active.len(), queues.visit_active(&mut ()), queues.sample_idle()), (0, 0, 0));
+        assert!(queues.remove(0).is_some());
     }
 
     #[test]

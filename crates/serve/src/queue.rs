@@ -31,6 +31,11 @@ pub trait Queue<E: Engine>: Any + Send {
     /// Take up to a budget of requests, within `turn`, and answer what can be answered at once. Returns what was taken.
     fn visit(&mut self, engine: &mut E, turn: Turn) -> Taken;
 
+    /// Is it to be visited? Not if nothing comes by it that its worker has to look for, and it only belongs there. Always the same.
+    fn is_visited(&self) -> bool {
+        true
+    }
+
     fn in_flight(&self) -> u32 {
         0
     }

@@ -10,7 +10,7 @@ use fipsee_interop::golden;
 use fipsee_net::frame::Mac;
 use fipsee_net::server::{NetworkSetup, Networks, PortSetup, Switches};
 use fipsee_net::switch::{Learning, Rules, Vlans};
-use fipsee_net::wire::{PostedBuffer, SERVICE_NET};
+use fipsee_net::wire::{PackedFrame, PostedBuffer, SERVICE_NET, SendPacked};
 use fipsee_ring::Message;
 use fipsee_ring::control::Wanted;
 use fipsee_ring::mapped::MappedRing;
@@ -167,7 +167,12 @@ impl Port {
     /// By the document: what will be answered.
     fn publish(&mut self, receives: bool, message: &[u8; 60]) {
         if !receives {
-            *self.sent.entry(u16_at(message, 2)).or_default() += 1;
+            let tags = match (message[0], usize::from(message[1])) {
+                (9, count @ 1..=7) => (0..count).map(|index| u16_at(message, 4 + 8 * index)).collect(),
+                (9, _) => vec![u16_at(message, 4)],
+                _ => vec![u16_at(message, 2)],
+            };
+            tags.into_iter().for_each(|tag| *self.sent.entry(tag).or_default() += 1);
             return self.calls[0].publish(&Message::from_payload(message));
         }
         if self.posts == MOST_POSTS {
@@ -225,6 +230,16 @@ impl Port {
                     }
                     assert_eq!(left, 0, "the buffers hold the frame");
                 }
+                (4, count) => {
+                    assert!((1..=14).contains(&count) && bytes[2..4] == [0; 2], "{bytes:02x?}");
+                    assert!(bytes[4 + 4 * count..60].iter().all(|byte| *byte == 0), "{bytes:02x?}");
+                    for at in (0..count).map(|index| 4 + 4 * index) {
+                        let (buffer, length) = (self.answered(u16_at(&bytes, at), true), u16_at(&bytes, at + 2));
+                        assert!((14..=9018).contains(&length) && u32::from(length) <= buffer.length_bytes, "{bytes:02x?}");
+                        let start = buffer.offset_bytes as usize;
+                        filled.push(start..start + usize::from(length));
+                    }
+                }
                 _ => given_back(&bytes).for_each(|(tag, status)| {
                     assert!(matches!(status, 1..=3 | 9), "status {status} of a buffer");
                     self.answered(tag, status == 9);
@@ -273,6 +288,11 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         .into_iter()
         .map(|choice| [&[choice][..], &of(5, &post), &of(6, &post), &to_second, &from_second, &of(0, &small), &[0xf0]].concat())
         .collect();
+    // Several, of which the second is too short, and whose bytes are behind the end of the messages.
+    let frame = |tag, length_bytes| PackedFrame { tag, length_bytes, offset_bytes: 1 };
+    let packed = SendPacked::new(0, &[frame(1, 64), frame(2, 13), frame(3, 30), frame(4, 20)]).to_message().to_bytes();
+    let bytes = [&[0xf0, 2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0][..], &[7; 60]].concat();
+    all.push([&[0][..], &of(4, &post), &of(0, &packed[..60]), &bytes].concat());
     for (name, bytes) in examples.iter().filter(|(name, bytes)| name.starts_with("frame-") && bytes.len() == 60) {
         let queue = if name.contains("post") { 5 } else { 0 };
         all.push([&[0x13][..], &of(5, &post), &of(queue, bytes)].concat());

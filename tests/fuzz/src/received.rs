@@ -6,7 +6,7 @@ use std::path::Path;
 
 use fipsee_interop::golden;
 use fipsee_net::frame::Mac;
-use fipsee_net::wire::{PROFILE, PortInfo, Returned, Status, max_offloaded_bytes};
+use fipsee_net::wire::{MAX_PACKED_RECEIVED, PROFILE, PackedBuffer, PortInfo, Returned, Status, max_offloaded_bytes};
 use fipsee_net::{AttachOptions, Error, Port};
 use fipsee_ring::Message;
 use fipsee_ring::ring::{Cursor, Writer};
@@ -79,7 +79,7 @@ fn take_all(port: &mut Port, sent: u64) {
     let (mut frame, mut looks) = (Vec::new(), 0);
     loop {
         looks += 1;
-        assert!(looks <= 2 * MOST_MESSAGES, "more than was published");
+        assert!(looks <= (MAX_PACKED_RECEIVED + 1) * MOST_MESSAGES, "more than was published");
         match port.receive(&mut frame) {
             Ok(true) => assert!((14..=usize::from(MTU) + 18).contains(&frame.len()), "a frame of {} bytes", frame.len()),
             // Of a buffer that the daemon did not take.
@@ -105,6 +105,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let mut filled = fipsee_net::wire::Filled::new(500, &[0, 1]).to_message();
     all.push([&[0xc0, 1][..], &payload(filled)].concat());
     filled = fipsee_net::wire::Filled::new(100, &[0]).to_message();
+    let several = fipsee_net::wire::FilledPacked::new(&[0, 1, 2].map(|tag| PackedBuffer { tag, length_bytes: 64 })).to_message();
+    all.push([&[0x00, 1][..], &payload(several), &[1], &payload(filled)].concat());
     let small = fipsee_net::wire::Small::new(2, 1, &[2; 30]).to_message();
     all.push([&[0x00, 1][..], &payload(filled), &[1], &payload(small)].concat());
     all

@@ -155,11 +155,17 @@ static const struct fipsee_net_small frame_small = {
 	.operation = FIPSEE_NET_SEND_SMALL, .length_bytes = 15, .tag = 8,
 	.bytes = { 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, MAC_A, 0x88, 0xb5, 42 },
 };
+static const struct fipsee_net_send_packed frame_send_packed = {
+	.operation = FIPSEE_NET_SEND_PACKED, .count = 2, .frames = { { 7, 64, 0x1000 }, { 6, 1514, 0x1800 } },
+};
 static const struct fipsee_net_post frame_post = {
 	.operation = FIPSEE_NET_POST, .count = 2, .buffers = { { 0, 0, 4096, 1536 }, { 1, 0, 5632, 1536 } },
 };
 static const struct fipsee_net_filled frame_filled = {
 	.kind = FIPSEE_NET_RECEIVED, .count = 2, .length_bytes = 1514, .tags = { 0, 1 },
+};
+static const struct fipsee_net_filled_packed frame_filled_packed = {
+	.kind = FIPSEE_NET_RECEIVED_PACKED, .count = 3, .frames = { { 0, 64 }, { 1, 1514 }, { 2, 42 } },
 };
 static const struct fipsee_net_filled frame_segmented = {
 	.kind = FIPSEE_NET_RECEIVED, .count = 2, .length_bytes = 2962,
@@ -297,6 +303,7 @@ const char *interop_golden(size_t index, uint8_t *into, size_t *length_bytes)
 		STRUCTURE("vm-reply-rung", vm_rung),
 		STRUCTURE("attach-port", attach_port), STRUCTURE("port-info", port_info),
 		PAYLOAD("frame-send", frame_send), PAYLOAD("frame-small", frame_small), PAYLOAD("frame-post", frame_post),
+		PAYLOAD("frame-send-packed", frame_send_packed), PAYLOAD("frame-filled-packed", frame_filled_packed),
 		PAYLOAD("frame-filled", frame_filled), PAYLOAD("frame-segmented", frame_segmented),
 		PAYLOAD("frame-event", frame_event), PAYLOAD("frame-join", frame_join), PAYLOAD("frame-returned", frame_returned),
 	};

@@ -2,7 +2,8 @@
 
 use fipsee_net::frame::Mac;
 use fipsee_net::wire::{
-    self, Event, Filled, ListedPort, Offload, PortInfo, Post, PostedBuffer, Request, Returned, ReturnedEntry, Send, Small, Status,
+    self, Event, Filled, FilledPacked, ListedPort, Offload, PackedBuffer, PackedFrame, PortInfo, Post, PostedBuffer, Request,
+    Returned, ReturnedEntry, Send, SendPacked, Small, Status,
 };
 use fipsee_ring::control::{Control, Wanted};
 
@@ -39,6 +40,10 @@ pub(crate) fn layout(table: &mut Table) {
         ("NET_ATTACH_EVENTS", wire::ATTACH_EVENTS.into()),
         ("NET_ATTACH_MTU_SHIFT", wire::ATTACH_MTU_SHIFT.into()),
         ("NET_EVENT", wire::KIND_EVENT.into()),
+        ("NET_SEND_PACKED", wire::OPERATION_SEND_PACKED.into()),
+        ("NET_RECEIVED_PACKED", wire::KIND_RECEIVED_PACKED.into()),
+        ("NET_MAX_PACKED_SENT", number(wire::MAX_PACKED_SENT)),
+        ("NET_MAX_PACKED_RECEIVED", number(wire::MAX_PACKED_RECEIVED)),
         ("NET_MAX_GROUPS", number(wire::MAX_GROUPS)),
         ("NET_OFFLOAD_CHECKSUM", wire::OFFLOAD_CHECKSUM.into()),
         ("NET_OFFLOAD_TSO4", wire::OFFLOAD_TSO4.into()),
@@ -63,6 +68,10 @@ pub(crate) fn layout(table: &mut Table) {
     structure::<PostedBuffer>(table, "net_posted_buffer");
     structure::<Post>(table, "net_post");
     structure::<Filled>(table, "net_filled");
+    structure::<PackedFrame>(table, "net_packed_frame");
+    structure::<SendPacked>(table, "net_send_packed");
+    structure::<PackedBuffer>(table, "net_packed_buffer");
+    structure::<FilledPacked>(table, "net_filled_packed");
     structure::<Request>(table, "net_request");
     structure::<Event>(table, "net_event");
     structure::<ReturnedEntry>(table, "net_returned_entry");
@@ -113,10 +122,14 @@ pub(crate) fn examples() -> Examples {
     };
     let broadcast = [&Mac::BROADCAST.0[..], &A, &[0x88, 0xb5, 42]].concat();
     let buffer = |tag: u16, offset_bytes| PostedBuffer { tag, memory: 0, offset_bytes, length_bytes: 1536 };
+    let frame = |tag, length_bytes, offset_bytes| PackedFrame { tag, length_bytes, offset_bytes };
+    let filled = |(tag, length_bytes)| PackedBuffer { tag, length_bytes };
     let messages = [
         ("frame-send", send().to_message()),
         ("frame-small", Small::new(wire::OPERATION_SEND_SMALL, 8, &broadcast).to_message()),
         ("frame-post", Post::new(&[buffer(0, 4096), buffer(1, 5632)]).to_message()),
+        ("frame-send-packed", SendPacked::new(0, &[frame(7, 64, 0x1000), frame(6, 1514, 0x1800)]).to_message()),
+        ("frame-filled-packed", FilledPacked::new(&[(0, 64), (1, 1514), (2, 42)].map(filled)).to_message()),
         ("frame-filled", Filled::new(1514, &[0, 1]).to_message()),
         ("frame-segmented", Filled::new(2962, &[0, 1]).with_offload(segmented()).to_message()),
         ("frame-event", Event::new(false, Mac(A), 1500).to_message()),

@@ -24,7 +24,7 @@ fn compiled() -> std::path::PathBuf {
         compiler.arg("-I").arg(root.join(include));
     }
     compiler.arg("-o").arg(&program);
-    compiler.args(["c/net/echo.c", "c/net/port.c", "c/fio/control.c"].map(|source| root.join(source)));
+    compiler.args(["c/net/echo.c", "c/net/frames.c", "c/net/port.c", "c/fio/control.c"].map(|source| root.join(source)));
     let said = compiler.output().unwrap_or_else(|error| panic!("cannot run gcc: {error}; install it (Debian: gcc)"));
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     program

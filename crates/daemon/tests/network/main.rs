@@ -10,6 +10,7 @@ mod hostile;
 mod load;
 mod machines;
 mod offloads;
+mod packed;
 mod placed;
 mod port;
 mod tap;

@@ -46,6 +46,26 @@ impl Buffers {
     }
 }
 
+/// Places for the rests of short frames, by their tags. They follow each other, so that the CPUs see which comes next, and so that few pages are in use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rests {
+    /// Of the first, in the region and in the pool.
+    region_offset_bytes: u64,
+    pool_offset_bytes: u32,
+}
+
+/// Of such a rest: a cache line.
+pub(super) const SHORT_REST_BYTES: u32 = 64;
+
+impl Rests {
+    /// In the region and in the pool.
+    #[inline(always)]
+    pub(super) fn offsets_bytes(&self, tag: u16) -> (u64, u32) {
+        let offset_bytes = u32::from(tag) * SHORT_REST_BYTES;
+        (self.region_offset_bytes + u64::from(offset_bytes), self.pool_offset_bytes + offset_bytes)
+    }
+}
+
 /// A transmit buffer that the caller fills in place. It goes to [`Port::send_buffer`](super::Port::send_buffer) or back to
 /// [`Port::put_back`](super::Port::put_back); one that is dropped is not used again by this attachment.
 #[derive(Debug)]
@@ -94,18 +114,19 @@ pub(super) fn received_bytes(options: &AttachOptions, longest: u32, offloads: u3
     stride_bytes(options.buffer_bytes.unwrap_or(usual).clamp(64, longest))
 }
 
-/// The buffers of a pair: transmit buffers as long as the longest frame, and receive buffers, as many as the depth and the memory allow.
+/// The buffers of a pair: places for short rests, transmit buffers as long as the longest frame, and receive buffers, as many as the depth and the memory allow.
 pub(super) fn divide(
     info: &PortInfo,
     (transmit, receive): (&QueueGeometry, &QueueGeometry),
     (pool_offset_bytes, first_bytes, share_bytes): (u64, u64, u64),
     options: &AttachOptions,
-) -> Result<(Buffers, Buffers), Error> {
+) -> Result<(Rests, Buffers, Buffers), Error> {
     let sent = stride_bytes(info.max_frame_bytes);
     let received = received_bytes(options, info.max_frame_bytes, info.offloads);
-    let most = (share_bytes / u64::from(sent + received)).min(u64::from(u16::MAX));
+    let each_bytes = u64::from(SHORT_REST_BYTES + sent + received);
+    let most = (share_bytes / each_bytes).min(u64::from(u16::MAX));
     if most == 0 {
-        let (pool_bytes, least_bytes) = (share_bytes, u64::from(sent + received));
+        let (pool_bytes, least_bytes) = (share_bytes, each_bytes);
         return Err(Error::Service(NetError::PoolTooSmall { pool_bytes, least_bytes }));
     }
     let count = |depth: u32| usize::try_from(most.min(depth.into())).unwrap_or(0);
@@ -116,8 +137,11 @@ pub(super) fn divide(
         stride_bytes,
         given: vec![false; count],
     };
-    let receive_first_bytes = first_bytes + sends as u64 * u64::from(sent);
-    Ok((buffers(first_bytes, sent, sends), buffers(receive_first_bytes, received, receives)))
+    let rests = buffers(first_bytes, SHORT_REST_BYTES, sends);
+    let rests = Rests { region_offset_bytes: rests.region_offset_bytes, pool_offset_bytes: rests.pool_offset_bytes };
+    let send_first_bytes = first_bytes + sends as u64 * u64::from(SHORT_REST_BYTES);
+    let receive_first_bytes = send_first_bytes + sends as u64 * u64::from(sent);
+    Ok((rests, buffers(send_first_bytes, sent, sends), buffers(receive_first_bytes, received, receives)))
 }
 
 /// Check a message of what is given back: the newest status that is not ok and how many had one, and how many there are.

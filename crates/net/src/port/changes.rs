@@ -57,7 +57,7 @@ impl Port {
 
     fn request(&mut self, operation: u8, group: Option<Mac>) -> Result<(), Error> {
         let tag = self.free_tag()?;
-        self.staged.push(Request::new(operation, tag, group).to_message());
+        self.publish_alone(tag, &Request::new(operation, tag, group).to_message());
         self.submit();
         Ok(())
     }

@@ -41,7 +41,7 @@ impl Port {
         self.post(true);
         let was_full = self.free.is_empty();
         self.reap()?;
-        let mut remains = self.receive.queue.completions.arm_and_work_remains();
+        let mut remains = self.receive.queue.completions.arm_and_work_remains() || !self.unpacked.is_empty();
         // A caller that found none free before would wait for what has just come.
         remains |= was_full && !self.free.is_empty();
         if self.free.is_empty() && self.transmit.queue.completions.arm_and_work_remains() {
@@ -58,6 +58,7 @@ impl Port {
     pub fn woken(&mut self) -> Result<(), Error> {
         // Frames may be there when nothing more can be sent: the receive queue says when it is over.
         let _: Result<(), Error> = self.transmit.woken();
-        self.receive.woken()
+        let woken = self.receive.woken();
+        if self.unpacked.is_empty() { woken } else { Ok(()) }
     }
 }

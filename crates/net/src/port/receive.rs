@@ -1,23 +1,60 @@
 //! Receiving: buffers are posted, frames come in them or in messages, and are copied out or held.
 
+use std::mem::offset_of;
 use std::time::Duration;
 
 use fipsee_ring::fault::expect;
-use fipsee_ring::{Message, clock};
+use fipsee_ring::tuning::Touch;
+use fipsee_ring::{Message, PeerFault, clock};
 
 use super::buffers::give_back;
+use super::staged::BURST;
 use super::{Frame, POOL, Port};
 use crate::error::{Error, NetError};
 use crate::frame::HEADER_BYTES;
 use crate::wire::{
-    Filled, KIND_EVENT, KIND_RECEIVED, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS, MAX_POSTED, MAX_SMALL_BYTES, Offload, Post,
-    PostedBuffer, Small, first_byte,
+    Filled, FilledPacked, KIND_EVENT, KIND_RECEIVED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS,
+    MAX_PACKED_RECEIVED, MAX_POSTED, MAX_SMALL_BYTES, Offload, PackedBuffer, Post, PostedBuffer, Small, first_byte,
 };
+
+/// Frames of a message, of which each is in a buffer. All of it is checked.
+#[derive(Debug)]
+pub(super) struct Unpacked {
+    frames: [PackedBuffer; MAX_PACKED_RECEIVED],
+    count: u8,
+    /// Those that were received.
+    taken: u8,
+}
+
+impl Default for Unpacked {
+    fn default() -> Self {
+        Self { frames: [PackedBuffer::default(); MAX_PACKED_RECEIVED], count: 0, taken: 0 }
+    }
+}
+
+impl Unpacked {
+    #[inline(always)]
+    pub(super) const fn is_empty(&self) -> bool {
+        self.taken == self.count
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<PackedBuffer> {
+        if self.is_empty() {
+            return None;
+        }
+        let next = self.frames.get(usize::from(self.taken)).copied();
+        self.taken += 1;
+        next
+    }
+}
 
 /// What was found in the ring.
 enum Came {
     Nothing,
     Small(Small),
+    /// One of several of a message.
+    Packed(PackedBuffer),
     Filled(Filled),
 }
 
@@ -26,6 +63,7 @@ impl Came {
         match self {
             Self::Nothing => 0,
             Self::Small(small) => small.length_bytes.into(),
+            Self::Packed(frame) => frame.length_bytes.into(),
             Self::Filled(filled) => filled.length_bytes,
         }
     }
@@ -33,6 +71,11 @@ impl Came {
 
 /// Events that one look takes before it gives up: a correct daemon has one on its way at most.
 const MOST_EVENTS: usize = 8;
+/// Where the daemon has so many buffers, others wait until a message is full of them: one that comes after each frame costs a line transfer each.
+const ENOUGH_POSTED: u32 = 32;
+/// Of a longer frame the lines behind are on their way while the first are written.
+const MAX_TOUCHED_BYTES: usize = 256;
+
 /// While frames are held a wait is interrupted as often, to post the buffers of those that were dropped.
 const LONGEST_UNPOSTED: Duration = Duration::from_millis(10);
 
@@ -47,19 +90,32 @@ impl Port {
         if self.held > 0 {
             self.held -= self.home.take_returned(&mut self.unposted);
         }
-        while self.unposted.len() >= MAX_POSTED || all && !self.unposted.is_empty() {
-            let mut buffers = [PostedBuffer::default(); MAX_POSTED];
-            let count = self.unposted.len().min(MAX_POSTED);
-            for buffer in &mut buffers[..count] {
-                let Some(tag) = self.unposted.pop_front() else { return };
-                self.receiving.given[usize::from(tag)] = true;
-                let offset_bytes = self.receiving.pool_offset_bytes(tag);
-                *buffer = PostedBuffer { tag, memory: POOL, offset_bytes, length_bytes: self.receiving.stride_bytes };
-            }
-            let posted = Post::new(&buffers[..count]).to_message();
-            let published = self.receive.queue.requests.publish_several(&posted, u32::try_from(count).unwrap_or(0));
-            debug_assert!(published.is_ok(), "there are no more buffers than the ring takes");
+        while self.unposted.len() >= MAX_POSTED {
+            let buffers = [(); MAX_POSTED].map(|()| self.next_unposted());
+            self.publish_post(Post::whole(buffers), MAX_POSTED);
         }
+        if all && !self.unposted.is_empty() {
+            let (mut buffers, count) = ([PostedBuffer::default(); MAX_POSTED], self.unposted.len());
+            buffers[..count].fill_with(|| self.next_unposted());
+            self.publish_post(Post::new(&buffers[..count]), count);
+        }
+    }
+
+    /// There is one.
+    #[inline(always)]
+    fn next_unposted(&mut self) -> PostedBuffer {
+        let tag = self.unposted.pop_front().unwrap_or_default();
+        self.receiving.given[usize::from(tag)] = true;
+        let offset_bytes = self.receiving.pool_offset_bytes(tag);
+        PostedBuffer { tag, memory: POOL, offset_bytes, length_bytes: self.receiving.stride_bytes }
+    }
+
+    #[inline(always)]
+    fn publish_post(&mut self, post: Post, buffers: usize) {
+        let calls = u32::try_from(buffers).unwrap_or(0);
+        let published = self.receive.queue.requests.publish_several(&post.to_message(), calls);
+        self.receive.queue.requests.prefetch(BURST);
+        debug_assert!(published.is_ok(), "there are no more buffers than the ring takes");
     }
 
     /// Take the next frame, if one is there, in place of what `frame` has. Its buffers are posted again, several at a time.
@@ -110,7 +166,13 @@ impl Port {
         Ok(frames.len() - before)
     }
 
+    #[inline(always)]
     fn try_receive(&mut self, frame: &mut Vec<u8>) -> Result<bool, Error> {
+        // As a rule of a burst.
+        if let Some(packed) = self.unpacked.next() {
+            frame.resize(packed.length_bytes.into(), 0);
+            return self.copy_packed(packed, frame).map(|()| true);
+        }
         let came = self.next().inspect_err(|_| frame.clear())?;
         // What it has already is not filled with zeroes before.
         frame.resize(came.length_bytes() as usize, 0);
@@ -125,9 +187,11 @@ impl Port {
     }
 
     /// Copy as much as fits; the buffers are free.
+    #[inline(always)]
     fn copy_out(&mut self, came: &Came, into: &mut [u8]) -> Result<(), Error> {
         match came {
             Came::Nothing => return Ok(()),
+            Came::Packed(packed) => return self.copy_packed(*packed, into),
             Came::Small(Small { length_bytes, tag, bytes, .. }) => {
                 self.unposted.push_back(*tag);
                 let count = into.len().min(usize::from(*length_bytes));
@@ -137,12 +201,33 @@ impl Port {
                 let tags = &tags[..usize::from(*count)];
                 self.unposted.extend(tags);
                 let length = into.len().min(*length_bytes as usize);
-                for (tag, piece) in tags.iter().zip(into[..length].chunks_mut(self.receiving.stride_bytes as usize)) {
-                    self.attachment.region.read(self.receiving.region_offset_bytes(*tag), piece)?;
-                }
+                let pieces = into[..length].chunks_mut(self.receiving.stride_bytes as usize);
+                tags.iter().zip(pieces).try_for_each(|(tag, piece)| self.read_buffer(*tag, piece))?;
             }
         }
         self.post(false);
+        Ok(())
+    }
+
+    /// Likewise, of a frame that came with others.
+    #[inline(always)]
+    fn copy_packed(&mut self, PackedBuffer { tag, length_bytes }: PackedBuffer, into: &mut [u8]) -> Result<(), Error> {
+        self.received_offload = Offload::NONE;
+        let count = into.len().min(usize::from(length_bytes));
+        self.attachment.region.read(self.receiving.region_offset_bytes(tag), &mut into[..count])?;
+        self.unposted.push_back(tag);
+        self.post(false);
+        Ok(())
+    }
+
+    /// Copy the beginning of a buffer that the daemon is to write again.
+    #[inline(always)]
+    fn read_buffer(&self, tag: u16, into: &mut [u8]) -> Result<(), Error> {
+        let (region, offset_bytes) = (&self.attachment.region, self.receiving.region_offset_bytes(tag));
+        region.read(offset_bytes, into)?;
+        if self.receive.queue.tuning.touch != Touch::Never {
+            region.touch(offset_bytes, into.len().min(MAX_TOUCHED_BYTES) as u64)?;
+        }
         Ok(())
     }
 
@@ -155,6 +240,9 @@ impl Port {
                 self.attachment.region.write(place, bytes)?;
                 Frame::new(&self.home, u32::from(small.length_bytes), Offload::NONE, &[small.tag])
             }
+            Came::Packed(PackedBuffer { tag, length_bytes }) => {
+                Frame::new(&self.home, length_bytes.into(), Offload::NONE, &[tag])
+            }
             Came::Filled(Filled { count, length_bytes, offload, tags, .. }) => {
                 Frame::new(&self.home, length_bytes, offload, &tags[..usize::from(count)])
             }
@@ -165,18 +253,24 @@ impl Port {
     }
 
     /// The next message that is no event, checked: its buffers are the program's again.
+    #[inline(always)]
     fn next(&mut self) -> Result<Came, Error> {
         self.received_offload = Offload::NONE;
+        if let Some(frame) = self.unpacked.next() {
+            return Ok(Came::Packed(frame));
+        }
         let mut message = Message::ZERO;
         // Behind an event there may be a frame: without it the caller would wait.
         for _ in 0..MOST_EVENTS {
             if !self.receive.queue.completions.receive(&mut message) {
-                self.post(true);
+                self.post(self.receive.queue.requests.outstanding() < ENOUGH_POSTED);
                 self.acknowledge()?;
                 self.receive.check_liveness_now_and_then(|| self.attachment.control.is_hung_up())?;
                 return Ok(Came::Nothing);
             }
+            self.prefetch_next();
             match first_byte(&message) {
+                KIND_RECEIVED_PACKED => return self.unpack(FilledPacked::within(&message)),
                 KIND_RECEIVED_SMALL => return self.check_small(Small::of(&message)).map(Came::Small),
                 KIND_RECEIVED => return self.check_filled(Filled::of(&message)).map(Came::Filled),
                 KIND_EVENT => self.take_event(&message)?,
@@ -184,6 +278,21 @@ impl Port {
             }
         }
         Ok(Came::Nothing)
+    }
+
+    /// The next frame may be there already, elsewhere: its beginning is on its way here while this one is taken.
+    #[inline(always)]
+    fn prefetch_next(&self) {
+        let completions = &self.receive.queue.completions;
+        if completions.has_message() {
+            let (ring, next) = (completions.memory(), completions.cursor());
+            const { assert!(offset_of!(Filled, tags) == 2 * size_of::<u64>() + size_of::<u32>()) };
+            let ([kind, ..], [.., low, high, _, _]) = (ring.glance(next, 0).to_le_bytes(), ring.glance(next, 2).to_le_bytes());
+            if kind == KIND_RECEIVED {
+                let offset_bytes = self.receiving.region_offset_bytes(u16::from_le_bytes([low, high]));
+                self.attachment.region.prefetch_for_read(offset_bytes);
+            }
+        }
     }
 
     fn take_returned(&mut self, message: &Message) -> Result<Came, Error> {
@@ -218,6 +327,31 @@ impl Port {
         tags[..count].iter().try_for_each(|tag| self.take_back(*tag))?;
         self.received_offload = offload;
         Ok(filled)
+    }
+
+    /// Check all frames of a message, and begin with the first.
+    #[inline(always)]
+    fn unpack(&mut self, packed: &FilledPacked) -> Result<Came, Error> {
+        let FilledPacked { count, reserved, .. } = *packed;
+        let frames = packed.named().ok_or(PeerFault::Value { what: "the frames of a message", value: count.into() })?;
+        expect("a reserved field", reserved, reserved == 0)?;
+        let most = self.receiving.stride_bytes.min(self.info.max_frame_bytes);
+        // As if it were touched later, at once.
+        let touches = self.receive.queue.tuning.touch != Touch::Never;
+        for PackedBuffer { tag, length_bytes } in frames {
+            expect("the length of a frame", *length_bytes, (HEADER_BYTES..=most).contains(&u32::from(*length_bytes)))?;
+            self.take_back(*tag)?;
+            let offset_bytes = self.receiving.region_offset_bytes(*tag);
+            if touches {
+                self.attachment.region.prefetch_for_write(offset_bytes);
+            } else {
+                self.attachment.region.prefetch_for_read(offset_bytes);
+            }
+        }
+        // By when these frames are taken the next message is here.
+        self.receive.queue.completions.prefetch_ahead(0);
+        self.unpacked = Unpacked { frames: packed.frames, count, taken: 0 };
+        Ok(self.unpacked.next().map_or(Came::Nothing, Came::Packed))
     }
 
     fn take_back(&mut self, tag: u16) -> Result<(), Error> {

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use fipsee_ring::Message;
 
-use super::buffers::{give_back, too_long};
+use super::buffers::{SHORT_REST_BYTES, give_back, too_long};
 use super::{Buffer, POOL, Port};
 use crate::error::{Error, NetError};
 use crate::frame::HEADER_BYTES;
-use crate::wire::{
-    MAX_FIRST_BYTES, MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Send, Small, Status, sent_tag,
-};
+use crate::wire::{MAX_FIRST_BYTES, MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Send, Small, Status};
+
+/// So many frames ahead the first line of a buffer is asked for.
+const TAGS_AHEAD: usize = 4;
 
 impl Port {
     /// Send a frame, beginning with its Ethernet header, without a checksum at its end. It is copied.
@@ -23,7 +24,8 @@ impl Port {
         Ok(())
     }
 
-    /// As [`send`](Self::send), but the frame leaves with the next [`submit`](Self::submit).
+    /// As [`send`](Self::send), but the frame leaves with the next [`submit`](Self::submit), or earlier. Several that are staged one after the other share
+    /// messages.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -36,19 +38,55 @@ impl Port {
     ///
     /// # Errors
     /// As [`send`](Self::send).
+    #[inline]
     pub fn stage_offloaded(&mut self, frame: &[u8], offload: Offload) -> Result<(), Error> {
         self.check_length(frame.len())?;
         let tag = self.free_tag()?;
-        let message = if frame.len() <= MAX_SMALL_BYTES && offload == Offload::NONE {
+        let is_plain = offload == Offload::NONE;
+        if is_plain && self.is_burst() {
+            let (offset_bytes, pool_offset_bytes) = self.place(tag, frame.len());
+            self.attachment.region.write(offset_bytes, frame)?;
+            self.prefetch_place(frame.len());
+            return self.pack(tag, frame.len(), pool_offset_bytes);
+        }
+        let message = if frame.len() <= MAX_SMALL_BYTES && is_plain {
             Small::new(OPERATION_SEND_SMALL, tag, frame).to_message()
-        } else {
-            let (first, rest) = frame.split_at(MAX_FIRST_BYTES.min(frame.len()));
-            let offset_bytes = self.sending.region_offset_bytes(tag) + MAX_FIRST_BYTES as u64;
+        } else if let Some((first, rest)) = frame.split_first_chunk() {
+            let (mut offset_bytes, mut pool_offset_bytes) = self.place(tag, rest.len());
+            if rest.len() > SHORT_REST_BYTES as usize {
+                // Where it is if the first bytes are stored, too.
+                (offset_bytes, pool_offset_bytes) =
+                    (offset_bytes + MAX_FIRST_BYTES as u64, pool_offset_bytes + MAX_FIRST_BYTES as u32);
+            }
             self.attachment.region.write(offset_bytes, rest)?;
-            self.send_message(tag, first, rest.len(), offload)
+            self.prefetch_place(rest.len());
+            send_message(tag, (first, MAX_FIRST_BYTES), (pool_offset_bytes, rest.len()), offload)
+        } else {
+            send_message(tag, (&padded(frame), frame.len()), (0, 0), offload)
         };
-        self.staged.push(message);
+        if is_plain {
+            self.stage_alone(message);
+        } else {
+            self.publish_alone(tag, &message);
+        }
         Ok(())
+    }
+
+    /// In the region and in the pool: where so many bytes of a frame go.
+    #[inline(always)]
+    pub(super) fn place(&self, tag: u16, length_bytes: usize) -> (u64, u32) {
+        if length_bytes <= SHORT_REST_BYTES as usize {
+            return self.rests.offsets_bytes(tag);
+        }
+        (self.sending.region_offset_bytes(tag), self.sending.pool_offset_bytes(tag))
+    }
+
+    /// The daemon has read what is where a frame of this length will go soon.
+    #[inline(always)]
+    fn prefetch_place(&self, length_bytes: usize) {
+        if let Some(soon) = self.free.len().checked_sub(TAGS_AHEAD) {
+            self.attachment.region.prefetch_for_write(self.place(self.free[soon], length_bytes).0);
+        }
     }
 
     /// A transmit buffer to be filled in place.
@@ -82,11 +120,21 @@ impl Port {
             self.free.push(tag);
             return Err(error);
         }
-        let mut first = [0; MAX_FIRST_BYTES];
-        let first = &mut first[..MAX_FIRST_BYTES.min(length_bytes as usize)];
-        self.attachment.region.read(offset_bytes, first)?;
-        let message = self.send_message(tag, first, length_bytes as usize - first.len(), offload);
-        self.staged.push(message);
+        let is_plain = offload == Offload::NONE;
+        if is_plain && self.is_burst() {
+            return self.pack(tag, length_bytes as usize, self.sending.pool_offset_bytes(tag));
+        }
+        // A buffer is longer in any case.
+        let (mut first, first_bytes) = ([0; MAX_FIRST_BYTES], MAX_FIRST_BYTES.min(length_bytes as usize));
+        self.attachment.region.read(offset_bytes, &mut first)?;
+        // Behind the first ones.
+        let rest_offset_bytes = self.sending.pool_offset_bytes(tag) + MAX_FIRST_BYTES as u32;
+        let message = send_message(tag, (&first, first_bytes), (rest_offset_bytes, length_bytes as usize - first_bytes), offload);
+        if is_plain {
+            self.stage_alone(message);
+        } else {
+            self.publish_alone(tag, &message);
+        }
         Ok(())
     }
 
@@ -106,17 +154,6 @@ impl Port {
         if is_own { Ok(()) } else { Err(Error::Service(NetError::OtherBuffer)) }
     }
 
-    fn send_message(&self, tag: u16, first: &[u8], rest_bytes: usize, offload: Offload) -> Message {
-        let mut bytes = [0; MAX_FIRST_BYTES];
-        bytes[..first.len()].copy_from_slice(first);
-        let rest_bytes = u32::try_from(rest_bytes).unwrap_or(u32::MAX);
-        let (memory, first_bytes) = (POOL, u8::try_from(first.len()).unwrap_or(u8::MAX));
-        // Behind the first ones; without a rest it means nothing.
-        let offset_bytes = if rest_bytes == 0 { 0 } else { self.sending.pool_offset_bytes(tag) + u32::from(first_bytes) };
-        let operation = OPERATION_SEND;
-        Send { operation, first_bytes, tag, offset_bytes, rest_bytes, memory, offload, first: bytes, stamp: 0 }.to_message()
-    }
-
     fn check_length(&self, length_bytes: usize) -> Result<(), Error> {
         let most = self.info.max_frame_bytes;
         let is_possible = (HEADER_BYTES as usize..=most as usize).contains(&length_bytes);
@@ -129,21 +166,6 @@ impl Port {
             self.reap()?;
         }
         self.free.pop().ok_or(Error::Full)
-    }
-
-    /// Publish what was staged, in one burst, and wake the daemon if it sleeps.
-    pub fn submit(&mut self) {
-        if self.staged.is_empty() {
-            return;
-        }
-        // Not before: of a frame that is only staged no answer may come.
-        self.staged.iter().for_each(|message| self.sending.given[usize::from(sent_tag(message))] = true);
-        let published = self.transmit.queue.requests.publish_all(&self.staged);
-        debug_assert!(published.is_ok(), "there are no more buffers than the ring takes");
-        self.staged.clear();
-        if self.transmit.queue.requests.reader_needs_doorbell() {
-            self.transmit.queue.daemon_doorbell.ring();
-        }
     }
 
     /// Take what was sent back, without waiting: how many frames.
@@ -173,7 +195,7 @@ impl Port {
 
     /// Frames that were sent and not given back.
     pub fn unsent(&self) -> u32 {
-        self.transmit.queue.requests.outstanding() + u32::try_from(self.staged.len()).unwrap_or(u32::MAX)
+        self.transmit.queue.requests.outstanding() + self.staged.count()
     }
 
     /// How many frames the daemon did not take, and why not, of the newest.
@@ -199,4 +221,25 @@ impl Port {
             }
         }
     }
+}
+
+#[cold]
+fn padded(frame: &[u8]) -> [u8; MAX_FIRST_BYTES] {
+    std::array::from_fn(|index| frame.get(index).copied().unwrap_or(0))
+}
+
+/// The first bytes are an array, of which the frame has so many: a part of unknown length would be stored, and the load of the whole message would wait for
+/// that, behind the frame before. The rest is at this offset in the pool.
+#[inline(always)]
+fn send_message(
+    tag: u16,
+    (first, first_bytes): (&[u8; MAX_FIRST_BYTES], usize),
+    (offset_bytes, rest_bytes): (u32, usize),
+    offload: Offload,
+) -> Message {
+    let (first_bytes, rest_bytes) = (u8::try_from(first_bytes).unwrap_or(u8::MAX), u32::try_from(rest_bytes).unwrap_or(u32::MAX));
+    // Without a rest it means nothing.
+    let offset_bytes = if rest_bytes == 0 { 0 } else { offset_bytes };
+    let (operation, memory) = (OPERATION_SEND, POOL);
+    Send { operation, first_bytes, tag, offset_bytes, rest_bytes, memory, offload, first: *first, stamp: 0 }.to_message()
 }

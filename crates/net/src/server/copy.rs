@@ -1,6 +1,39 @@
 //! The one copy of a frame: from the sender's memory into the receiver's.
 
-use fipsee_ring::memory::Span;
+use fipsee_ring::memory::{Span, copy_from};
+
+use crate::wire::MAX_SMALL_BYTES;
+
+/// The first bytes of a frame in memory, copied once.
+pub(super) struct First {
+    bytes: [u8; MAX_SMALL_BYTES],
+    count: usize,
+}
+
+impl First {
+    /// # Safety
+    /// It is mapped for loads.
+    #[inline(always)]
+    pub(super) unsafe fn of(frame: &Span) -> Self {
+        let (mut bytes, count) = ([0; MAX_SMALL_BYTES], MAX_SMALL_BYTES.min(frame.length_bytes()));
+        if count == MAX_SMALL_BYTES {
+            // As a rule: it has a length that the compiler knows, and so no call.
+            // SAFETY: by the caller; the frame is as long.
+            unsafe { std::ptr::copy_nonoverlapping(frame.base().as_ptr(), bytes.as_mut_ptr(), MAX_SMALL_BYTES) };
+            // Without this the compiler may read a byte again from where it was copied from.
+            std::hint::black_box(&mut bytes);
+        } else {
+            // SAFETY: by the caller.
+            unsafe { copy_from(std::slice::from_ref(frame), &mut bytes[..count]) };
+        }
+        Self { bytes, count }
+    }
+
+    #[inline(always)]
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.count]
+    }
+}
 
 /// Memory that is filled from its beginning.
 struct Target<'a> {
@@ -36,13 +69,32 @@ impl<'a> Target<'a> {
 ///
 /// # Safety
 /// `rest` is mapped for loads, `into` for stores. Other processes may change both meanwhile.
+#[inline(always)]
 pub unsafe fn copy_frame(head: &[u8], rest: &[Span], into: &[Span]) {
+    if let ([rest], [into]) = (rest, into)
+        && head.len() + rest.length_bytes() <= into.length_bytes()
+    {
+        let to = into.base().as_ptr();
+        // SAFETY: both are mapped, by the caller, and there is room for both parts, as was seen just now.
+        unsafe { copy(head.as_ptr(), to, head.len()) };
+        // SAFETY: as above.
+        unsafe { copy(rest.base().as_ptr(), to.wrapping_add(head.len()), rest.length_bytes()) };
+        return;
+    }
+    // SAFETY: by the caller.
+    unsafe { copy_pieces(head, rest, into) };
+}
+
+/// # Safety
+/// As [`copy_frame`].
+#[inline(never)]
+unsafe fn copy_pieces(head: &[u8], rest: &[Span], into: &[Span]) {
     let mut target = Target::new(into);
     let mut copy = |mut from: *const u8, mut left_bytes: usize| {
         while left_bytes > 0 {
             let Some(piece) = target.piece(left_bytes) else { return };
-            // SAFETY: both are mapped, by the caller, and as long; `copy` allows that they overlap.
-            unsafe { std::ptr::copy(from, piece.base().as_ptr(), piece.length_bytes()) };
+            // SAFETY: both are mapped, by the caller, and as long.
+            unsafe { copy(from, piece.base().as_ptr(), piece.length_bytes()) };
             from = from.wrapping_add(piece.length_bytes());
             left_bytes -= piece.length_bytes();
         }
@@ -50,6 +102,54 @@ pub unsafe fn copy_frame(head: &[u8], rest: &[Span], into: &[Span]) {
     copy(head.as_ptr(), head.len());
     for span in rest {
         copy(span.base().as_ptr(), span.length_bytes());
+    }
+}
+
+/// As `ptr::copy`, but for what becomes of bytes if they overlap, which a client alone can cause, with its own memory. What is short goes word by word: `from` may be a part of a message, which was stored in pieces of 16 bytes, and
+/// a load across two of them would wait until these, and all that was stored before, have left this CPU. No call, either.
+///
+/// # Safety
+/// `from` is mapped for loads and `to` for stores of so many bytes.
+#[inline(always)]
+unsafe fn copy(from: *const u8, to: *mut u8, length_bytes: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if (WORD_BYTES..=SHORT_BYTES).contains(&length_bytes) {
+        let (last, mut offset) = (length_bytes - WORD_BYTES, 0);
+        while offset < last {
+            // SAFETY: the word ends before the last one does, so that it is within both.
+            unsafe { copy_word(from.wrapping_add(offset), to.wrapping_add(offset)) };
+            offset += WORD_BYTES;
+        }
+        // It may have bytes of the one before.
+        // SAFETY: it ends where both end.
+        unsafe { copy_word(from.wrapping_add(last), to.wrapping_add(last)) };
+        return;
+    }
+    // SAFETY: by the caller.
+    unsafe { std::ptr::copy(from, to, length_bytes) };
+}
+
+const WORD_BYTES: usize = 8;
+/// More is copied faster by what the library has for it.
+const SHORT_BYTES: usize = 64;
+
+/// In assembly: the compiler would make words wider.
+///
+/// # Safety
+/// As [`copy`], of a word.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+unsafe fn copy_word(from: *const u8, to: *mut u8) {
+    // SAFETY: by the caller.
+    unsafe {
+        std::arch::asm!(
+            "mov {word}, [{from}]",
+            "mov [{to}], {word}",
+            from = in(reg) from,
+            to = in(reg) to,
+            word = out(reg) _,
+            options(nostack, preserves_flags),
+        );
     }
 }
 
@@ -83,6 +183,20 @@ mod tests {
         expected[20..26].copy_from_slice(&[4, 100, 101, 102, 103, 104]);
         expected[40..47].copy_from_slice(&[150, 151, 152, 153, 154, 155, 156]);
         assert_eq!(to, expected);
+    }
+
+    #[test]
+    fn frame_of_any_length_is_copied_whole_and_no_further() {
+        let mut from: Vec<u8> = (0..200).collect();
+        for (head, length) in (0..60).flat_map(|head| [0, 1, 7, 8, 9, 15, 28, 63, 64, 65, 130].map(|length| (head, length))) {
+            let first: Vec<u8> = (100..100 + u8::try_from(head).expect("small")).collect();
+            let mut to = vec![0; 200];
+            let (rest, into) = (spans(&mut from, &[(3, length)]), spans(&mut to, &[(1, head + length)]));
+            // SAFETY: both are memory of this test.
+            unsafe { copy_frame(&first, &rest, &into) };
+            assert_eq!((to[0], &to[1..=head], &to[1 + head..][..length]), (0, &first[..], &from[3..][..length]));
+            assert!(to[1 + head + length..].iter().all(|byte| *byte == 0), "{head} and {length} bytes");
+        }
     }
 
     #[test]

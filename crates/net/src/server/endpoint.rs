@@ -61,12 +61,14 @@ pub(super) enum Endpoint {
 }
 
 impl Endpoint {
+    /// `is_burst`: more frames follow at once.
+    ///
     /// # Safety
     /// As [`Receive::deliver`].
-    pub(super) unsafe fn deliver(&mut self, frame: &Frame<'_>) -> Delivered {
+    pub(super) unsafe fn deliver(&mut self, frame: &Frame<'_>, is_burst: bool) -> Delivered {
         match self {
             // SAFETY: by the caller.
-            Self::Rings(receiver) => unsafe { receiver.deliver(frame) },
+            Self::Rings(receiver) => unsafe { receiver.deliver(frame, is_burst) },
             // SAFETY: by the caller.
             Self::Other(receiver) => unsafe { receiver.deliver(frame) },
         }
@@ -79,10 +81,17 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn flush(&mut self) {
+    /// `fenced`: a full fence has been executed since the last delivery of the visit. Returns whether one has now.
+    pub(super) fn flush(&mut self, fenced: bool) -> bool {
         match self {
-            Self::Rings(receiver) => receiver.flush(),
-            Self::Other(receiver) => receiver.flush(),
+            Self::Rings(receiver) => {
+                receiver.flush(fenced);
+                true
+            }
+            Self::Other(receiver) => {
+                receiver.flush();
+                fenced
+            }
         }
     }
 

@@ -4,22 +4,24 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
-use fipsee_ring::Message;
 use fipsee_ring::control::ACCESS_READ;
 use fipsee_ring::doorbell::EventDoorbell;
-use fipsee_ring::memory::{Memory, RegionTable, Span};
+use fipsee_ring::memory::{Extent, Memory, RegionTable, Span};
+use fipsee_ring::{Message, cpu};
 use fipsee_serve::session::Credentials;
 
+use super::copy::First;
 use super::endpoint::{Endpoint, Frame};
 use super::outputs::Outputs;
 use super::queue::Sender;
 use super::software::{Inspected, Software};
 use super::stages::{self, Stage};
-use crate::frame::{HEADER_BYTES, Header, Mac, ShortHead, VLAN_TAG_BYTES};
+use crate::frame::{HEADER_BYTES, Header, Mac, ShortHead, Tagging, VLAN_TAG_BYTES};
 use crate::switch::{Delivery, DetectionFrame, Learning, Link, PortNumber, Rules, Switch};
 use crate::wire::{
     Event, MAX_FIRST_BYTES, MAX_SEGMENTED_BYTES, MAX_SMALL_BYTES, OPERATION_ACKNOWLEDGE, OPERATION_ALL_GROUPS, OPERATION_JOIN,
-    OPERATION_LEAVE, OPERATION_NO_GROUP, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Request, Send, Small, Status, first_byte,
+    OPERATION_LEAVE, OPERATION_NO_GROUP, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Request, Send, SendPacked, Small, Status,
+    first_byte,
 };
 
 /// Most ports of a network: more than any of a host has.
@@ -66,9 +68,11 @@ pub(super) struct PortCounters {
     logged: AtomicU64,
 }
 
-/// One worker serves all queues of a network as a rule, and nothing else writes.
+/// Only the thread that has the network's data counts, so that a load and a store are enough: a locked operation would wait for each frame until
+/// what was stored for the one before has left this CPU.
+#[inline(always)]
 pub(super) fn count(counter: &AtomicU64, more: u64) {
-    counter.fetch_add(more, Ordering::Relaxed);
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
 pub(super) struct Port {
@@ -275,8 +279,8 @@ impl Data {
         self.outputs.deliveries
     }
 
-    /// The end of a visit: ring for those that have got something and sleep.
-    pub(super) fn flush(&mut self) {
+    /// The end of a visit: ring for those that have got something and sleep. Returns whether a full fence was executed.
+    pub(super) fn flush(&mut self) -> bool {
         if let Some(DetectionFrame { to: (port, tagging), frame }) = self.switch.take_detection_frame() {
             let head = ShortHead::new(&frame, tagging);
             let length_bytes = u32::try_from(head.bytes().len()).unwrap_or(u32::MAX);
@@ -284,7 +288,7 @@ impl Data {
             // SAFETY: there is no rest.
             unsafe { self.outputs.deliver(port, &frame) };
         }
-        self.outputs.flush();
+        self.outputs.flush()
     }
 
     /// Carry out a message of a transmit queue, whose memory is `memory`.
@@ -297,8 +301,7 @@ impl Data {
         now_ns: u64,
     ) -> (u16, Outcome) {
         self.outputs.deliveries = 0;
-        let send = Send::of(message);
-        let small = Small::of(message);
+        let (send, small) = (Send::within(message), Small::within(message));
         let parsed = match first_byte(message) {
             OPERATION_SEND => {
                 let first = send.first.get(..usize::from(send.first_bytes)).ok_or(Status::Invalid);
@@ -309,7 +312,7 @@ impl Data {
                 first.map(|first| (first, 0, Offload::NONE))
             }
             operation @ OPERATION_ACKNOWLEDGE..=OPERATION_NO_GROUP => {
-                let status = self.request(network, sender, operation, &Request::of(message)).err();
+                let status = self.request(network, sender, operation, Request::within(message)).err();
                 status.into_iter().for_each(|status| _ = self.outputs.port(sender.port).counted(Err(status), 0));
                 return (send.tag, Outcome { status: status.unwrap_or(Status::Ok), bytes: 0, deliveries: 0 });
             }
@@ -317,12 +320,64 @@ impl Data {
         };
         let outcome = match parsed {
             Ok((first, rest_bytes, offload)) => {
-                let rest = |spans: &mut Vec<Span>| memory.find(send.extent(), ACCESS_READ, spans).map_err(|_| Status::BadMemory);
+                let rest = |spans: &mut Vec<Span>| {
+                    memory.find(send.extent(), ACCESS_READ, spans).map_err(|_| Status::BadMemory)?;
+                    // While the switch decides.
+                    spans.iter().for_each(|span| cpu::prefetch_for_read(span.base().as_ptr()));
+                    Ok(())
+                };
                 self.send(network, (sender.port, sender.offloads), (first, offload), (rest_bytes, rest), now_ns)
             }
             Err(status) => Err(status),
         };
         (send.tag, self.outputs.port(sender.port).counted(outcome, self.deliveries()))
+    }
+
+    /// Send the frames of a message, and report for each tag what came of it.
+    #[inline(always)]
+    pub(super) fn transmit_packed(
+        &mut self,
+        (network, sender): (&Network, Sender),
+        packed: &SendPacked,
+        memory: &RegionTable,
+        now_ns: u64,
+        mut report: impl FnMut(u16, Outcome),
+    ) {
+        let Some(frames) = packed.named() else {
+            return report(packed.frames[0].tag, self.outputs.port(sender.port).counted(Err(Status::Invalid), 0));
+        };
+        self.outputs.is_burst = frames.len() > 1;
+        for frame in frames {
+            self.outputs.deliveries = 0;
+            let sent = self.send_whole(network, sender, &frame.extent(packed.memory), memory, now_ns);
+            report(frame.tag, self.outputs.port(sender.port).counted(sent, self.deliveries()));
+        }
+        self.outputs.is_burst = false;
+    }
+
+    /// As [`send`](Self::send), of a frame in memory, whose first bytes are copied here.
+    #[inline(always)]
+    fn send_whole(
+        &mut self,
+        network: &Network,
+        sender: Sender,
+        extent: &Extent,
+        memory: &RegionTable,
+        now_ns: u64,
+    ) -> Result<(u64, u64), Status> {
+        if extent.length_bytes < HEADER_BYTES.into() {
+            return Err(Status::TooShort);
+        }
+        let whole = memory.span(*extent, ACCESS_READ).map_err(|_| Status::BadMemory)?;
+        // SAFETY: found just now in memory that the sender's queue keeps mapped.
+        let first = unsafe { First::of(&whole) };
+        let rest = whole.without_first(first.bytes().len());
+        let rest_bytes = u32::try_from(rest.length_bytes()).unwrap_or(u32::MAX);
+        let find = |spans: &mut Vec<Span>| {
+            spans.push(rest);
+            Ok(())
+        };
+        self.send(network, (sender.port, sender.offloads), (first.bytes(), Offload::NONE), (rest_bytes, find), now_ns)
     }
 
     /// A message that is no frame.
@@ -389,9 +444,16 @@ impl Data {
         stages::stamp(Stage::Decided);
         let mut moved_bytes = 0;
         for (number, tagging) in to.iter() {
-            let head = ShortHead::new(first, *tagging);
-            let length_bytes = u32::try_from(head.bytes().len()).unwrap_or(u32::MAX).saturating_add(rest_bytes);
-            let frame = Frame { head: head.bytes(), rest: spans, length_bytes, offload };
+            let changed;
+            let head = match tagging {
+                Tagging::AsItIs => first,
+                _ => {
+                    changed = ShortHead::new(first, *tagging);
+                    changed.bytes()
+                }
+            };
+            let length_bytes = u32::try_from(head.len()).unwrap_or(u32::MAX).saturating_add(rest_bytes);
+            let frame = Frame { head, rest: spans, length_bytes, offload };
             // SAFETY: likewise.
             moved_bytes += unsafe { outputs.deliver(*number, &frame) };
         }

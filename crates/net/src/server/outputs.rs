@@ -18,13 +18,15 @@ pub(super) struct Outputs {
     touched: Vec<(PortNumber, usize)>,
     /// Attempts to give a frame to a port, and work that costs as much, for the frame that is being sent.
     pub(super) deliveries: u64,
+    /// More frames of the sender follow at once.
+    pub(super) is_burst: bool,
 }
 
 impl Outputs {
     pub(super) fn new(ports: Vec<Arc<Port>>) -> Self {
         let receivers = ports.iter().map(|_| Vec::new()).collect();
         let used_pairs = vec![usize::MAX; ports.len()];
-        Self { ports, receivers, used_pairs, touched: Vec::with_capacity(64), deliveries: 0 }
+        Self { ports, receivers, used_pairs, touched: Vec::with_capacity(64), deliveries: 0, is_burst: false }
     }
 
     /// A port of this number is there from now on. Returns whether it is served.
@@ -86,7 +88,10 @@ impl Outputs {
     /// The pair that gets a frame with these first bytes.
     fn pair(&self, port: PortNumber, head: &[u8]) -> usize {
         let port = usize::from(port);
-        flow(head) % self.receivers[port].len().min(self.used_pairs[port]).max(1)
+        match self.receivers[port].len().min(self.used_pairs[port]) {
+            ..=1 => 0,
+            pairs => flow(head) % pairs,
+        }
     }
 
     pub(super) fn endpoint(&self, port: PortNumber, pair: usize) -> Option<&Endpoint> {
@@ -131,7 +136,7 @@ impl Outputs {
             return 0;
         };
         // SAFETY: by the caller.
-        let delivered = unsafe { receiver.deliver(frame) };
+        let delivered = unsafe { receiver.deliver(frame, self.is_burst) };
         self.deliveries += u64::from(delivered.extra_work);
         if delivered.is_first {
             self.touched.push((port, pair));
@@ -150,13 +155,20 @@ impl Outputs {
         count(&self.ports[usize::from(port)].counters.dropped, 1);
     }
 
-    /// Ring for those that have got something and sleep.
-    pub(super) fn flush(&mut self) {
-        while let Some((port, pair)) = self.touched.pop() {
-            if let Some(receiver) = self.receivers[usize::from(port)].get_mut(pair).and_then(Option::as_mut) {
-                receiver.flush();
+    /// Ring for those that have got something and sleep. Returns whether a full fence was executed: one serves all.
+    pub(super) fn flush(&mut self) -> bool {
+        for (port, pair) in &self.touched {
+            if let Some(Some(Endpoint::Rings(receiver))) = self.receivers[usize::from(*port)].get_mut(*pair) {
+                receiver.publish_collected();
             }
         }
+        let mut fenced = false;
+        while let Some((port, pair)) = self.touched.pop() {
+            if let Some(receiver) = self.receivers[usize::from(port)].get_mut(pair).and_then(Option::as_mut) {
+                fenced = receiver.flush(fenced);
+            }
+        }
+        fenced
     }
 }
 

@@ -1,25 +1,30 @@
 //! The queues of a port, on their worker's thread.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use fipsee_ring::channel::ServerQueue;
+use fipsee_ring::control::ACCESS_READ;
+use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::memory::RegionTable;
-use fipsee_ring::{Message, clock};
+use fipsee_ring::ring::{Reader, Writer};
+use fipsee_ring::{Message, clock, cpu};
 use fipsee_serve::session::Positions;
 use fipsee_serve::{Engine, Queue, Taken, Turn};
 
 use super::events::Events;
-use super::network::Network;
+use super::network::{Network, Outcome};
 use super::port::ServedPort;
 use super::stages::{self, Stage};
 use crate::switch::PortNumber;
-use crate::wire::{MAX_RETURNED, PostedBuffer, Returned, Status};
+use crate::wire::{KIND_RETURNED, OPERATION_SEND_PACKED, Packing, PostedBuffer, SendPacked, first_byte};
 
 /// Most frames of one visit.
 const BUDGET: u32 = 64;
+/// More than one message, for the ring.
+const BURST: usize = 2;
 const BLOCK_BYTES: u64 = 512;
-const NS_PER_SECOND: u128 = 1_000_000_000;
+const NS_PER_SECOND: u64 = 1_000_000_000;
 
 /// What another process needs to continue with a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,12 +51,12 @@ pub(super) struct TransmitQueue {
     network: Arc<Network>,
     sender: Sender,
     depth: u32,
-    returned: Vec<(u16, Status)>,
+    returned: Packing,
 }
 
 impl TransmitQueue {
     pub(super) fn new(end: ServerQueue, memory: RegionTable, (network, sender): (Arc<Network>, Sender), depth: u32) -> Self {
-        Self { end, memory, network, sender, depth, returned: Vec::with_capacity(MAX_RETURNED) }
+        Self { end, memory, network, sender, depth, returned: Packing::default() }
     }
 }
 
@@ -61,10 +66,60 @@ impl Drop for TransmitQueue {
     }
 }
 
-/// Time as the switch counts it.
+/// Time as the switch counts it. For each visit: a division of 128 bits would take longer than the switch.
+#[inline(always)]
 pub fn now_ns() -> u64 {
-    let ns = u128::from(clock::ticks()) * NS_PER_SECOND / u128::from(clock::ticks_per_second().max(1));
+    const FRACTION_BITS: u32 = 32;
+    static NS_PER_TICK: LazyLock<u64> = LazyLock::new(|| (NS_PER_SECOND << FRACTION_BITS) / clock::ticks_per_second().max(1));
+    let ns = (u128::from(clock::ticks()) * u128::from(*NS_PER_TICK)) >> FRACTION_BITS;
     u64::try_from(ns).unwrap_or(u64::MAX)
+}
+
+/// What became of the frames of a visit.
+struct Answers<'a> {
+    returned: &'a mut Packing,
+    completions: &'a mut Writer<MappedRing>,
+    taken: Taken,
+}
+
+impl Answers<'_> {
+    #[inline(always)]
+    fn add(&mut self, tag: u16, Outcome { status, bytes, deliveries }: Outcome) {
+        // To give it to one receiver costs about as much as a request: a visit ends with the message that has its 256th delivery.
+        self.taken = self.taken.and(Taken::new(1, bytes.div_ceil(BLOCK_BYTES)).with_more_work(deliveries));
+        self.returned.push(tag, status.to_wire());
+        if self.returned.is_full() {
+            self.publish();
+            self.completions.prefetch(BURST);
+        }
+    }
+
+    #[inline(always)]
+    fn publish(&mut self) {
+        if !self.returned.is_empty() {
+            self.completions.publish(&self.returned.take(KIND_RETURNED));
+        }
+    }
+}
+
+/// Ask for the first lines of the frames that a message names, so that their transfers overlap.
+#[inline(always)]
+fn ask_for(message: &Message, memory: &RegionTable) {
+    let packed = SendPacked::within(message);
+    let spans = packed.named().unwrap_or_default().iter().map(|frame| memory.span(frame.extent(packed.memory), ACCESS_READ));
+    spans.flatten().for_each(|span| cpu::prefetch_for_read(span.base().as_ptr()));
+}
+
+/// The same for the next message, if it is there; that it is says that more may follow.
+#[inline(always)]
+fn ask_for_next(requests: &Reader<MappedRing>, memory: &RegionTable) -> bool {
+    let mut next = Message::ZERO;
+    let is_there = requests.peek(&mut next) && first_byte(&next) == OPERATION_SEND_PACKED;
+    if is_there {
+        requests.prefetch_ahead(1);
+        ask_for(&next, memory);
+    }
+    is_there
 }
 
 impl<E: Engine> Queue<E> for TransmitQueue {
@@ -77,7 +132,8 @@ impl<E: Engine> Queue<E> for TransmitQueue {
     }
 
     fn visit(&mut self, _engine: &mut E, turn: Turn) -> Taken {
-        let Self { end: ServerQueue { requests, completions, .. }, memory, network, sender, depth, returned } = self;
+        let Self { end, memory, network, sender, depth, returned } = self;
+        let ServerQueue { requests, completions, client_doorbell, .. } = end;
         if !requests.has_message() {
             return Taken::NOTHING;
         }
@@ -88,26 +144,31 @@ impl<E: Engine> Queue<E> for TransmitQueue {
             return Taken::NOTHING;
         };
         let (now_ns, most) = (now_ns(), BUDGET.min(*depth).min(turn.requests));
-        let (mut taken, mut message) = (Taken::NOTHING, Message::ZERO);
-        while taken.requests < most && taken.units < turn.units && requests.receive(&mut message) {
+        let mut answers = Answers { returned, completions, taken: Taken::NOTHING };
+        let (mut message, mut is_asked_for) = (Message::ZERO, false);
+        while answers.taken.requests < most && answers.taken.units < turn.units && requests.receive(&mut message) {
             stages::stamp(Stage::Taken);
-            let (tag, outcome) = data.transmit(network, *sender, &message, memory, now_ns);
-            // To give it to one receiver costs about as much as a request: a visit ends with the frame that is its 256th delivery.
-            taken = taken.and(Taken::new(1, outcome.bytes.div_ceil(BLOCK_BYTES)).with_more_work(outcome.deliveries));
-            returned.push((tag, outcome.status));
-            if returned.len() == MAX_RETURNED {
-                completions.publish(&Returned::new(returned).to_message());
-                returned.clear();
+            if first_byte(&message) == OPERATION_SEND_PACKED {
+                if !is_asked_for {
+                    ask_for(&message, memory);
+                }
+                is_asked_for = ask_for_next(requests, memory);
+                let packed = SendPacked::within(&message);
+                data.transmit_packed((network, *sender), packed, memory, now_ns, |tag, outcome| answers.add(tag, outcome));
+            } else {
+                is_asked_for = false;
+                let (tag, outcome) = data.transmit(network, *sender, &message, memory, now_ns);
+                answers.add(tag, outcome);
             }
         }
-        if !returned.is_empty() {
-            completions.publish(&Returned::new(returned).to_message());
-            returned.clear();
-        }
-        data.flush();
+        let taken = answers.taken;
+        answers.publish();
+        let fenced = data.flush();
         drop(data);
         requests.disarm();
-        Queue::<E>::flush(self);
+        if completions.reader_needs_doorbell_after(fenced) {
+            client_doorbell.ring();
+        }
         taken
     }
 
@@ -148,6 +209,10 @@ impl<E: Engine> Queue<E> for ReceiveQueue {
         Taken::NOTHING
     }
 
+    fn is_visited(&self) -> bool {
+        false
+    }
+
     fn moved(&mut self, _id: u32) {}
 
     fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
@@ -160,8 +225,6 @@ impl<E: Engine> Queue<E> for ReceiveQueue {
 mod tests {
     use fipsee_ring::channel::RegionLayout;
     use fipsee_ring::handshake::Grant;
-    use fipsee_ring::mapped::MappedRing;
-    use fipsee_ring::ring::Writer;
 
     use super::*;
     use crate::frame::Mac;
@@ -169,7 +232,10 @@ mod tests {
     use crate::server::receiver::Receiver;
     use crate::server::{NetworkSetup, PortSetup};
     use crate::switch::{Learning, Rules};
-    use crate::wire::{OPERATION_JOIN, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, PROFILE, Post, Request, Send, Small};
+    use crate::wire::{
+        Filled, FilledPacked, KIND_RECEIVED_PACKED, OPERATION_JOIN, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, PROFILE,
+        PackedFrame, Post, Request, Send, Small,
+    };
 
     /// A transmit queue of the first of so many ports, the client's end of its calls, and the grant, of which the second queue is left.
     fn queue_of(ports: u8) -> (TransmitQueue, Writer<MappedRing>, Grant) {
@@ -209,6 +275,75 @@ mod tests {
         drop(held);
         assert_eq!(queue.visit(&mut (), Turn::whole(true)).requests, 1);
         assert!(!Queue::<()>::arm_and_work_remains(&mut queue), "all is done");
+    }
+
+    /// A message that sends so many frames of 64 bytes that are at the beginning of the pool.
+    fn packed(grant: &Grant, frames: usize, destination: Mac) -> Message {
+        let mut bytes = [&destination.0[..], &[2, 0, 0, 0, 0, 0, 8, 0]].concat();
+        bytes.resize(64, 7);
+        grant.region.write(grant.layout.pool_offset_bytes, &bytes).expect("within the pool");
+        let frame = |tag| PackedFrame { tag, length_bytes: 64, offset_bytes: 0 };
+        SendPacked::new(0, &(0..7).map(frame).collect::<Vec<_>>()[..frames]).to_message()
+    }
+
+    #[test]
+    fn frames_count_for_a_visit_whatever_message_they_came_by() {
+        let (mut queue, mut client, grant) = queue_of(2);
+        let sent = packed(&grant, 7, Mac([2, 0, 0, 0, 0, 1]));
+        (0..4).for_each(|_| client.publish(&sent));
+        // A message is taken as a whole.
+        let turn = |requests| Turn { requests, ..Turn::whole(true) };
+        let visits = [8, 7, 8].map(|most| queue.visit(&mut (), turn(most)).requests);
+        assert_eq!(visits, [14, 7, 7]);
+        // To nobody, as its cost.
+        let (mut queue, mut client, grant) = queue_of(200);
+        (0..200).for_each(|port| queue.network.data().switch.set_up(port, true));
+        let broadcast = packed(&grant, 2, Mac::BROADCAST);
+        (0..2).for_each(|_| client.publish(&broadcast));
+        let visits: Vec<Taken> = (0..3).map(|_| queue.visit(&mut (), Turn::whole(true))).collect();
+        let of = |frames: u32| Taken { requests: frames, units: frames * 8 * 200, work_units: frames * 8 * 199 };
+        assert_eq!(visits, [of(2), of(2), Taken::NOTHING]);
+    }
+
+    #[test]
+    fn nothing_is_left_collected_when_a_visit_is_over() {
+        let (mut queue, mut client, mut grant) = queue_of(2);
+        let geometry = grant.layout.queues[1];
+        let ring = |ring: Result<MappedRing, _>| ring.expect("it fits");
+        let posts = ring(geometry.request_ring(&grant.region, &geometry.tuning()));
+        let comes = ring(geometry.completion_ring(&grant.region, &geometry.tuning()));
+        let (end, memory) = (grant.queues.remove(0), memory(&grant));
+        let mut poster = Writer::new(posts, end.requests.cursor(), &geometry.tuning());
+        let mut comes = Reader::new(comes, end.completions.cursor(), &geometry.tuning());
+        queue.network.data().add(1, 0, Endpoint::Rings(Box::new(Receiver::new(end, memory, (0, Events::default())))));
+        let buffer = |tag: u16| PostedBuffer { tag, memory: 0, offset_bytes: 1024 + 64 * u32::from(tag), length_bytes: 64 };
+        (0..8).for_each(|of| poster.publish(&Post::new(&[0, 1, 2, 3].map(|more| buffer(4 * of + more))).to_message()));
+        let mut expected_tag = 0;
+        // A frame alone, a burst, and frames that come one by one in a visit.
+        for (messages, counts) in [(vec![1], vec![1]), (vec![7, 7, 2], vec![14, 2]), (vec![1, 1, 1], vec![1, 1, 1])] {
+            for frames in messages {
+                let sent = packed(&grant, frames, Mac([2, 0, 0, 0, 0, 1]));
+                client.publish(&sent);
+            }
+            while queue.visit(&mut (), Turn::whole(true)) != Taken::NOTHING {}
+            let mut message = Message::ZERO;
+            let mut left: usize = counts.iter().sum();
+            while comes.receive(&mut message) {
+                let filled = FilledPacked::of(&message);
+                let tags = match filled.named().filter(|_| filled.kind == KIND_RECEIVED_PACKED) {
+                    Some(frames) => frames.iter().map(|frame| frame.tag).collect(),
+                    None => vec![Filled::of(&message).tags[0]],
+                };
+                for tag in tags {
+                    assert_eq!(tag, expected_tag);
+                    expected_tag += 1;
+                    left -= 1;
+                }
+            }
+            assert_eq!(left, 0, "some are not published");
+            let state = queue.network.data().endpoint(1, 0).and_then(Endpoint::state).expect("its state");
+            assert_eq!(state.buffers.first().map(|buffer| buffer.tag), Some(expected_tag), "and none is there twice");
+        }
     }
 
     #[test]

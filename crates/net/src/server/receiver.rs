@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use fipsee_ring::Message;
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::control::ACCESS_WRITE;
-use fipsee_ring::memory::{Memory, MemoryFault, RegionTable, Span, copy_from};
+use fipsee_ring::memory::{MemoryFault, RegionTable, Span, copy_from};
+use fipsee_ring::{Message, cpu};
 
 use super::copy::copy_frame;
 use super::endpoint::{Delivered, Frame};
@@ -13,14 +13,19 @@ use super::events::Events;
 use super::queue::QueueState;
 use super::stages::{self, Stage};
 use crate::wire::{
-    Event, Filled, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS, MAX_POSTED, MAX_RETURNED, MAX_SMALL_BYTES, OPERATION_POST, Offload,
-    Post, PostedBuffer, Returned, Small, Status,
+    Event, Filled, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS, MAX_POSTED, MAX_RETURNED, MAX_SMALL_BYTES,
+    OPERATION_POST, Offload, Packing, Post, PostedBuffer, Returned, Small, Status,
 };
 
 /// A message of a client posts buffers for so much of a frame at least, as a rule.
 const USUAL_BUFFER_BYTES: u64 = 1024;
 /// Most messages with a buffer that cannot be used that one frame takes: it is then dropped.
 const MAX_USELESS: u32 = 4;
+
+/// In a burst so many buffers at least are ready, if the client has posted as many.
+const READY_AHEAD: usize = 8;
+/// More than one message, for the ring.
+const BURST: usize = 2;
 
 /// The daemon's end of a receive queue. No worker visits it: the one that has a frame for it takes buffers from its ring.
 pub(super) struct Receiver {
@@ -35,7 +40,9 @@ pub(super) struct Receiver {
     /// Places to work in.
     spans: Vec<Span>,
     tags: Vec<u16>,
-    /// Something was published since the client was last rung for.
+    /// Frames in a buffer each that are not published yet: none between visits.
+    collected: Packing,
+    /// Something was published or collected since the client was last rung for.
     touched: bool,
     /// For the frame that is being delivered, as [`Delivered`] has it.
     extra_work: u32,
@@ -46,7 +53,8 @@ impl Receiver {
     pub(super) fn new(end: ServerQueue, memory: RegionTable, (offloads, events): (u32, Events)) -> Self {
         let most = MAX_FRAME_BUFFERS + MAX_POSTED;
         let (ready, spans, tags) = (VecDeque::with_capacity(most), Vec::with_capacity(most), Vec::with_capacity(most));
-        Self { end, memory, offloads, events, ready, ready_bytes: 0, spans, tags, touched: false, extra_work: 0 }
+        let collected = Packing::default();
+        Self { end, memory, offloads, events, ready, ready_bytes: 0, spans, tags, collected, touched: false, extra_work: 0 }
     }
 
     /// Continue with buffers that were taken in another process.
@@ -59,6 +67,7 @@ impl Receiver {
 
     /// Where it is, and the buffers that it has taken.
     pub(super) fn state(&self) -> QueueState {
+        debug_assert!(self.collected.is_empty(), "a visit ends with what it has collected published");
         let buffers = self.ready.iter().map(|(buffer, _)| *buffer).collect();
         let positions = (self.end.requests.cursor(), self.end.completions.cursor());
         QueueState { positions, buffers, events: self.events }
@@ -81,14 +90,15 @@ impl Receiver {
         self.offloads
     }
 
-    /// Put a frame into posted buffers, and answer them.
+    /// Put a frame into posted buffers, and answer them. A frame of a burst, or one that is not the first of a visit, may be published with others.
     ///
     /// # Safety
     /// The rest of the frame is mapped for loads.
-    pub(super) unsafe fn deliver(&mut self, frame: &Frame<'_>) -> Delivered {
+    #[inline(always)]
+    pub(super) unsafe fn deliver(&mut self, frame: &Frame<'_>, is_burst: bool) -> Delivered {
         let was_touched = self.touched;
         // SAFETY: by the caller.
-        let is_taken = unsafe { self.put(frame) };
+        let is_taken = unsafe { self.put(frame, is_burst || was_touched) };
         Delivered { is_taken, is_first: self.touched && !was_touched, extra_work: std::mem::take(&mut self.extra_work) }
     }
 
@@ -96,14 +106,28 @@ impl Receiver {
     ///
     /// # Safety
     /// As [`deliver`](Self::deliver).
-    unsafe fn put(&mut self, &Frame { head, rest, length_bytes, offload }: &Frame<'_>) -> bool {
-        // A message that holds the frame has no room for an offload.
-        if length_bytes as usize <= MAX_SMALL_BYTES && offload == Offload::NONE {
+    #[inline(always)]
+    unsafe fn put(&mut self, &Frame { head, rest, length_bytes, offload }: &Frame<'_>, collects: bool) -> bool {
+        // Other messages have no room for an offload.
+        let is_plain = offload == Offload::NONE;
+        let is_small = is_plain && length_bytes as usize <= MAX_SMALL_BYTES;
+        if !self.gather(if is_small { 1 } else { length_bytes.into() }) {
+            return false;
+        }
+        // Mostly one is enough.
+        let is_held = self.ready.front().is_some_and(|(buffer, _)| buffer.length_bytes >= length_bytes);
+        if is_small && !(collects && is_held) {
             // SAFETY: by the caller.
             return unsafe { self.deliver_small(head, rest, length_bytes as usize) };
         }
-        if !self.gather(length_bytes.into()) {
-            return false;
+        if is_held && let Some((buffer, span)) = self.take() {
+            // SAFETY: as below.
+            unsafe { copy_frame(head, rest, &[span]) };
+            match u16::try_from(length_bytes) {
+                Ok(length_bytes) if is_plain && collects => self.collect(buffer.tag, length_bytes),
+                _ => self.publish(&Filled::one(length_bytes, offload, buffer.tag).to_message()),
+            }
+            return true;
         }
         self.spans.clear();
         self.tags.clear();
@@ -120,6 +144,8 @@ impl Receiver {
         true
     }
 
+    /// There is a buffer.
+    ///
     /// # Safety
     /// As [`deliver`](Self::deliver).
     unsafe fn deliver_small(&mut self, head: &[u8], rest: &[Span], length_bytes: usize) -> bool {
@@ -128,15 +154,43 @@ impl Receiver {
         first.copy_from_slice(head);
         // SAFETY: by the caller; `frame` is our own.
         let is_whole = unsafe { copy_from(rest, behind) };
-        if !is_whole || !self.gather(1) {
-            return false;
-        }
-        let Some((buffer, _)) = self.take() else { return false };
+        let Some((buffer, _)) = self.take().filter(|_| is_whole) else { return false };
         self.publish(&Small::new(KIND_RECEIVED_SMALL, buffer.tag, &frame[..length_bytes]).to_message());
         true
     }
 
+    /// A frame is in this buffer, and may be published with others.
+    #[inline(always)]
+    fn collect(&mut self, tag: u16, length_bytes: u16) {
+        stages::stamp(Stage::Copied);
+        self.collected.push(tag, length_bytes);
+        self.touched = true;
+        if self.collected.is_full() {
+            self.publish_collected();
+        }
+        // The buffers for the next frames are asked for before these come.
+        let mut message = Message::ZERO;
+        if self.ready.len() < READY_AHEAD && self.end.requests.receive(&mut message) {
+            self.end.requests.prefetch_ahead(1);
+            let is_useless = !self.take_posted(Post::within(&message));
+            self.extra_work += u32::from(is_useless);
+        }
+    }
+
+    /// Frames are published in the order in which they came: these before anything else.
+    #[inline(always)]
+    pub(super) fn publish_collected(&mut self) {
+        if !self.collected.is_empty() {
+            let message = self.collected.take(KIND_RECEIVED_PACKED);
+            self.end.completions.publish(&message);
+            self.end.completions.prefetch(BURST);
+            // Of one alone, as all are whose stages are timed.
+            stages::stamp(Stage::Published);
+        }
+    }
+
     fn publish(&mut self, message: &Message) {
+        self.publish_collected();
         stages::stamp(Stage::Copied);
         self.end.completions.publish(message);
         stages::stamp(Stage::Published);
@@ -161,7 +215,7 @@ impl Receiver {
             if useless == MAX_USELESS || !self.end.requests.receive(&mut message) {
                 return false;
             }
-            let is_useless = !self.take_posted(&Post::of(&message));
+            let is_useless = !self.take_posted(Post::within(&message));
             useless += u32::from(is_useless);
             // Buffers of a few bytes are work, too.
             looks += 1;
@@ -220,18 +274,18 @@ impl Receiver {
     }
 
     fn add(&mut self, buffer: &PostedBuffer) -> Result<(), MemoryFault> {
-        self.spans.clear();
-        self.memory.find(buffer.extent(), ACCESS_WRITE, &mut self.spans)?;
-        let [span] = self.spans[..] else { return Err(MemoryFault::Scattered) };
+        let span = self.memory.span(buffer.extent(), ACCESS_WRITE)?;
+        // Its client has had the last frame in it.
+        cpu::prefetch_for_write(span.base().as_ptr());
         self.ready.push_back((*buffer, span));
         self.ready_bytes += u64::from(buffer.length_bytes);
         Ok(())
     }
 
-    /// Ring for what was published, if the client sleeps.
-    pub(super) fn flush(&mut self) {
+    /// Ring for what was published, if the client sleeps. `fenced`: a full fence has been executed since.
+    pub(super) fn flush(&mut self, fenced: bool) {
         self.touched = false;
-        if self.end.completions.reader_needs_doorbell() {
+        if self.end.completions.reader_needs_doorbell_after(fenced) {
             self.end.client_doorbell.ring();
         }
     }

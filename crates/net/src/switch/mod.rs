@@ -6,16 +6,17 @@ mod groups;
 mod ip;
 mod limit;
 mod loops;
+mod own;
 mod ports;
 mod table;
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use self::groups::Groups;
 use self::limit::Bucket;
 use self::loops::{DETECTION_TYPE, Loops};
+use self::own::Own;
 use self::table::Table;
 use crate::frame::{Header, Mac, Tagging};
 use crate::wire::{MAX_SMALL_BYTES, Status};
@@ -119,6 +120,8 @@ pub type Delivery = (PortNumber, Tagging);
 #[derive(Debug)]
 struct Port {
     rules: Rules,
+    /// Is the address that it is configured with its own, and no other port's?
+    owns_address: bool,
     /// Is a client attached? Never to a port that was removed.
     attached: bool,
     /// May it send? An administrator, or a loop, takes it down.
@@ -137,7 +140,16 @@ impl Port {
             tagged.sort_unstable();
         }
         let (flood, open) = (Bucket::new(rules.flood_limit), !rules.down);
-        Self { rules, attached: false, open, up: false, flood, groups: Groups::default(), loops: Loops::default() }
+        Self {
+            rules,
+            owns_address: false,
+            attached: false,
+            open,
+            up: false,
+            flood,
+            groups: Groups::default(),
+            loops: Loops::default(),
+        }
     }
 
     /// Does it get frames to this group?
@@ -157,7 +169,7 @@ pub struct Switch {
     /// Those with a client, in their order: a flood looks at no others.
     attached: Vec<PortNumber>,
     /// The ports' own addresses.
-    own: HashMap<Mac, PortNumber>,
+    own: Own,
     mirrors: Vec<PortNumber>,
     table: Table,
     /// When the next blocked port is to be open again, if there is one, and one that has just been blocked.
@@ -201,7 +213,7 @@ impl Switch {
         let mut switch = Self {
             ports: Vec::with_capacity(rules.len()),
             attached: Vec::with_capacity(rules.len()),
-            own: HashMap::new(),
+            own: Own::default(),
             mirrors: Vec::new(),
             table,
             unblock_ns: None,
@@ -326,7 +338,7 @@ impl Switch {
         }
         let known = match header.destination.is_group() {
             true => None,
-            false => self.own.get(&header.destination).copied().or_else(|| self.table.find((vlan, header.destination), now_ns)),
+            false => self.own.get(header.destination).or_else(|| self.table.find((vlan, header.destination), now_ns)),
         };
         let first = to.len();
         match known {
@@ -360,7 +372,7 @@ impl Switch {
     /// Did it leave through one of the ports just now? No client can send such a frame to another's port: its own is blocked.
     #[cold]
     fn is_detection_frame(&self, header: &Header, now_ns: u64) -> bool {
-        let detecting = self.own.get(&header.source).and_then(|port| self.ports.get(usize::from(*port)));
+        let detecting = self.own.get(header.source).and_then(|port| self.ports.get(usize::from(port)));
         header.destination == Mac::BROADCAST && detecting.is_some_and(|port| port.loops.detects(now_ns))
     }
 
@@ -383,9 +395,14 @@ impl Switch {
     }
 
     fn check_source(&self, from: PortNumber, source: Mac) -> Result<(), Status> {
-        let may_send = match self.own.get(&source) {
-            Some(owner) => *owner == from,
-            None => self.ports[usize::from(from)].rules.any_source && !source.is_group(),
+        let Port { rules, owns_address, .. } = &self.ports[usize::from(from)];
+        // Mostly that, which needs no search.
+        if *owns_address && source == rules.mac {
+            return Ok(());
+        }
+        let may_send = match self.own.get(source) {
+            Some(owner) => owner == from,
+            None => rules.any_source && !source.is_group(),
         };
         if may_send { Ok(()) } else { Err(Status::WrongSource) }
     }

@@ -5,8 +5,8 @@ use super::{Loops, Port, PortNumber, Rules, Switch};
 impl Switch {
     /// A port of this number is there from now on, and is down: of a number that was removed, or the next.
     pub fn put(&mut self, number: PortNumber, rules: Rules) {
-        let port = Port::new(rules);
-        self.own.entry(port.rules.mac).or_insert(number);
+        let mut port = Port::new(rules);
+        port.owns_address = self.own.give(port.rules.mac, number) == number;
         if port.rules.mirror {
             self.mirrors.push(number);
         }
@@ -23,9 +23,9 @@ impl Switch {
     pub fn remove(&mut self, number: PortNumber) {
         self.set_up(number, false);
         if let Some(port) = self.ports.get_mut(usize::from(number)) {
-            port.loops = Loops::default();
+            (port.owns_address, port.loops) = (false, Loops::default());
         }
-        self.own.retain(|_, owner| *owner != number);
+        self.own.remove(number);
         self.mirrors.retain(|mirror| *mirror != number);
     }
 }

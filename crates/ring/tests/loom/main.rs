@@ -249,6 +249,37 @@ fn sleeping_reader_is_woken_for_a_batch_with_one_look_at_its_flag() {
     });
 }
 
+/// A worker that has published in several rings.
+///
+/// checks: R-2.4-3
+#[test]
+fn two_sleeping_readers_are_woken_by_a_writer_with_one_fence() {
+    model(|| {
+        let rings = [(); 2].map(|()| (CellRing::new(2), Doorbell::new()));
+        let peers = rings.clone();
+        let writer = thread::spawn(move || {
+            let [mut first, mut second] = peers.clone().map(|(ring, _)| Writer::new(ring, Cursor::at_start(0), &busiest()));
+            first.publish(&numbered(1));
+            second.publish(&numbered(2));
+            if first.reader_needs_doorbell() {
+                peers[0].1.ring();
+            }
+            if second.reader_needs_doorbell_after(true) {
+                peers[1].1.ring();
+            }
+        });
+        let [(first, doorbell), (second, other_doorbell)] = rings;
+        let other = thread::spawn(move || {
+            let mut reader = Reader::new(second, Cursor::at_start(0), &busiest());
+            assert_eq!(receive_sleeping(&mut reader, &other_doorbell), numbered(2));
+        });
+        let mut reader = Reader::new(first, Cursor::at_start(0), &busiest());
+        assert_eq!(receive_sleeping(&mut reader, &doorbell), numbered(1));
+        other.join().expect("the other reader finishes");
+        writer.join().expect("the writer finishes");
+    });
+}
+
 /// A writer that puts its doorbell off.
 ///
 /// checks: R-2.4-7

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use fipsee_net::frame::Mac;
 use fipsee_net::wire::{
-    Filled, KIND_RECEIVED, KIND_RECEIVED_SMALL, KIND_RETURNED, MAX_FRAME_BUFFERS, MAX_RETURNED, MAX_SMALL_BYTES, Offload,
-    Returned, Small, Status, first_byte,
+    Filled, FilledPacked, KIND_RECEIVED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, KIND_RETURNED, MAX_FRAME_BUFFERS,
+    MAX_RETURNED, MAX_SMALL_BYTES, Offload, PackedBuffer, Returned, Small, Status, first_byte,
 };
 use fipsee_ring::Message;
 
@@ -83,7 +83,7 @@ impl Lan {
                     taken.push(index);
                 }
             }
-            pair.due[SENT].push_back(Due { message, frame: None });
+            pair.due[SENT].push_back(Due { message, buffers: Vec::new() });
         }
     }
 
@@ -98,14 +98,20 @@ impl Lan {
                 };
                 match answered(&message, pair, *is_faulty, read) {
                     Err(what) => return context.violated(|| format!("port {port}: {what}: {message:?}")),
-                    Ok(None) => pair.due[RECEIVED].push_back(Due { message, frame: None }),
-                    Ok(Some(bytes)) => {
+                    Ok(frames) => {
                         // Buffers that are posted twice may hold parts of the same frame in one place.
                         if !*is_faulty || first_byte(&message) == KIND_RECEIVED_SMALL {
-                            self.check_received(context, (port, number, *attachment), &bytes, attachments, before);
+                            let to = (port, number, *attachment);
+                            frames.iter().for_each(|bytes| self.check_received(context, to, bytes, attachments, before));
                         }
-                        let frame = (!*is_faulty).then_some(bytes);
-                        pair.due[RECEIVED].push_back(Due { message, frame });
+                        let stride = self.ports[port].buffer_bytes as usize;
+                        let buffers = match first_byte(&message) {
+                            _ if *is_faulty => Vec::new(),
+                            KIND_RECEIVED => frames.iter().flat_map(|frame| frame.chunks(stride)).map(<[u8]>::to_vec).collect(),
+                            KIND_RECEIVED_PACKED => frames,
+                            _ => Vec::new(),
+                        };
+                        pair.due[RECEIVED].push_back(Due { message, buffers });
                     }
                 }
             }
@@ -214,13 +220,13 @@ impl Lan {
     }
 }
 
-/// The buffers that a message answers are no longer posted. The frame in them, if there is one; or what is wrong.
+/// The buffers that a message answers are no longer posted. The frames in them; or what is wrong.
 fn answered(
     message: &Message,
     pair: &mut PairView,
     is_faulty: bool,
     read: impl Fn(&Posted, &mut [u8]),
-) -> Result<Option<Vec<u8>>, String> {
+) -> Result<Vec<Vec<u8>>, String> {
     match first_byte(message) {
         KIND_RECEIVED_SMALL => {
             let Small { length_bytes, tag, bytes, .. } = Small::of(message);
@@ -229,7 +235,7 @@ fn answered(
                 return Err("a small frame has an impossible length, or bytes behind it".to_owned());
             }
             take(pair, tag, is_faulty, None)?;
-            Ok(Some(bytes[..length].to_vec()))
+            Ok(vec![bytes[..length].to_vec()])
         }
         KIND_RECEIVED => {
             let Filled { count, reserved, length_bytes, offload, reserved_too, tags, .. } = Filled::of(message);
@@ -250,7 +256,24 @@ fn answered(
                 read(&posted, &mut frame[filled..end]);
                 filled = end;
             }
-            if filled < length { Err("the buffers do not hold the frame".to_owned()) } else { Ok(Some(frame)) }
+            if filled < length { Err("the buffers do not hold the frame".to_owned()) } else { Ok(vec![frame]) }
+        }
+        KIND_RECEIVED_PACKED => {
+            let packed = FilledPacked::of(message);
+            let frames = packed.named().filter(|_| packed.reserved == 0).ok_or("frames with a wrong count or reserved field")?;
+            if packed.frames[frames.len()..].iter().any(|frame| *frame != PackedBuffer::default()) {
+                return Err("there is something behind the frames of a message".to_owned());
+            }
+            let each = |PackedBuffer { tag, length_bytes }: &PackedBuffer| {
+                let posted = take(pair, *tag, is_faulty, None)?;
+                if *length_bytes < 14 || u32::from(*length_bytes) > posted.buffer.length_bytes {
+                    return Err(format!("a frame of {length_bytes} bytes is in buffer {tag}"));
+                }
+                let mut frame = vec![0; usize::from(*length_bytes)];
+                read(&posted, &mut frame);
+                Ok(frame)
+            };
+            frames.iter().map(each).collect()
         }
         KIND_RETURNED => {
             let Returned { count, reserved, entries, .. } = Returned::of(message);
@@ -260,7 +283,7 @@ fn answered(
             for entry in &entries[..usize::from(count)] {
                 take(pair, entry.tag, is_faulty, Status::from_wire(entry.status))?;
             }
-            Ok(None)
+            Ok(Vec::new())
         }
         kind => Err(format!("an answer of kind {kind}")),
     }

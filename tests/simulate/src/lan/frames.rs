@@ -99,6 +99,9 @@ fn tag(rules: &Rules, rng: &mut Rng) -> (Option<u16>, u16) {
     }
 }
 
+/// No message of a transmit queue begins with it.
+const NO_OPERATION: u8 = 10;
+
 /// Where `port` of so many sends a frame.
 fn destination(ports: usize, port: usize, rng: &mut Rng) -> Mac {
     match rng.below(20) {
@@ -154,7 +157,7 @@ fn message(bytes: &[u8], wrong: Option<Wrong>, rng: &mut Rng) -> (Message, Vec<u
         let mut small = Small::new(OPERATION_SEND_SMALL, 0, bytes);
         match wrong {
             Some(Wrong::TooShort) => small.length_bytes = 13,
-            Some(Wrong::Operation) => small.operation = 9,
+            Some(Wrong::Operation) => small.operation = NO_OPERATION,
             _ => {}
         }
         return (small.to_message(), Vec::new());
@@ -178,12 +181,25 @@ fn message(bytes: &[u8], wrong: Option<Wrong>, rng: &mut Rng) -> (Message, Vec<u
         Some(Wrong::TooShort) => send.first_bytes = 13,
         Some(Wrong::Memory) if rng.percent(50) => send.memory = 1,
         Some(Wrong::Memory) => send.offset_bytes = POOL_BYTES + 1 - send.rest_bytes,
-        Some(Wrong::Operation) => send.operation = 9,
+        Some(Wrong::Operation) => send.operation = NO_OPERATION,
         Some(Wrong::Offload) => send.offload.flags = 1,
         Some(Wrong::FirstBytes) => send.first_bytes = 37,
         _ => {}
     }
     (send.to_message(), rest.to_vec())
+}
+
+/// The whole frame of a message whose fields are right, so that it may share one with others.
+pub(super) fn whole(message: &Message, rest: &[u8]) -> Option<Vec<u8>> {
+    let (send, small) = (Send::of(message), Small::of(message));
+    let first = match send.operation {
+        OPERATION_SEND if send.memory == 0 && send.offset_bytes == 0 && send.offload == Offload::default() => {
+            send.first.get(..usize::from(send.first_bytes))?
+        }
+        OPERATION_SEND_SMALL => small.bytes.get(..usize::from(small.length_bytes))?,
+        _ => return None,
+    };
+    (first.len() >= 14).then(|| [first, rest].concat())
 }
 
 /// The number of a frame as it is received.

@@ -97,8 +97,8 @@ struct Posted {
 #[derive(Debug)]
 struct Due {
     message: Message,
-    /// The frame, if it is in buffers that the client has not overwritten itself.
-    frame: Option<Vec<u8>>,
+    /// What is in the buffers that it answers, unless the client may have overwritten that itself.
+    buffers: Vec<Vec<u8>>,
 }
 
 /// A pair of queues of a client, as the oracle sees it: by readers of its own.

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 
 use fipsee_net::wire::{
-    Filled, KIND_RECEIVED, KIND_RECEIVED_SMALL, OPERATION_POST, PROFILE, PortInfo, Post, PostedBuffer, QUEUES_PER_PAIR, Returned,
-    SERVICE_NET, Send, Small, Status, first_byte,
+    Filled, FilledPacked, KIND_RECEIVED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, MAX_PACKED_SENT, OPERATION_POST, PROFILE,
+    PackedFrame, PortInfo, Post, PostedBuffer, QUEUES_PER_PAIR, Returned, SERVICE_NET, Send, SendPacked, Small, Status,
+    first_byte,
 };
 use fipsee_ring::Message;
 use fipsee_ring::channel::ClientQueue;
@@ -303,25 +304,23 @@ impl PortClient {
         let mut taken = 0;
         for (index, queue) in attached.queues.iter_mut().enumerate().filter(|(index, _)| index.is_multiple_of(2) || reads) {
             let (number, ring, mut message) = (index / 2, index % 2, Message::ZERO);
-            let Some(View { is_faulty, pairs: views, .. }) = &mut lan.views[port] else { return taken };
+            let Some(View { pairs: views, .. }) = &mut lan.views[port] else { return taken };
             let view = &mut views[number];
             let mut count = 0;
             while count < most && queue.completions.receive(&mut message) {
                 count += 1;
                 let due = view.due[ring].pop_front();
-                let Some(Due { frame, .. }) = due.filter(|due| due.message == message) else {
+                let Some(Due { buffers, .. }) = due.filter(|due| due.message == message) else {
                     context.violated(|| format!("port {port} finds {message:?}, which the daemon has not published so"));
                     return taken;
                 };
-                let (tags, stride) = (tags(&message), self.parameters.buffer_bytes as usize);
-                if let Some(frame) = frame.filter(|_| first_byte(&message) == KIND_RECEIVED && !*is_faulty) {
-                    for (tag, expected) in tags.iter().zip(frame.chunks(stride)) {
-                        let mut bytes = vec![0; expected.len()];
-                        let offset_bytes = pool + u64::from(receive_offset(&self.parameters, number, *tag));
-                        region.read(offset_bytes, &mut bytes).expect("within the pool");
-                        if bytes != expected {
-                            context.violated(|| format!("buffer {tag} of port {port} has changed: {bytes:02x?} {expected:02x?}"));
-                        }
+                let tags = tags(&message);
+                for (tag, expected) in tags.iter().zip(&buffers) {
+                    let mut bytes = vec![0; expected.len()];
+                    let offset_bytes = pool + u64::from(receive_offset(&self.parameters, number, *tag));
+                    region.read(offset_bytes, &mut bytes).expect("within the pool");
+                    if bytes != *expected {
+                        context.violated(|| format!("buffer {tag} of port {port} has changed: {bytes:02x?} {expected:02x?}"));
                     }
                 }
                 for tag in tags {
@@ -403,19 +402,36 @@ impl PortClient {
                 continue;
             }
             let (queue, region) = (&mut attached.queues[2 * number], &attached.region);
-            let mut published = 0;
+            let (mut published, mut packed) = (0, Vec::new());
+            let mut publish = |message: Message, calls: usize| {
+                if calls > 0 && queue.requests.publish_several(&message, u32::try_from(calls).unwrap_or(u32::MAX)).is_err() {
+                    context.violated(|| format!("port {port} has no room for a frame"));
+                }
+            };
             while published < wanted
                 && let Some(tag) = pairs[number].free.pop()
             {
                 let is_wrong = self.rng.percent(if self.misuse == Some(Misuse::WrongFrames) { 80 } else { 0 });
                 let (message, rest) = lan.draw_frame(port, number, tag, is_wrong, &mut self.rng);
                 let place = send_offset(&self.parameters, number, tag);
-                region.write(attached.layout.pool_offset_bytes + u64::from(place), &rest).expect("within the pool");
-                if queue.requests.publish(&placed(&message, tag, place)).is_err() {
-                    context.violated(|| format!("port {port} has no room for a frame"));
+                // Some that follow each other share a message.
+                let whole = super::frames::whole(&message, &rest).filter(|_| self.rng.percent(60));
+                let bytes = whole.as_ref().unwrap_or(&rest);
+                region.write(attached.layout.pool_offset_bytes + u64::from(place), bytes).expect("within the pool");
+                if whole.is_some() {
+                    let length_bytes = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
+                    packed.push(PackedFrame { tag, length_bytes, offset_bytes: place });
+                }
+                if whole.is_none() || packed.len() == MAX_PACKED_SENT || self.rng.percent(10) {
+                    publish(SendPacked::new(0, &packed).to_message(), packed.len());
+                    packed.clear();
+                }
+                if whole.is_none() {
+                    publish(placed(&message, tag, place), 1);
                 }
                 published += 1;
             }
+            publish(SendPacked::new(0, &packed).to_message(), packed.len());
             if published > 0 {
                 context.say(|| format!("port {port}: {published} frames"));
             }
@@ -432,6 +448,7 @@ impl PortClient {
 fn tags(message: &Message) -> Vec<u16> {
     match first_byte(message) {
         KIND_RECEIVED_SMALL => vec![Small::of(message).tag],
+        KIND_RECEIVED_PACKED => FilledPacked::of(message).named().unwrap_or_default().iter().map(|frame| frame.tag).collect(),
         KIND_RECEIVED => {
             let filled = Filled::of(message);
             filled.tags[..usize::from(filled.count)].to_vec()
