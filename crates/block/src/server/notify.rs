@@ -58,15 +58,19 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
     /// After everything complete was published.
     #[inline(never)]
     pub(super) fn flush_moderated(&mut self) {
-        let (answered, published) = (self.answered(), std::mem::take(&mut self.published));
+        let is_held = self.due().is_some();
+        // Requests may only have been taken, or what was held back is rung already: then the client is not looked at. Else at once, as without a policy: many a
+        // client is about to sleep, and would do so while the rest is found out.
+        let looks = std::mem::take(&mut self.published) || is_held;
+        let sleeps = looks && self.queue.completions.reader_sleeps();
+        let answered = self.answered();
         let to_come = to_come(self.in_flight, self.queue.requests.has_message().into());
         let Some(Moderated { moderator, answered: before }) = self.moderated.as_deref_mut() else { return };
         let count = u32::try_from(answered.wrapping_sub(std::mem::replace(before, answered))).unwrap_or(u32::MAX);
-        if !published && moderator.due().is_none() {
-            // Requests were only taken, or what was held back is rung already: the client is not looked at.
+        if !looks {
             return;
         }
-        if !self.queue.completions.reader_sleeps() {
+        if !sleeps {
             return moderator.reader_is_awake(count);
         }
         if !moderator.reader_sleeps(clock::ticks(), count, to_come) {
