@@ -25,7 +25,7 @@ use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::wait::Backoff;
 
 pub use self::buffers::Buffer;
-use self::buffers::{Buffers, Rests, SHORT_REST_BYTES, divide, received_bytes, stride_bytes};
+use self::buffers::{Buffers, Places, SHORT_REST_BYTES, divide, received_bytes, stride_bytes};
 use self::changes::Changes;
 pub use self::held::Frame;
 use self::held::Home;
@@ -56,7 +56,8 @@ pub struct Port {
     info: PortInfo,
     transmit: Waiter,
     receive: Waiter,
-    rests: Rests,
+    /// For the rests of short frames, by the tags of transmit buffers.
+    rests: Places,
     sending: Buffers,
     receiving: Buffers,
     /// Transmit buffers that are free.

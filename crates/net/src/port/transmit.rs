@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fipsee_ring::Message;
+use fipsee_ring::mapped::in_quarters;
 
 use super::buffers::{SHORT_REST_BYTES, give_back, too_long};
 use super::{Buffer, POOL, Port};
@@ -12,6 +13,9 @@ use crate::wire::{
     MAX_FIRST_BYTES, MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Send, Small, Status, sent_tag,
 };
 
+/// As [`MAX_FIRST_BYTES`].
+const FIRST_BYTES: u8 = 36;
+const _: () = assert!(FIRST_BYTES as usize == MAX_FIRST_BYTES);
 /// So many frames ahead the first line of a buffer is asked for.
 const TAGS_AHEAD: usize = 4;
 
@@ -42,27 +46,24 @@ impl Port {
     pub fn stage_offloaded(&mut self, frame: &[u8], offload: Offload) -> Result<(), Error> {
         self.check_length(frame.len())?;
         let tag = self.free_tag()?;
-        let message = if frame.len() <= MAX_SMALL_BYTES && offload == Offload::NONE {
-            Small::new(OPERATION_SEND_SMALL, tag, frame).to_message()
-        } else if let Some((first, rest)) = frame.split_first_chunk() {
-            let place = |tag| {
-                if rest.len() <= SHORT_REST_BYTES as usize {
-                    return self.rests.offsets_bytes(tag);
-                }
-                let (region, pool) = (self.sending.region_offset_bytes(tag), self.sending.pool_offset_bytes(tag));
-                (region + MAX_FIRST_BYTES as u64, pool + MAX_FIRST_BYTES as u32)
-            };
-            let (offset_bytes, pool_offset_bytes) = place(tag);
-            self.attachment.region.write(offset_bytes, rest)?;
-            // The daemon has read what was there.
-            if let Some(soon) = self.free.len().checked_sub(TAGS_AHEAD) {
-                self.attachment.region.prefetch_for_write(place(self.free[soon]).0);
-            }
-            send_message(tag, (first, MAX_FIRST_BYTES), (pool_offset_bytes, rest.len()), offload)
-        } else {
-            send_message(tag, (&padded(frame), frame.len()), (0, 0), offload)
+        if frame.len() <= MAX_SMALL_BYTES && offload == Offload::NONE {
+            self.staged.push(Small::new(OPERATION_SEND_SMALL, tag, frame).to_message());
+            return Ok(());
+        }
+        let Some((first, rest)) = frame.split_first_chunk() else {
+            let first_bytes = u8::try_from(frame.len()).unwrap_or(FIRST_BYTES);
+            self.staged.push(send_message(tag, (&padded(frame), first_bytes), (0, 0), offload));
+            return Ok(());
         };
-        self.staged.push(message);
+        let places = if rest.len() <= SHORT_REST_BYTES as usize { &self.rests } else { &self.sending.places };
+        let region = &self.attachment.region;
+        region.write(places.region_offset_bytes(tag), rest)?;
+        // The daemon has read what was there.
+        if let Some(soon) = self.free.len().checked_sub(TAGS_AHEAD) {
+            region.prefetch_for_write(places.region_offset_bytes(self.free[soon]));
+        }
+        let message = send_message(tag, (first, FIRST_BYTES), (places.pool_offset_bytes(tag), rest.len()), offload);
+        self.staged.push(in_quarters(&message));
         Ok(())
     }
 
@@ -72,7 +73,7 @@ impl Port {
     /// [`Error::Full`] when all are on their way.
     pub fn buffer(&mut self) -> Result<Buffer, Error> {
         let tag = self.free_tag()?;
-        let offset_bytes = self.sending.region_offset_bytes(tag);
+        let offset_bytes = self.sending.places.region_offset_bytes(tag);
         let (length_bytes, region) = (self.info.max_frame_bytes, Arc::clone(&self.attachment.region));
         let base = region.pointer("transmit buffer", offset_bytes, length_bytes.into())?;
         Ok(Buffer { tag, base, length_bytes, region, offset_bytes })
@@ -98,13 +99,13 @@ impl Port {
             return Err(error);
         }
         // A buffer is longer in any case.
-        let (mut first, first_bytes) = ([0; MAX_FIRST_BYTES], MAX_FIRST_BYTES.min(length_bytes as usize));
+        let (mut first, first_bytes) = ([0; MAX_FIRST_BYTES], FIRST_BYTES.min(u8::try_from(length_bytes).unwrap_or(FIRST_BYTES)));
         self.attachment.region.read(offset_bytes, &mut first)?;
         // Behind the first ones.
-        let rest_offset_bytes = self.sending.pool_offset_bytes(tag) + MAX_FIRST_BYTES as u32;
-        let message =
-            send_message(tag, (&first, first_bytes), (rest_offset_bytes, length_bytes as usize - first_bytes), offload);
-        self.staged.push(message);
+        let rest_offset_bytes = self.sending.places.pool_offset_bytes(tag) + u32::from(first_bytes);
+        let rest_bytes = length_bytes as usize - usize::from(first_bytes);
+        let message = send_message(tag, (&first, first_bytes), (rest_offset_bytes, rest_bytes), offload);
+        self.staged.push(in_quarters(&message));
         Ok(())
     }
 
@@ -120,7 +121,8 @@ impl Port {
 
     /// Buffers of other pairs, which share the region, are elsewhere in it.
     fn check_own(&self, Buffer { tag, region, offset_bytes, .. }: &Buffer) -> Result<(), Error> {
-        let is_own = Arc::ptr_eq(region, &self.attachment.region) && *offset_bytes == self.sending.region_offset_bytes(*tag);
+        let is_own =
+            Arc::ptr_eq(region, &self.attachment.region) && *offset_bytes == self.sending.places.region_offset_bytes(*tag);
         if is_own { Ok(()) } else { Err(Error::Service(NetError::OtherBuffer)) }
     }
 
@@ -218,11 +220,11 @@ fn padded(frame: &[u8]) -> [u8; MAX_FIRST_BYTES] {
 #[inline(always)]
 fn send_message(
     tag: u16,
-    (first, first_bytes): (&[u8; MAX_FIRST_BYTES], usize),
+    (first, first_bytes): (&[u8; MAX_FIRST_BYTES], u8),
     (offset_bytes, rest_bytes): (u32, usize),
     offload: Offload,
 ) -> Message {
-    let (first_bytes, rest_bytes) = (u8::try_from(first_bytes).unwrap_or(u8::MAX), u32::try_from(rest_bytes).unwrap_or(u32::MAX));
+    let rest_bytes = u32::try_from(rest_bytes).unwrap_or(u32::MAX);
     // Without a rest it means nothing.
     let offset_bytes = if rest_bytes == 0 { 0 } else { offset_bytes };
     let (operation, memory) = (OPERATION_SEND, POOL);

@@ -11,6 +11,7 @@ mod outputs;
 mod port;
 mod queue;
 mod receiver;
+mod returns;
 mod service;
 mod software;
 pub mod stages;

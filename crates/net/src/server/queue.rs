@@ -12,9 +12,10 @@ use fipsee_serve::{Engine, Queue, Taken, Turn};
 use super::events::Events;
 use super::network::Network;
 use super::port::ServedPort;
+use super::returns::Returns;
 use super::stages::{self, Stage};
 use crate::switch::PortNumber;
-use crate::wire::{MAX_RETURNED, PostedBuffer, Returned, Status};
+use crate::wire::PostedBuffer;
 
 /// Most frames of one visit.
 const BUDGET: u32 = 64;
@@ -46,12 +47,11 @@ pub(super) struct TransmitQueue {
     network: Arc<Network>,
     sender: Sender,
     depth: u32,
-    returned: Vec<(u16, Status)>,
 }
 
 impl TransmitQueue {
     pub(super) fn new(end: ServerQueue, memory: RegionTable, (network, sender): (Arc<Network>, Sender), depth: u32) -> Self {
-        Self { end, memory, network, sender, depth, returned: Vec::with_capacity(MAX_RETURNED) }
+        Self { end, memory, network, sender, depth }
     }
 }
 
@@ -65,8 +65,7 @@ impl Drop for TransmitQueue {
 #[inline(always)]
 pub fn now_ns() -> u64 {
     const FRACTION_BITS: u32 = 32;
-    static NS_PER_TICK: LazyLock<u64> =
-        LazyLock::new(|| (NS_PER_SECOND << FRACTION_BITS) / clock::ticks_per_second().max(1));
+    static NS_PER_TICK: LazyLock<u64> = LazyLock::new(|| (NS_PER_SECOND << FRACTION_BITS) / clock::ticks_per_second().max(1));
     let ns = (u128::from(clock::ticks()) * u128::from(*NS_PER_TICK)) >> FRACTION_BITS;
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
@@ -81,7 +80,7 @@ impl<E: Engine> Queue<E> for TransmitQueue {
     }
 
     fn visit(&mut self, _engine: &mut E, turn: Turn) -> Taken {
-        let Self { end, memory, network, sender, depth, returned } = self;
+        let Self { end, memory, network, sender, depth } = self;
         let ServerQueue { requests, completions, client_doorbell, .. } = end;
         if !requests.has_message() {
             return Taken::NOTHING;
@@ -93,21 +92,18 @@ impl<E: Engine> Queue<E> for TransmitQueue {
             return Taken::NOTHING;
         };
         let (now_ns, most) = (now_ns(), BUDGET.min(*depth).min(turn.requests));
-        let (mut taken, mut message) = (Taken::NOTHING, Message::ZERO);
+        let (mut taken, mut message, mut returns) = (Taken::NOTHING, Message::ZERO, Returns::default());
         while taken.requests < most && taken.units < turn.units && requests.receive(&mut message) {
             stages::stamp(Stage::Taken);
             let (tag, outcome) = data.transmit(network, *sender, &message, memory, now_ns);
             // To give it to one receiver costs about as much as a request: a visit ends with the frame that is its 256th delivery.
             taken = taken.and(Taken::new(1, outcome.bytes.div_ceil(BLOCK_BYTES)).with_more_work(outcome.deliveries));
-            returned.push((tag, outcome.status));
-            if returned.len() == MAX_RETURNED {
-                completions.publish(&Returned::new(returned).to_message());
-                returned.clear();
+            if let Some(full) = returns.push(tag, outcome.status) {
+                completions.publish(&full);
             }
         }
-        if !returned.is_empty() {
-            completions.publish(&Returned::new(returned).to_message());
-            returned.clear();
+        if let Some(rest) = returns.take() {
+            completions.publish(&rest);
         }
         let fenced = data.flush();
         drop(data);

@@ -140,7 +140,16 @@ impl Port {
             tagged.sort_unstable();
         }
         let (flood, open) = (Bucket::new(rules.flood_limit), !rules.down);
-        Self { rules, owns_address: false, attached: false, open, up: false, flood, groups: Groups::default(), loops: Loops::default() }
+        Self {
+            rules,
+            owns_address: false,
+            attached: false,
+            open,
+            up: false,
+            flood,
+            groups: Groups::default(),
+            loops: Loops::default(),
+        }
     }
 
     /// Does it get frames to this group?
