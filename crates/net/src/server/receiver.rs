@@ -172,7 +172,7 @@ impl Receiver {
         let mut message = Message::ZERO;
         if self.ready.len() < READY_AHEAD && self.end.requests.receive(&mut message) {
             self.end.requests.prefetch_ahead(1);
-            let is_useless = !self.take_posted(Post::within(&message));
+            let is_useless = !self.take_posted(&message);
             self.useless += u32::from(is_useless);
         }
     }
@@ -189,6 +189,7 @@ impl Receiver {
         }
     }
 
+    #[inline(always)]
     fn publish(&mut self, message: &Message) {
         self.publish_collected();
         stages::stamp(Stage::Copied);
@@ -215,7 +216,7 @@ impl Receiver {
             if useless == MAX_USELESS || !self.end.requests.receive(&mut message) {
                 return false;
             }
-            let is_useless = !self.take_posted(Post::within(&message));
+            let is_useless = !self.take_posted(&message);
             useless += u32::from(is_useless);
             // Buffers of a few bytes are work, too.
             looks += 1;
@@ -250,8 +251,8 @@ impl Receiver {
     }
 
     /// The copy of a message: buffers that cannot be used are given back at once. `false`: there was one.
-    fn take_posted(&mut self, post: &Post) -> bool {
-        let Post { operation, count, reserved, buffers, reserved_end, .. } = post;
+    fn take_posted(&mut self, message: &Message) -> bool {
+        let Post { operation, count, reserved, buffers, reserved_end, .. } = Post::within(message);
         let status = match (*operation, usize::from(*count)) {
             (OPERATION_POST, 1..=MAX_POSTED) if *reserved == 0 && *reserved_end == [0; 2] => Status::Ok,
             (OPERATION_POST, _) => Status::Invalid,
@@ -264,8 +265,9 @@ impl Receiver {
             return false;
         }
         let mut all_usable = true;
-        for buffer in buffers.iter().take(usize::from(*count)) {
-            if self.add(buffer).is_err() {
+        for index in 0..usize::from(*count) {
+            let buffer = Post::buffer(message, index);
+            if self.add(&buffer).is_err() {
                 self.publish(&Returned::new(&[(buffer.tag, Status::BadMemory)]).to_message());
                 all_usable = false;
             }
