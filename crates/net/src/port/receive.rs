@@ -226,12 +226,12 @@ impl Port {
         if !self.receive.queue.completions.receive(message) {
             return self.nothing_came().map(|()| Came::Nothing);
         }
+        if first_byte(message) == KIND_RECEIVED_PACKED {
+            self.unpack(message)?;
+            return Ok(self.unpacked.next().map_or(Came::Nothing, Came::Packed));
+        }
         self.prefetch_next();
         match first_byte(message) {
-            KIND_RECEIVED_PACKED => {
-                self.unpack(message)?;
-                Ok(self.unpacked.next().map_or(Came::Nothing, Came::Packed))
-            }
             KIND_RECEIVED_SMALL => self.check_small(Small::within(message)),
             KIND_RECEIVED => self.check_filled(message),
             _ => self.take_other(message).map(|()| Came::Nothing),

@@ -34,7 +34,7 @@ impl Unpacked {
         }
         const { assert!(offset_of!(FilledPacked, frames) == size_of::<PackedBuffer>() && size_of::<PackedBuffer>() == 4) };
         self.taken += 1;
-        let [tag, length_bytes] = zerocopy::transmute!(self.message.half_word(usize::from(self.taken)));
+        let [tag, length_bytes]: [u16; 2] = zerocopy::transmute!(self.message.half_word(usize::from(self.taken)));
         Some(PackedBuffer { tag, length_bytes })
     }
 }
