@@ -24,6 +24,10 @@ const MAX_USELESS: u32 = 4;
 
 /// In a burst so many buffers at least are ready, if the client has posted as many.
 const READY_AHEAD: usize = 8;
+/// Of a frame that is longer more lines than the first are asked for early, and how many.
+const LONG_BYTES: u32 = 1024;
+const MORE_LINES: usize = 3;
+const LINE_BYTES: usize = 64;
 /// More than one message, for the ring.
 const BURST: usize = 2;
 
@@ -121,6 +125,9 @@ impl Receiver {
             return unsafe { self.deliver_small(head, rest, length_bytes as usize) };
         }
         if is_held && let Some((buffer, span)) = self.take() {
+            if length_bytes > LONG_BYTES {
+                self.ask_for_lines();
+            }
             // SAFETY: as below.
             unsafe { copy_frame(head, rest, &[span]) };
             match u16::try_from(length_bytes) {
@@ -157,6 +164,14 @@ impl Receiver {
         let Some((buffer, _)) = self.take().filter(|_| is_whole) else { return false };
         self.publish(&Small::new(KIND_RECEIVED_SMALL, buffer.tag, &frame[..length_bytes]).to_message());
         true
+    }
+
+    /// As a rule a long frame follows another. A client that looks at the first line of one has its CPU bring the next lines, too.
+    #[inline(always)]
+    fn ask_for_lines(&self) {
+        if let Some((_, soon)) = self.ready.get(1).filter(|(_, span)| span.length_bytes() > MORE_LINES * LINE_BYTES) {
+            (1..=MORE_LINES).for_each(|line| cpu::prefetch_for_write(soon.base().as_ptr().wrapping_add(line * LINE_BYTES)));
+        }
     }
 
     /// A frame is in this buffer, and may be published with others.
