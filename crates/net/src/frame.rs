@@ -69,8 +69,16 @@ impl Header {
     /// Of a frame with these first bytes; `None`: it has no whole header, or no whole tag.
     #[inline(always)]
     pub fn of(first: &[u8]) -> Option<Self> {
-        let header = first.first_chunk::<{ HEADER_BYTES as usize }>()?;
-        let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *header;
+        let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = match first.as_chunks::<8>().0 {
+            // As whole words. The first bytes may be those of a message, which was stored in pieces of 16 bytes that begin and end with words, and
+            // a load across two of them would wait until they have left this CPU.
+            [first, second, ..] => {
+                let [d0, d1, d2, d3, d4, d5, s0, s1] = u64::from_le_bytes(*first).to_le_bytes();
+                let [s2, s3, s4, s5, t0, t1, ..] = u64::from_le_bytes(*second).to_le_bytes();
+                [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1]
+            }
+            _ => *first.first_chunk::<{ HEADER_BYTES as usize }>()?,
+        };
         let (destination, source) = (Mac([d0, d1, d2, d3, d4, d5]), Mac([s0, s1, s2, s3, s4, s5]));
         let (tag, ether_type) = match [t0, t1] == TAG_TYPE {
             false => (None, u16::from_be_bytes([t0, t1])),

@@ -9,6 +9,7 @@ mod receive;
 mod reconnect;
 mod staged;
 mod transmit;
+mod unpacked;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -25,14 +26,14 @@ use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::wait::Backoff;
 
 pub use self::buffers::Buffer;
-use self::buffers::{Buffers, Rests, SHORT_REST_BYTES, divide, received_bytes, stride_bytes};
+use self::buffers::{Buffers, Places, SHORT_REST_BYTES, divide, received_bytes, stride_bytes};
 use self::changes::Changes;
 pub use self::held::Frame;
 use self::held::Home;
 pub use self::options::{AttachOptions, ListedPortInfo, list};
-use self::receive::Unpacked;
 pub use self::reconnect::ReconnectEvent;
 use self::staged::Staged;
+use self::unpacked::Unpacked;
 use crate::error::Error;
 use crate::frame::Mac;
 use crate::wire::{MAX_MTU, Offload, PROFILE, PortInfo, QUEUES_PER_PAIR, SERVICE_NET, Status, max_offloaded_bytes};
@@ -67,7 +68,8 @@ pub struct Port {
     info: PortInfo,
     transmit: Waiter,
     receive: Waiter,
-    rests: Rests,
+    /// For the rests of short frames, by the tags of transmit buffers.
+    rests: Places,
     sending: Buffers,
     receiving: Buffers,
     /// Transmit buffers that are free.

@@ -402,6 +402,14 @@ impl Send {
     }
 }
 
+/// What a frame that a message sends leaves to be done. Most leave nothing, which whole words of the message show: the field's own are across the pieces in
+/// which the message was stored.
+#[inline(always)]
+pub fn sent_offload(message: &Message) -> Offload {
+    const { assert!(offset_of!(Send, offload) == 14 && size_of::<Offload>() == size_of::<u16>() + 8) };
+    if (message.word(1) >> 48) | message.word(2) == 0 { Offload::NONE } else { Send::within(message).offload }
+}
+
 impl Small {
     /// A frame, of which what does not fit is left out.
     pub fn new(operation: u8, tag: u16, frame: &[u8]) -> Self {
@@ -413,6 +421,14 @@ impl Small {
 }
 
 impl Post {
+    /// Buffer `index` of a message. By half words, which are not across the pieces in which the message was stored.
+    #[inline(always)]
+    pub const fn buffer(message: &Message, index: usize) -> PostedBuffer {
+        const { assert!(offset_of!(Self, buffers) == size_of::<u32>() && size_of::<PostedBuffer>() == 3 * size_of::<u32>()) };
+        let first = 1 + 3 * index;
+        zerocopy::transmute!([message.half_word(first), message.half_word(first + 1), message.half_word(first + 2)])
+    }
+
     /// As many buffers as there may be.
     #[inline(always)]
     pub const fn whole(buffers: [PostedBuffer; MAX_POSTED]) -> Self {

@@ -307,6 +307,31 @@ fn in_registers(message: &Message) -> [__m128i; 4] {
     [quarter(0), quarter(1), quarter(2), quarter(3)]
 }
 
+/// The same message, each quarter of which has been in one register. Where this is stored, quarters can be loaded again at once, which is how a message is
+/// published. Fields or words that were stored could not until they, and all that was stored before, have left this CPU.
+#[inline(always)]
+pub fn in_quarters(message: &Message) -> Message {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let (mut whole, mut quarters) = (Message::ZERO, in_registers(message));
+        for quarter in &mut quarters {
+            // SAFETY: no instruction: the compiler alone must take it for a value of its own.
+            unsafe {
+                core::arch::asm!(
+                    "/* {quarter} */",
+                    quarter = inout(xmm_reg) * quarter,
+                    options(pure, nomem, nostack, preserves_flags)
+                )
+            };
+        }
+        // SAFETY: a message is four quarters of 16 bytes, aligned to 64.
+        unsafe { whole.as_mut_ptr().cast::<[__m128i; 4]>().write(quarters) };
+        whole
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    *message
+}
+
 /// Stores of a whole message in few pieces, the stamp in the last: `{a}` to `{d}` are its quarters.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 macro_rules! wide_stores {

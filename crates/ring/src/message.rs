@@ -60,6 +60,13 @@ impl Message {
         self.words[offset_bytes / 8]
     }
 
+    /// Half word `index` (0..16), bytes `4 * index ..` of the slot.
+    #[inline(always)]
+    pub const fn half_word(&self, index: usize) -> u32 {
+        let [half, _]: [u32; 2] = zerocopy::transmute!(self.words[index / 2] >> (32 * (index % 2)));
+        half
+    }
+
     /// Replace word `index` (0..8).
     #[inline(always)]
     pub const fn set_word(&mut self, index: usize, value: u64) {

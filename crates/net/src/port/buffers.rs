@@ -17,27 +17,38 @@ use crate::wire::{KIND_RETURNED, MAX_RETURNED, PortInfo, Returned, SEGMENTATION,
 const BUFFER_ALIGN_BYTES: u32 = 64;
 /// Of a receive buffer where frames of 64 KiB come, which fill 17, and 20 are the most that one may fill.
 const SEGMENTED_BUFFER_BYTES: u32 = 4096;
-/// Buffers of one direction: equal pieces of the pool, known by their numbers, which are their tags.
-#[derive(Debug)]
-pub(super) struct Buffers {
+/// Equal pieces of the pool, known by their numbers, which are tags.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
     /// Of the first, in the region and in the pool.
-    pub(super) region_offset_bytes: u64,
+    region_offset_bytes: u64,
     pool_offset_bytes: u32,
     pub(super) stride_bytes: u32,
+}
+
+impl Places {
+    #[inline(always)]
+    pub(super) fn region_offset_bytes(&self, tag: u16) -> u64 {
+        self.region_offset_bytes + u64::from(tag) * u64::from(self.stride_bytes)
+    }
+
+    #[inline(always)]
+    pub(super) fn pool_offset_bytes(&self, tag: u16) -> u32 {
+        self.pool_offset_bytes + u32::from(tag) * self.stride_bytes
+    }
+}
+
+/// Buffers of one direction.
+#[derive(Debug)]
+pub(super) struct Buffers {
+    pub(super) places: Places,
     /// Those of which the daemon has the use.
     pub(super) given: Vec<bool>,
 }
 
 impl Buffers {
-    pub(super) fn region_offset_bytes(&self, tag: u16) -> u64 {
-        self.region_offset_bytes + u64::from(tag) * u64::from(self.stride_bytes)
-    }
-
-    pub(super) fn pool_offset_bytes(&self, tag: u16) -> u32 {
-        self.pool_offset_bytes + u32::from(tag) * self.stride_bytes
-    }
-
     /// The daemon gives it back.
+    #[inline(always)]
     pub(super) fn take_back(&mut self, tag: u16) -> Result<(), PeerFault> {
         let given = self.given.get_mut(usize::from(tag)).filter(|given| **given);
         let given = given.ok_or(PeerFault::Value { what: "the tag of a buffer that it has not", value: tag.into() })?;
@@ -46,25 +57,9 @@ impl Buffers {
     }
 }
 
-/// Places for the rests of short frames, by their tags. They follow each other, so that the CPUs see which comes next, and so that few pages are in use.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rests {
-    /// Of the first, in the region and in the pool.
-    region_offset_bytes: u64,
-    pool_offset_bytes: u32,
-}
-
-/// Of such a rest: a cache line.
+/// Of the rest of a short frame, which has a place apart: a cache line. These follow each other, so that the CPUs see which comes next, and so that few
+/// pages are in use.
 pub(super) const SHORT_REST_BYTES: u32 = 64;
-
-impl Rests {
-    /// In the region and in the pool.
-    #[inline(always)]
-    pub(super) fn offsets_bytes(&self, tag: u16) -> (u64, u32) {
-        let offset_bytes = u32::from(tag) * SHORT_REST_BYTES;
-        (self.region_offset_bytes + u64::from(offset_bytes), self.pool_offset_bytes + offset_bytes)
-    }
-}
 
 /// A transmit buffer that the caller fills in place. It goes to [`Port::send_buffer`](super::Port::send_buffer) or back to
 /// [`Port::put_back`](super::Port::put_back); one that is dropped is not used again by this attachment.
@@ -120,7 +115,7 @@ pub(super) fn divide(
     (transmit, receive): (&QueueGeometry, &QueueGeometry),
     (pool_offset_bytes, first_bytes, share_bytes): (u64, u64, u64),
     options: &AttachOptions,
-) -> Result<(Rests, Buffers, Buffers), Error> {
+) -> Result<(Places, Buffers, Buffers), Error> {
     let sent = stride_bytes(info.max_frame_bytes);
     let received = received_bytes(options, info.max_frame_bytes, info.offloads);
     let each_bytes = u64::from(SHORT_REST_BYTES + sent + received);
@@ -131,17 +126,16 @@ pub(super) fn divide(
     }
     let count = |depth: u32| usize::try_from(most.min(depth.into())).unwrap_or(0);
     let (sends, receives) = (count(transmit.depth), count(receive.depth.min(options.posted.unwrap_or(u32::MAX))));
-    let buffers = |first_bytes: u64, stride_bytes, count| Buffers {
+    let places = |first_bytes: u64, stride_bytes| Places {
         region_offset_bytes: pool_offset_bytes + first_bytes,
         pool_offset_bytes: u32::try_from(first_bytes).unwrap_or(u32::MAX),
         stride_bytes,
-        given: vec![false; count],
     };
-    let rests = buffers(first_bytes, SHORT_REST_BYTES, sends);
-    let rests = Rests { region_offset_bytes: rests.region_offset_bytes, pool_offset_bytes: rests.pool_offset_bytes };
+    let buffers = |places, count| Buffers { places, given: vec![false; count] };
     let send_first_bytes = first_bytes + sends as u64 * u64::from(SHORT_REST_BYTES);
     let receive_first_bytes = send_first_bytes + sends as u64 * u64::from(sent);
-    Ok((rests, buffers(send_first_bytes, sent, sends), buffers(receive_first_bytes, received, receives)))
+    let rests = places(first_bytes, SHORT_REST_BYTES);
+    Ok((rests, buffers(places(send_first_bytes, sent), sends), buffers(places(receive_first_bytes, received), receives)))
 }
 
 /// Check a message of what is given back: the newest status that is not ok and how many had one, and how many there are.
@@ -150,7 +144,7 @@ pub(super) fn give_back(
     buffers: &mut Buffers,
     mut each: impl FnMut(u16),
 ) -> Result<((Option<Status>, u64), u64), PeerFault> {
-    let Returned { kind, count, reserved, entries, .. } = Returned::of(message);
+    let Returned { kind, count, reserved, ref entries, .. } = *Returned::within(message);
     expect("the kind of an answer", kind, kind == KIND_RETURNED)?;
     expect("the entries of an answer", count, (1..=MAX_RETURNED).contains(&usize::from(count)))?;
     expect("a reserved field", reserved, reserved == 0)?;

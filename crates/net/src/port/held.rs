@@ -8,23 +8,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fipsee_ring::PeerFault;
 use fipsee_ring::region::Region;
 
-use super::buffers::Buffers;
+use super::buffers::{Buffers, Places};
 use crate::wire::{MAX_FRAME_BUFFERS, Offload};
 
 /// Where the receive buffers of a pair are, and those that frames have given back.
 #[derive(Debug)]
 pub(super) struct Home {
     region: Arc<Region>,
-    offset_bytes: u64,
-    stride_bytes: u32,
+    places: Places,
     /// Frames may be dropped by other threads. It never has more than the buffers that there are.
     returned: Mutex<Vec<u16>>,
 }
 
 impl Home {
     pub(super) fn new(region: &Arc<Region>, buffers: &Buffers) -> Self {
-        let Buffers { region_offset_bytes: offset_bytes, stride_bytes, ref given, .. } = *buffers;
-        Self { region: Arc::clone(region), offset_bytes, stride_bytes, returned: Mutex::new(Vec::with_capacity(given.len())) }
+        let Buffers { places, ref given } = *buffers;
+        Self { region: Arc::clone(region), places, returned: Mutex::new(Vec::with_capacity(given.len())) }
     }
 
     /// Move what was given back to `unposted`: how many.
@@ -77,12 +76,12 @@ impl Frame {
 
     /// Offset in the region and length of each piece.
     fn places(&self) -> impl Iterator<Item = (u64, u32)> {
-        let Home { offset_bytes, stride_bytes, .. } = *self.home;
+        let places = self.home.places;
         let mut left_bytes = self.length_bytes;
         self.tags[..self.buffer_count()].iter().map(move |tag| {
-            let length_bytes = left_bytes.min(stride_bytes);
+            let length_bytes = left_bytes.min(places.stride_bytes);
             left_bytes -= length_bytes;
-            (offset_bytes + u64::from(*tag) * u64::from(stride_bytes), length_bytes)
+            (places.region_offset_bytes(*tag), length_bytes)
         })
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fipsee_ring::fault::expect;
 use fipsee_ring::tuning::Touch;
-use fipsee_ring::{Message, PeerFault, clock};
+use fipsee_ring::{Message, clock};
 
 use super::buffers::give_back;
 use super::staged::BURST;
@@ -13,58 +13,36 @@ use super::{Frame, POOL, Port};
 use crate::error::{Error, NetError};
 use crate::frame::HEADER_BYTES;
 use crate::wire::{
-    Filled, FilledPacked, KIND_EVENT, KIND_RECEIVED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS,
-    MAX_PACKED_RECEIVED, MAX_POSTED, MAX_SMALL_BYTES, Offload, PackedBuffer, Post, PostedBuffer, Small, first_byte,
+    Filled, KIND_EVENT, KIND_RECEIVED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS, MAX_POSTED, MAX_SMALL_BYTES,
+    Offload, PackedBuffer, Post, PostedBuffer, Small, first_byte,
 };
 
-/// Frames of a message, of which each is in a buffer. All of it is checked.
-#[derive(Debug)]
-pub(super) struct Unpacked {
-    frames: [PackedBuffer; MAX_PACKED_RECEIVED],
-    count: u8,
-    /// Those that were received.
-    taken: u8,
-}
-
-impl Default for Unpacked {
-    fn default() -> Self {
-        Self { frames: [PackedBuffer::default(); MAX_PACKED_RECEIVED], count: 0, taken: 0 }
-    }
-}
-
-impl Unpacked {
-    #[inline(always)]
-    pub(super) const fn is_empty(&self) -> bool {
-        self.taken == self.count
-    }
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<PackedBuffer> {
-        if self.is_empty() {
-            return None;
-        }
-        let next = self.frames.get(usize::from(self.taken)).copied();
-        self.taken += 1;
-        next
-    }
-}
-
-/// What was found in the ring.
+/// What was found in the ring. The message stays where it was copied to: a copy of it, of which parts are loaded across those that were stored, would wait
+/// until these have left this CPU.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Came {
     Nothing,
-    Small(Small),
-    /// One of several of a message.
+    /// A frame in the message.
+    Small {
+        length_bytes: u8,
+        tag: u16,
+    },
+    /// One of several that came by a message.
     Packed(PackedBuffer),
-    Filled(Filled),
+    /// A frame in buffers, whose tags are in the message.
+    Filled {
+        length_bytes: u32,
+        count: u8,
+    },
 }
 
 impl Came {
-    fn length_bytes(&self) -> u32 {
+    fn length_bytes(self) -> u32 {
         match self {
             Self::Nothing => 0,
-            Self::Small(small) => small.length_bytes.into(),
-            Self::Packed(frame) => frame.length_bytes.into(),
-            Self::Filled(filled) => filled.length_bytes,
+            Self::Small { length_bytes, .. } => length_bytes.into(),
+            Self::Packed(PackedBuffer { length_bytes, .. }) => length_bytes.into(),
+            Self::Filled { length_bytes, .. } => length_bytes,
         }
     }
 }
@@ -106,8 +84,8 @@ impl Port {
     fn next_unposted(&mut self) -> PostedBuffer {
         let tag = self.unposted.pop_front().unwrap_or_default();
         self.receiving.given[usize::from(tag)] = true;
-        let offset_bytes = self.receiving.pool_offset_bytes(tag);
-        PostedBuffer { tag, memory: POOL, offset_bytes, length_bytes: self.receiving.stride_bytes }
+        let offset_bytes = self.receiving.places.pool_offset_bytes(tag);
+        PostedBuffer { tag, memory: POOL, offset_bytes, length_bytes: self.receiving.places.stride_bytes }
     }
 
     #[inline(always)]
@@ -173,77 +151,65 @@ impl Port {
             frame.resize(packed.length_bytes.into(), 0);
             return self.copy_packed(packed, frame).map(|()| true);
         }
-        let came = self.next().inspect_err(|_| frame.clear())?;
+        let mut message = Message::ZERO;
+        let came = self.next(&mut message).inspect_err(|_| frame.clear())?;
         // What it has already is not filled with zeroes before.
         frame.resize(came.length_bytes() as usize, 0);
-        self.copy_out(&came, frame)?;
-        Ok(!matches!(came, Came::Nothing))
+        self.copy_out(came, &message, frame)?;
+        Ok(came != Came::Nothing)
     }
 
     fn try_receive_into(&mut self, into: &mut [u8]) -> Result<Option<u32>, Error> {
-        let came = self.next()?;
-        self.copy_out(&came, into)?;
-        Ok((!matches!(came, Came::Nothing)).then(|| came.length_bytes()))
+        let mut message = Message::ZERO;
+        let came = self.next(&mut message)?;
+        self.copy_out(came, &message, into)?;
+        Ok((came != Came::Nothing).then(|| came.length_bytes()))
     }
 
     /// Copy as much as fits; the buffers are free.
     #[inline(always)]
-    fn copy_out(&mut self, came: &Came, into: &mut [u8]) -> Result<(), Error> {
+    fn copy_out(&mut self, came: Came, message: &Message, into: &mut [u8]) -> Result<(), Error> {
         match came {
             Came::Nothing => return Ok(()),
-            Came::Packed(packed) => return self.copy_packed(*packed, into),
-            Came::Small(Small { length_bytes, tag, bytes, .. }) => {
-                self.unposted.push_back(*tag);
-                let count = into.len().min(usize::from(*length_bytes));
-                into[..count].copy_from_slice(&bytes[..count]);
+            Came::Packed(packed) => return self.copy_packed(packed, into),
+            Came::Small { length_bytes, tag } => {
+                self.unposted.push_back(tag);
+                let count = into.len().min(usize::from(length_bytes));
+                into[..count].copy_from_slice(&Small::within(message).bytes[..count]);
             }
-            Came::Filled(Filled { count, length_bytes, tags, .. }) => {
-                let tags = &tags[..usize::from(*count)];
-                self.unposted.extend(tags);
-                let length = into.len().min(*length_bytes as usize);
-                let pieces = into[..length].chunks_mut(self.receiving.stride_bytes as usize);
-                tags.iter().zip(pieces).try_for_each(|(tag, piece)| self.read_buffer(*tag, piece))?;
+            Came::Filled { length_bytes, count } => {
+                let length = into.len().min(length_bytes as usize);
+                let (places, touches) = (self.receiving.places, self.receive.queue.tuning.touch != Touch::Never);
+                let mut pieces = into[..length].chunks_mut(places.stride_bytes as usize);
+                for tag in &Filled::within(message).tags[..usize::from(count)] {
+                    self.unposted.push_back(*tag);
+                    let Some(piece) = pieces.next() else { continue };
+                    let (region, offset_bytes) = (&self.attachment.region, places.region_offset_bytes(*tag));
+                    region.read(offset_bytes, piece)?;
+                    if touches {
+                        region.touch(offset_bytes, piece.len().min(MAX_TOUCHED_BYTES) as u64)?;
+                    }
+                }
             }
         }
         self.post(false);
-        Ok(())
-    }
-
-    /// Likewise, of a frame that came with others.
-    #[inline(always)]
-    fn copy_packed(&mut self, PackedBuffer { tag, length_bytes }: PackedBuffer, into: &mut [u8]) -> Result<(), Error> {
-        self.received_offload = Offload::NONE;
-        let count = into.len().min(usize::from(length_bytes));
-        self.attachment.region.read(self.receiving.region_offset_bytes(tag), &mut into[..count])?;
-        self.unposted.push_back(tag);
-        self.post(false);
-        Ok(())
-    }
-
-    /// Copy the beginning of a buffer that the daemon is to write again.
-    #[inline(always)]
-    fn read_buffer(&self, tag: u16, into: &mut [u8]) -> Result<(), Error> {
-        let (region, offset_bytes) = (&self.attachment.region, self.receiving.region_offset_bytes(tag));
-        region.read(offset_bytes, into)?;
-        if self.receive.queue.tuning.touch != Touch::Never {
-            region.touch(offset_bytes, into.len().min(MAX_TOUCHED_BYTES) as u64)?;
-        }
         Ok(())
     }
 
     fn try_take(&mut self) -> Result<Option<Frame>, Error> {
-        let frame = match self.next()? {
+        let mut message = Message::ZERO;
+        let frame = match self.next(&mut message)? {
             Came::Nothing => return Ok(None),
-            Came::Small(small) => {
-                let (bytes, place) =
-                    (&small.bytes[..usize::from(small.length_bytes)], self.receiving.region_offset_bytes(small.tag));
-                self.attachment.region.write(place, bytes)?;
-                Frame::new(&self.home, u32::from(small.length_bytes), Offload::NONE, &[small.tag])
+            Came::Small { length_bytes, tag } => {
+                let place = self.receiving.places.region_offset_bytes(tag);
+                self.attachment.region.write(place, &Small::within(&message).bytes[..usize::from(length_bytes)])?;
+                Frame::new(&self.home, length_bytes.into(), Offload::NONE, &[tag])
             }
             Came::Packed(PackedBuffer { tag, length_bytes }) => {
                 Frame::new(&self.home, length_bytes.into(), Offload::NONE, &[tag])
             }
-            Came::Filled(Filled { count, length_bytes, offload, tags, .. }) => {
+            Came::Filled { length_bytes, count } => {
+                let Filled { offload, ref tags, .. } = *Filled::within(&message);
                 Frame::new(&self.home, length_bytes, offload, &tags[..usize::from(count)])
             }
         };
@@ -254,30 +220,35 @@ impl Port {
 
     /// The next message that is no event, checked: its buffers are the program's again.
     #[inline(always)]
-    fn next(&mut self) -> Result<Came, Error> {
+    fn next(&mut self, message: &mut Message) -> Result<Came, Error> {
         self.received_offload = Offload::NONE;
-        if let Some(frame) = self.unpacked.next() {
-            return Ok(Came::Packed(frame));
+        if let Some(packed) = self.unpacked.next() {
+            return Ok(Came::Packed(packed));
         }
-        let mut message = Message::ZERO;
         // Behind an event there may be a frame: without it the caller would wait.
         for _ in 0..MOST_EVENTS {
-            if !self.receive.queue.completions.receive(&mut message) {
-                self.post(self.receive.queue.requests.outstanding() < ENOUGH_POSTED);
-                self.acknowledge()?;
-                self.receive.check_liveness_now_and_then(|| self.attachment.control.is_hung_up())?;
-                return Ok(Came::Nothing);
+            if !self.receive.queue.completions.receive(message) {
+                return self.nothing_came().map(|()| Came::Nothing);
+            }
+            if first_byte(message) == KIND_RECEIVED_PACKED {
+                self.unpack(message)?;
+                return Ok(self.unpacked.next().map_or(Came::Nothing, Came::Packed));
             }
             self.prefetch_next();
-            match first_byte(&message) {
-                KIND_RECEIVED_PACKED => return self.unpack(FilledPacked::within(&message)),
-                KIND_RECEIVED_SMALL => return self.check_small(Small::of(&message)).map(Came::Small),
-                KIND_RECEIVED => return self.check_filled(Filled::of(&message)).map(Came::Filled),
-                KIND_EVENT => self.take_event(&message)?,
-                _ => return self.take_returned(&message),
+            match first_byte(message) {
+                KIND_RECEIVED_SMALL => return self.check_small(Small::within(message)),
+                KIND_RECEIVED => return self.check_filled(message),
+                KIND_EVENT => self.take_event(message)?,
+                _ => return self.take_returned(message).map(|()| Came::Nothing),
             }
         }
         Ok(Came::Nothing)
+    }
+
+    fn nothing_came(&mut self) -> Result<(), Error> {
+        self.post(self.receive.queue.requests.outstanding() < ENOUGH_POSTED);
+        self.acknowledge()?;
+        self.receive.check_liveness_now_and_then(|| self.attachment.control.is_hung_up())
     }
 
     /// The next frame may be there already, elsewhere: its beginning is on its way here while this one is taken.
@@ -289,72 +260,54 @@ impl Port {
             const { assert!(offset_of!(Filled, tags) == 2 * size_of::<u64>() + size_of::<u32>()) };
             let ([kind, ..], [.., low, high, _, _]) = (ring.glance(next, 0).to_le_bytes(), ring.glance(next, 2).to_le_bytes());
             if kind == KIND_RECEIVED {
-                let offset_bytes = self.receiving.region_offset_bytes(u16::from_le_bytes([low, high]));
+                let offset_bytes = self.receiving.places.region_offset_bytes(u16::from_le_bytes([low, high]));
                 self.attachment.region.prefetch_for_read(offset_bytes);
             }
         }
     }
 
-    fn take_returned(&mut self, message: &Message) -> Result<Came, Error> {
+    #[cold]
+    fn take_returned(&mut self, message: &Message) -> Result<(), Error> {
         let (requests, unposted) = (&mut self.receive.queue.requests, &mut self.unposted);
         let ((refused, refusals), count) = give_back(message, &mut self.receiving, |tag| {
             requests.answered();
             unposted.push_back(tag);
         })?;
         expect("buffers without a frame and without a reason", count - refusals, refusals == count)?;
-        refused.map_or(Ok(Came::Nothing), |status| Err(Error::Service(NetError::NotPosted(status))))
+        refused.map_or(Ok(()), |status| Err(Error::Service(NetError::NotPosted(status))))
     }
 
-    fn check_small(&mut self, small: Small) -> Result<Small, Error> {
-        let length = small.length_bytes;
-        let is_possible = usize::from(length) <= MAX_SMALL_BYTES && u32::from(length) >= HEADER_BYTES;
-        expect("the length of a small frame", length, is_possible)?;
-        self.take_back(small.tag)?;
-        Ok(small)
+    #[inline(always)]
+    fn check_small(&mut self, &Small { length_bytes, tag, .. }: &Small) -> Result<Came, Error> {
+        let is_possible = usize::from(length_bytes) <= MAX_SMALL_BYTES && u32::from(length_bytes) >= HEADER_BYTES;
+        expect("the length of a small frame", length_bytes, is_possible)?;
+        self.take_back(tag)?;
+        Ok(Came::Small { length_bytes, tag })
     }
 
-    fn check_filled(&mut self, filled: Filled) -> Result<Filled, Error> {
-        let Filled { count, reserved, length_bytes, offload, reserved_too, tags, .. } = filled;
-        let count = usize::from(count);
-        expect("the buffers of a frame", count as u64, (1..=MAX_FRAME_BUFFERS).contains(&count))?;
-        let stride = self.receiving.stride_bytes as usize;
-        let fits = (length_bytes as usize).div_ceil(stride) == count;
+    #[inline(always)]
+    fn check_filled(&mut self, message: &Message) -> Result<Came, Error> {
+        let Filled { count, reserved, length_bytes, reserved_too, ref tags, .. } = *Filled::within(message);
+        expect("the buffers of a frame", count, (1..=MAX_FRAME_BUFFERS).contains(&usize::from(count)))?;
+        let stride = self.receiving.places.stride_bytes;
+        let fits = count == 1 && length_bytes <= stride || length_bytes.div_ceil(stride) == u32::from(count);
         let is_possible = (HEADER_BYTES..=self.info.max_frame_bytes).contains(&length_bytes);
         expect("the length of a frame", length_bytes, fits && is_possible)?;
         expect("a reserved field", reserved | reserved_too, reserved == 0 && reserved_too == 0)?;
-        let is_in_force = offload.needs().is_some_and(|needs| needs & !self.info.offloads == 0);
-        expect("an offload that is not in force", offload.flags, is_in_force)?;
-        tags[..count].iter().try_for_each(|tag| self.take_back(*tag))?;
-        self.received_offload = offload;
-        Ok(filled)
-    }
-
-    /// Check all frames of a message, and begin with the first.
-    #[inline(always)]
-    fn unpack(&mut self, packed: &FilledPacked) -> Result<Came, Error> {
-        let FilledPacked { count, reserved, .. } = *packed;
-        let frames = packed.named().ok_or(PeerFault::Value { what: "the frames of a message", value: count.into() })?;
-        expect("a reserved field", reserved, reserved == 0)?;
-        let most = self.receiving.stride_bytes.min(self.info.max_frame_bytes);
-        // As if it were touched later, at once.
-        let touches = self.receive.queue.tuning.touch != Touch::Never;
-        for PackedBuffer { tag, length_bytes } in frames {
-            expect("the length of a frame", *length_bytes, (HEADER_BYTES..=most).contains(&u32::from(*length_bytes)))?;
-            self.take_back(*tag)?;
-            let offset_bytes = self.receiving.region_offset_bytes(*tag);
-            if touches {
-                self.attachment.region.prefetch_for_write(offset_bytes);
-            } else {
-                self.attachment.region.prefetch_for_read(offset_bytes);
-            }
+        // By whole words of the message: mostly there is none.
+        const { assert!(offset_of!(Filled, offload) == 8 && size_of::<Offload>() == 8 + size_of::<u16>()) };
+        if message.word(1) != 0 || message.word(2) & u64::from(u16::MAX) != 0 {
+            let offload = Filled::within(message).offload;
+            let is_in_force = offload.needs().is_some_and(|needs| needs & !self.info.offloads == 0);
+            expect("an offload that is not in force", offload.flags, is_in_force)?;
+            self.received_offload = offload;
         }
-        // By when these frames are taken the next message is here.
-        self.receive.queue.completions.prefetch_ahead(0);
-        self.unpacked = Unpacked { frames: packed.frames, count, taken: 0 };
-        Ok(self.unpacked.next().map_or(Came::Nothing, Came::Packed))
+        tags[..usize::from(count)].iter().try_for_each(|tag| self.take_back(*tag))?;
+        Ok(Came::Filled { length_bytes, count })
     }
 
-    fn take_back(&mut self, tag: u16) -> Result<(), Error> {
+    #[inline(always)]
+    pub(super) fn take_back(&mut self, tag: u16) -> Result<(), Error> {
         self.receiving.take_back(tag)?;
         self.receive.queue.requests.answered();
         Ok(())

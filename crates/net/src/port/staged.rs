@@ -68,25 +68,25 @@ impl Port {
             (sent_tag(message), Send::within(message), Small::within(message), &self.attachment.region);
         if first_byte(message) == OPERATION_SEND_SMALL {
             let frame = &small.bytes[..usize::from(small.length_bytes)];
-            let (offset_bytes, pool_offset_bytes) = self.place(tag, frame.len());
-            region.write(offset_bytes, frame)?;
+            let places = self.places(frame.len());
+            let pool_offset_bytes = places.pool_offset_bytes(tag);
+            region.write(places.region_offset_bytes(tag), frame)?;
             self.push(tag, frame.len(), pool_offset_bytes);
             return Ok(());
         }
-        let first = &send.first[..usize::from(send.first_bytes)];
-        let rest_bytes = send.rest_bytes as usize;
+        let (first, rest_bytes) = (&send.first[..usize::from(send.first_bytes)], send.rest_bytes as usize);
         let length_bytes = first.len() + rest_bytes;
-        let (mut offset_bytes, mut pool_offset_bytes) =
-            (self.sending.region_offset_bytes(tag), self.sending.pool_offset_bytes(tag));
-        if rest_bytes > 0 && send.offset_bytes != pool_offset_bytes + u32::from(send.first_bytes) {
+        let mut places = &self.sending.places;
+        if rest_bytes > 0 && send.offset_bytes != places.pool_offset_bytes(tag) + u32::from(send.first_bytes) {
             // It is apart from where the whole frame goes.
             let mut rest = [0; SHORT_REST_BYTES as usize];
             let rest = &mut rest[..rest_bytes.min(SHORT_REST_BYTES as usize)];
-            region.read(self.place(tag, rest.len()).0, rest)?;
-            (offset_bytes, pool_offset_bytes) = self.place(tag, length_bytes);
-            region.write(offset_bytes + first.len() as u64, rest)?;
+            region.read(self.places(rest.len()).region_offset_bytes(tag), rest)?;
+            places = self.places(length_bytes);
+            region.write(places.region_offset_bytes(tag) + first.len() as u64, rest)?;
         }
-        region.write(offset_bytes, first)?;
+        let pool_offset_bytes = places.pool_offset_bytes(tag);
+        region.write(places.region_offset_bytes(tag), first)?;
         self.push(tag, length_bytes, pool_offset_bytes);
         Ok(())
     }

@@ -3,13 +3,17 @@
 use std::sync::Arc;
 
 use fipsee_ring::Message;
+use fipsee_ring::mapped::in_quarters;
 
-use super::buffers::{SHORT_REST_BYTES, give_back, too_long};
+use super::buffers::{Places, SHORT_REST_BYTES, give_back, too_long};
 use super::{Buffer, POOL, Port};
 use crate::error::{Error, NetError};
 use crate::frame::HEADER_BYTES;
 use crate::wire::{MAX_FIRST_BYTES, MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Send, Small, Status};
 
+/// As [`MAX_FIRST_BYTES`].
+const FIRST_BYTES: u8 = 36;
+const _: () = assert!(FIRST_BYTES as usize == MAX_FIRST_BYTES);
 /// So many frames ahead the first line of a buffer is asked for.
 const TAGS_AHEAD: usize = 4;
 
@@ -44,48 +48,47 @@ impl Port {
         let tag = self.free_tag()?;
         let is_plain = offload == Offload::NONE;
         if is_plain && self.is_burst() {
-            let (offset_bytes, pool_offset_bytes) = self.place(tag, frame.len());
-            self.attachment.region.write(offset_bytes, frame)?;
-            self.prefetch_place(frame.len());
+            let places = self.places(frame.len());
+            let pool_offset_bytes = places.pool_offset_bytes(tag);
+            self.attachment.region.write(places.region_offset_bytes(tag), frame)?;
+            self.prefetch_soon(places);
             return self.pack(tag, frame.len(), pool_offset_bytes);
         }
-        let message = if frame.len() <= MAX_SMALL_BYTES && is_plain {
-            Small::new(OPERATION_SEND_SMALL, tag, frame).to_message()
-        } else if let Some((first, rest)) = frame.split_first_chunk() {
-            let (mut offset_bytes, mut pool_offset_bytes) = self.place(tag, rest.len());
-            if rest.len() > SHORT_REST_BYTES as usize {
-                // Where it is if the first bytes are stored, too.
-                (offset_bytes, pool_offset_bytes) =
-                    (offset_bytes + MAX_FIRST_BYTES as u64, pool_offset_bytes + MAX_FIRST_BYTES as u32);
-            }
-            self.attachment.region.write(offset_bytes, rest)?;
-            self.prefetch_place(rest.len());
-            send_message(tag, (first, MAX_FIRST_BYTES), (pool_offset_bytes, rest.len()), offload)
-        } else {
-            send_message(tag, (&padded(frame), frame.len()), (0, 0), offload)
+        if frame.len() <= MAX_SMALL_BYTES && is_plain {
+            self.stage_alone(Small::new(OPERATION_SEND_SMALL, tag, frame).to_message());
+            return Ok(());
+        }
+        let Some((first, rest)) = frame.split_first_chunk() else {
+            let first_bytes = u8::try_from(frame.len()).unwrap_or(FIRST_BYTES);
+            self.publish_alone(tag, &send_message(tag, (&padded(frame), first_bytes), (0, 0), offload));
+            return Ok(());
         };
+        let places = self.places(rest.len());
+        // A long one is where it is if the first bytes are stored, too.
+        let skip_bytes = if rest.len() > SHORT_REST_BYTES as usize { FIRST_BYTES } else { 0 };
+        self.attachment.region.write(places.region_offset_bytes(tag) + u64::from(skip_bytes), rest)?;
+        self.prefetch_soon(places);
+        let place = (places.pool_offset_bytes(tag) + u32::from(skip_bytes), rest.len());
+        let message = send_message(tag, (first, FIRST_BYTES), place, offload);
         if is_plain {
-            self.stage_alone(message);
+            self.stage_alone(in_quarters(&message));
         } else {
             self.publish_alone(tag, &message);
         }
         Ok(())
     }
 
-    /// In the region and in the pool: where so many bytes of a frame go.
+    /// Where so many bytes of a frame go.
     #[inline(always)]
-    pub(super) fn place(&self, tag: u16, length_bytes: usize) -> (u64, u32) {
-        if length_bytes <= SHORT_REST_BYTES as usize {
-            return self.rests.offsets_bytes(tag);
-        }
-        (self.sending.region_offset_bytes(tag), self.sending.pool_offset_bytes(tag))
+    pub(super) const fn places(&self, length_bytes: usize) -> &Places {
+        if length_bytes <= SHORT_REST_BYTES as usize { &self.rests } else { &self.sending.places }
     }
 
-    /// The daemon has read what is where a frame of this length will go soon.
+    /// The daemon has read what is where a frame will go soon.
     #[inline(always)]
-    fn prefetch_place(&self, length_bytes: usize) {
+    fn prefetch_soon(&self, places: &Places) {
         if let Some(soon) = self.free.len().checked_sub(TAGS_AHEAD) {
-            self.attachment.region.prefetch_for_write(self.place(self.free[soon], length_bytes).0);
+            self.attachment.region.prefetch_for_write(places.region_offset_bytes(self.free[soon]));
         }
     }
 
@@ -95,7 +98,7 @@ impl Port {
     /// [`Error::Full`] when all are on their way.
     pub fn buffer(&mut self) -> Result<Buffer, Error> {
         let tag = self.free_tag()?;
-        let offset_bytes = self.sending.region_offset_bytes(tag);
+        let offset_bytes = self.sending.places.region_offset_bytes(tag);
         let (length_bytes, region) = (self.info.max_frame_bytes, Arc::clone(&self.attachment.region));
         let base = region.pointer("transmit buffer", offset_bytes, length_bytes.into())?;
         Ok(Buffer { tag, base, length_bytes, region, offset_bytes })
@@ -122,16 +125,17 @@ impl Port {
         }
         let is_plain = offload == Offload::NONE;
         if is_plain && self.is_burst() {
-            return self.pack(tag, length_bytes as usize, self.sending.pool_offset_bytes(tag));
+            return self.pack(tag, length_bytes as usize, self.sending.places.pool_offset_bytes(tag));
         }
         // A buffer is longer in any case.
-        let (mut first, first_bytes) = ([0; MAX_FIRST_BYTES], MAX_FIRST_BYTES.min(length_bytes as usize));
+        let (mut first, first_bytes) = ([0; MAX_FIRST_BYTES], FIRST_BYTES.min(u8::try_from(length_bytes).unwrap_or(FIRST_BYTES)));
         self.attachment.region.read(offset_bytes, &mut first)?;
         // Behind the first ones.
-        let rest_offset_bytes = self.sending.pool_offset_bytes(tag) + MAX_FIRST_BYTES as u32;
-        let message = send_message(tag, (&first, first_bytes), (rest_offset_bytes, length_bytes as usize - first_bytes), offload);
+        let rest_offset_bytes = self.sending.places.pool_offset_bytes(tag) + u32::from(first_bytes);
+        let rest_bytes = length_bytes as usize - usize::from(first_bytes);
+        let message = send_message(tag, (&first, first_bytes), (rest_offset_bytes, rest_bytes), offload);
         if is_plain {
-            self.stage_alone(message);
+            self.stage_alone(in_quarters(&message));
         } else {
             self.publish_alone(tag, &message);
         }
@@ -150,7 +154,8 @@ impl Port {
 
     /// Buffers of other pairs, which share the region, are elsewhere in it.
     fn check_own(&self, Buffer { tag, region, offset_bytes, .. }: &Buffer) -> Result<(), Error> {
-        let is_own = Arc::ptr_eq(region, &self.attachment.region) && *offset_bytes == self.sending.region_offset_bytes(*tag);
+        let is_own =
+            Arc::ptr_eq(region, &self.attachment.region) && *offset_bytes == self.sending.places.region_offset_bytes(*tag);
         if is_own { Ok(()) } else { Err(Error::Service(NetError::OtherBuffer)) }
     }
 
@@ -233,11 +238,11 @@ fn padded(frame: &[u8]) -> [u8; MAX_FIRST_BYTES] {
 #[inline(always)]
 fn send_message(
     tag: u16,
-    (first, first_bytes): (&[u8; MAX_FIRST_BYTES], usize),
+    (first, first_bytes): (&[u8; MAX_FIRST_BYTES], u8),
     (offset_bytes, rest_bytes): (u32, usize),
     offload: Offload,
 ) -> Message {
-    let (first_bytes, rest_bytes) = (u8::try_from(first_bytes).unwrap_or(u8::MAX), u32::try_from(rest_bytes).unwrap_or(u32::MAX));
+    let rest_bytes = u32::try_from(rest_bytes).unwrap_or(u32::MAX);
     // Without a rest it means nothing.
     let offset_bytes = if rest_bytes == 0 { 0 } else { offset_bytes };
     let (operation, memory) = (OPERATION_SEND, POOL);

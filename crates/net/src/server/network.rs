@@ -21,7 +21,7 @@ use crate::switch::{Delivery, DetectionFrame, Learning, Link, PortNumber, Rules,
 use crate::wire::{
     Event, MAX_FIRST_BYTES, MAX_SEGMENTED_BYTES, MAX_SMALL_BYTES, OPERATION_ACKNOWLEDGE, OPERATION_ALL_GROUPS, OPERATION_JOIN,
     OPERATION_LEAVE, OPERATION_NO_GROUP, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Request, Send, SendPacked, Small, Status,
-    first_byte,
+    first_byte, sent_offload,
 };
 
 /// Most ports of a network: more than any of a host has.
@@ -305,7 +305,7 @@ impl Data {
         let parsed = match first_byte(message) {
             OPERATION_SEND => {
                 let first = send.first.get(..usize::from(send.first_bytes)).ok_or(Status::Invalid);
-                first.map(|first| (first, send.rest_bytes, send.offload))
+                first.map(|first| (first, send.rest_bytes, sent_offload(message)))
             }
             OPERATION_SEND_SMALL => {
                 let first = small.bytes.get(..usize::from(small.length_bytes)).ok_or(Status::Invalid);

@@ -24,6 +24,10 @@ const MAX_USELESS: u32 = 4;
 
 /// In a burst so many buffers at least are ready, if the client has posted as many.
 const READY_AHEAD: usize = 8;
+/// Of a frame that is longer more lines than the first are asked for early, and how many.
+const LONG_BYTES: u32 = 1024;
+const MORE_LINES: usize = 3;
+const LINE_BYTES: usize = 64;
 /// More than one message, for the ring.
 const BURST: usize = 2;
 
@@ -121,6 +125,9 @@ impl Receiver {
             return unsafe { self.deliver_small(head, rest, length_bytes as usize) };
         }
         if is_held && let Some((buffer, span)) = self.take() {
+            if length_bytes > LONG_BYTES {
+                self.ask_for_lines();
+            }
             // SAFETY: as below.
             unsafe { copy_frame(head, rest, &[span]) };
             match u16::try_from(length_bytes) {
@@ -159,6 +166,14 @@ impl Receiver {
         true
     }
 
+    /// As a rule a long frame follows another. A client that looks at the first line of one has its CPU bring the next lines, too.
+    #[inline(always)]
+    fn ask_for_lines(&self) {
+        if let Some((_, soon)) = self.ready.get(1).filter(|(_, span)| span.length_bytes() > MORE_LINES * LINE_BYTES) {
+            (1..=MORE_LINES).for_each(|line| cpu::prefetch_for_write(soon.base().as_ptr().wrapping_add(line * LINE_BYTES)));
+        }
+    }
+
     /// A frame is in this buffer, and may be published with others.
     #[inline(always)]
     fn collect(&mut self, tag: u16, length_bytes: u16) {
@@ -172,7 +187,7 @@ impl Receiver {
         let mut message = Message::ZERO;
         if self.ready.len() < READY_AHEAD && self.end.requests.receive(&mut message) {
             self.end.requests.prefetch_ahead(1);
-            let is_useless = !self.take_posted(Post::within(&message));
+            let is_useless = !self.take_posted(&message);
             self.extra_work += u32::from(is_useless);
         }
     }
@@ -189,6 +204,7 @@ impl Receiver {
         }
     }
 
+    #[inline(always)]
     fn publish(&mut self, message: &Message) {
         self.publish_collected();
         stages::stamp(Stage::Copied);
@@ -215,7 +231,7 @@ impl Receiver {
             if useless == MAX_USELESS || !self.end.requests.receive(&mut message) {
                 return false;
             }
-            let is_useless = !self.take_posted(Post::within(&message));
+            let is_useless = !self.take_posted(&message);
             useless += u32::from(is_useless);
             // Buffers of a few bytes are work, too.
             looks += 1;
@@ -250,8 +266,8 @@ impl Receiver {
     }
 
     /// The copy of a message: buffers that cannot be used are given back at once. `false`: there was one.
-    fn take_posted(&mut self, post: &Post) -> bool {
-        let Post { operation, count, reserved, buffers, reserved_end, .. } = post;
+    fn take_posted(&mut self, message: &Message) -> bool {
+        let Post { operation, count, reserved, buffers, reserved_end, .. } = Post::within(message);
         let status = match (*operation, usize::from(*count)) {
             (OPERATION_POST, 1..=MAX_POSTED) if *reserved == 0 && *reserved_end == [0; 2] => Status::Ok,
             (OPERATION_POST, _) => Status::Invalid,
@@ -264,8 +280,9 @@ impl Receiver {
             return false;
         }
         let mut all_usable = true;
-        for buffer in buffers.iter().take(usize::from(*count)) {
-            if self.add(buffer).is_err() {
+        for index in 0..usize::from(*count) {
+            let buffer = Post::buffer(message, index);
+            if self.add(&buffer).is_err() {
                 self.publish(&Returned::new(&[(buffer.tag, Status::BadMemory)]).to_message());
                 all_usable = false;
             }
