@@ -54,7 +54,7 @@ impl Admin {
         for worker in &self.workers {
             worker.mailbox.send_all(worker::announce_resize(&export, info));
         }
-        self.vms.resized(&export);
+        self.vms.changed(disk);
         self.overlay.resize(disk, size_bytes);
         match lost_bytes {
             0 => tracing::info!(disk, size_bytes, "resized"),

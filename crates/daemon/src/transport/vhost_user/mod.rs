@@ -41,7 +41,8 @@ enum Notice {
     /// Pause until released: another daemon may take over.
     Hold(Hold),
     Stop,
-    Resized,
+    /// The disk's size, or the port's link.
+    Changed,
     /// Have another worker serve this queue, if it is of this connection.
     MoveQueue {
         queue: QueueName,
@@ -152,9 +153,9 @@ impl VhostUserSockets {
         self.lock().iter().for_each(|socket| socket.shared.leave_workers());
     }
 
-    /// The disk's size changed: hypervisors must notify their guests.
-    pub(crate) fn resized(&self, export: &Export) {
-        self.lock().iter().filter(|socket| socket.serves(export)).for_each(|socket| socket.notify(Notice::Resized));
+    /// The size of the disk of this name changed, or the link of the port: hypervisors must notify their guests.
+    pub(crate) fn changed(&self, name: &str) {
+        self.lock().iter().filter(|socket| socket.shared.target.name() == name).for_each(|socket| socket.notify(Notice::Changed));
     }
 
     /// Hang up on every hypervisor and remove every socket; `false` when something is still in flight after the timeout.
