@@ -37,14 +37,16 @@ pub enum Request {
     GetConfig = 24,
     GetInflightFd = 31,
     SetInflightFd = 32,
+    AddMemReg = 37,
+    RemMemReg = 38,
 }
 
 /// Virtio feature: protocol features are negotiated.
 pub const PROTOCOL_FEATURES: u64 = 1 << 30;
 /// Virtio feature: writes to memory are logged.
 pub const LOG_ALL: u64 = 1 << 26;
-/// MQ, LOG_SHMFD, RARP, REPLY_ACK, NET_MTU, BACKEND_REQ, CONFIG, INFLIGHT_SHMFD: protocol features we ask for.
-const WANTED: u64 = 1 << 0 | 1 << 1 | 1 << 2 | REPLY_ACK | 1 << 4 | 1 << 5 | 1 << 9 | 1 << 12;
+/// MQ, LOG_SHMFD, RARP, REPLY_ACK, NET_MTU, BACKEND_REQ, CONFIG, INFLIGHT_SHMFD, CONFIGURE_MEM_SLOTS: protocol features we ask for.
+const WANTED: u64 = 1 << 0 | 1 << 1 | 1 << 2 | REPLY_ACK | 1 << 4 | 1 << 5 | 1 << 9 | 1 << 12 | 1 << 15;
 const REPLY_ACK: u64 = 1 << 3;
 
 const VERSION: u32 = 1;
