@@ -95,7 +95,7 @@ fn mac(number: u8) -> Mac {
 fn host(worker: &WorkerHandle<()>) -> Serving {
     let port = |number| {
         let rules = Rules { any_source: number == 2, flood_limit: 1_000_000_000, ..Rules::new(mac(number)) };
-        PortSetup { name: number.to_string(), rules, allow: Box::new(|_| true) }
+        PortSetup { name: number.to_string(), rules, allow: Box::new(|_| true), reserved: None }
     };
     let (name, learning, ports) = ("lan".to_owned(), Learning::default(), (0..PORTS).map(port).collect());
     let switches = Switches::new(vec![NetworkSetup { name, mtu: MTU, learning, ports }]);

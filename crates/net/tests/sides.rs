@@ -51,7 +51,7 @@ fn mac(port: usize) -> Mac {
 fn ports(offloads: &[u32]) -> (Vec<ServedPort>, Vec<Received>) {
     let port = |number| {
         let rules = Rules { any_source: true, ..Rules::new(mac(number)) };
-        PortSetup { name: number.to_string(), rules, allow: Box::new(|_| true) }
+        PortSetup { name: number.to_string(), rules, allow: Box::new(|_| true), reserved: None }
     };
     let (name, learning) = ("lan".to_owned(), Learning::default());
     let setup = NetworkSetup { name, mtu: 1500, learning, ports: (0..offloads.len()).map(port).collect() };
