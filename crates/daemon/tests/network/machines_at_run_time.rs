@@ -7,7 +7,7 @@ use std::time::Duration;
 use fipsee_net::Port;
 use fipsee_testkit::guest::net::{NetGuest, NetOptions};
 use fipsee_testkit::packets::is_readable;
-use fipsee_testkit::{Daemon, TIMEOUT, eventually};
+use fipsee_testkit::{Daemon, TIMEOUT, assert_says, eventually};
 use serde_json::json;
 
 use super::machines::{MTU, exchange, exchange_with, path, start};
@@ -137,4 +137,18 @@ fn reload_adds_and_removes_ports_of_machines_or_changes_nothing() {
         assert_eq!(reload(&[])["removed"], json!(["port 'lan/b'"]));
         assert!(!path(&daemon, "b").exists());
     }
+}
+
+#[test]
+fn takeover_is_refused_while_a_port_of_a_machine_is_new_and_a_reload_helps() {
+    let mut daemon = lan_at(1, MTU, ["", "", ""]);
+    let mut file = std::fs::read_to_string(daemon.dir.path("f.toml")).expect("the configuration");
+    file.push_str("[[network.port]]\nname = \"d\"\nmac = \"02:00:00:00:00:04\"\nvhost_user = \"{dir}/d.vm\"\n");
+    daemon.dir.configure(&file);
+    let refused = daemon.try_take_over(&[]).expect_err("it has no such socket");
+    assert_says(&refused, &["does not serve port 'lan/d' at", "d.vm", "fipsee reload, or net attach"]);
+    daemon.ask(&json!({ "method": "reload" }));
+    daemon.take_over();
+    let mut a = attach(&daemon.socket(), "a");
+    exchange_with(&mut a, (&mut start(&daemon, "d", &NetOptions::default()), 4), 100, 1);
 }
