@@ -186,6 +186,11 @@ const EXAMPLES: &[(&str, &[Example])] = &[
                 "Make the host's network stack a port, as interface fip0, and give it an address",
                 "fipsee net attach lan --name host --tap fip0\nip address add 192.0.2.1/24 dev fip0",
             ),
+            (
+                "Add a port for a virtual machine that user 1000 starts, and print QEMU's options for it",
+                "fipsee net attach lan --name vm1 --vhost-user /run/fipsee/vm1.vhost-user --allow-user 1000\n\
+                 fipsee vm-args --net lan/vm1 --vmm qemu",
+            ),
         ],
     ),
     ("fipsee-net-detach", &[("Remove the port, and with it the interface if it was made for it", "fipsee net detach lan/host")]),

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use fipsee_block::disk::DiskSpec;
 use fipsee_serve::Which;
 use fipsee_serve::governor::Mode;
+use fipsee_serve::unix::listener::Listener;
 use serde::Serialize;
 
+pub(crate) use self::ports::Behind;
 use self::ports::keep_networks;
 use crate::admin::Admin;
 use crate::config::{Config, DiskConfig, ShareConfig};
@@ -22,7 +24,7 @@ use crate::notify;
 use crate::overlay::{Overlay, is_same};
 use crate::rates::ShareSettings;
 use crate::shares::disk_key;
-use crate::transport::vhost_user::Socket;
+use crate::transport::vhost_user::{Socket, Target};
 use crate::worker::Command;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -84,8 +86,19 @@ impl Admin {
         retire(&removed)?;
         let put_back = |_: &String| removed.iter().for_each(|export| export.reinstate());
         let retired = self.retire_ports(&ports).inspect_err(put_back)?;
-        let unwanted = self.vms.retire(|export, path| is_unwanted(&before, &disks, export, path)).inspect_err(put_back);
-        unwanted.inspect_err(|_| self.live.switches.put_back(retired))?;
+        let removed_ports = ports.removed().to_vec();
+        let new_ports = self.add_ports(ports).inspect_err(put_back);
+        let new_ports = new_ports.inspect_err(|_| self.live.switches.put_back(retired.clone()))?;
+        let unwanted = self.vms.retire(|target, path| match target {
+            Target::Disk(export) => is_unwanted(&before, &disks, export, path),
+            Target::Port(name, _) => removed_ports.contains(name),
+        });
+        if let Err(reason) = unwanted {
+            put_back(&reason);
+            self.take_back(new_ports);
+            self.live.switches.put_back(retired);
+            return Err(reason);
+        }
         // From here on nothing can fail.
         let name = |export: &Arc<Export>| export.name().to_owned();
         let (added, removed) = (opened.0.iter().map(name).collect(), removed.into_iter().map(name).collect());
@@ -112,8 +125,8 @@ impl Admin {
         self.log.set(level);
         self.scaling.set_mode(overlay.workers().unwrap_or(next.workers));
         outcome.changed.extend(changed_shares(&self.running.shares, &next.shares));
-        overlay.forget_ports_down(ports.removed());
-        let (added, removed) = self.change_ports(ports);
+        overlay.forget_ports_down(&removed_ports);
+        let (added, removed) = self.change_ports(new_ports, &removed_ports);
         outcome.added.extend(added);
         outcome.removed.extend(removed);
         (self.running, self.overlay) = (next, overlay);
@@ -153,7 +166,12 @@ impl Admin {
     }
 
     pub(crate) fn new_socket(&self, export: &Arc<Export>, path: &Path) -> Result<Socket, String> {
-        self.vms.prepare(export, path).map_err(|text| self.confinement.explain(text, path, true))
+        self.vms.serve_at(Target::Disk(Arc::clone(export)), self.new_listener(export.name(), path)?)
+    }
+
+    /// For hypervisors that use the disk or port of this name.
+    pub(crate) fn new_listener(&self, name: &str, path: &Path) -> Result<Listener, String> {
+        self.vms.bind(name, path).map_err(|text| self.confinement.explain(text, path, true))
     }
 
     /// More workers than were started need a restart.

@@ -52,7 +52,7 @@ fn mac(number: u8) -> Mac {
 fn network() -> NetworkSetup {
     let port = |number| {
         let rules = Rules { any_source: number == 2, flood_limit: 1_000_000_000, ..Rules::new(mac(number)) };
-        PortSetup { name: number.to_string(), rules, allow: Box::new(|_| true) }
+        PortSetup { name: number.to_string(), rules, allow: Box::new(|_| true), reserved: None }
     };
     NetworkSetup { name: "lan".to_owned(), mtu: MTU, learning: Learning::default(), ports: (0..PORTS).map(port).collect() }
 }

@@ -235,7 +235,8 @@ fn whatever_is_published_is_answered_once_and_stored_in_posted_buffers_alone() {
             Rules { vlans: trunk, flood_limit: 1_000_000_000, ..Rules::new(Mac([2, 0, 0, 0, 0, 1])) },
             Rules { mirror: seed % 2 == 0, flood_limit: 1_000_000_000, ..Rules::new(Mac([2, 0, 0, 0, 0, 2])) },
         ];
-        let port = |(name, rules): (&str, Rules)| PortSetup { name: name.to_owned(), rules, allow: Box::new(|_| true) };
+        let port =
+            |(name, rules): (&str, Rules)| PortSetup { name: name.to_owned(), rules, allow: Box::new(|_| true), reserved: None };
         let ports = ["a", "b", "c"].into_iter().zip(rules).map(port).collect();
         let setup = NetworkSetup { name: "n".to_owned(), mtu: 1500, learning: Learning::default(), ports };
         let networks = Networks::new(Switches::new(vec![setup]), vec![handle.clone()], Arc::new(|_, _| {}));

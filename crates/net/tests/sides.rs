@@ -49,7 +49,7 @@ fn mac(port: usize) -> Mac {
 
 fn setup(number: usize) -> PortSetup {
     let rules = Rules { any_source: true, ..Rules::new(mac(number)) };
-    PortSetup { name: number.to_string(), rules, allow: Box::new(|_| true) }
+    PortSetup { name: number.to_string(), rules, allow: Box::new(|_| true), reserved: None }
 }
 
 /// So many ports that get frames to unknown addresses.

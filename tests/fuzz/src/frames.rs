@@ -97,7 +97,7 @@ fn networks(choice: u8, handle: &WorkerHandle<()>) -> Networks<()> {
             flood_limit: if has(32) { 1 } else { 1_000_000_000 },
             ..Rules::new(mac)
         };
-        PortSetup { name: number.to_string(), rules, allow: Box::new(|_| true) }
+        PortSetup { name: number.to_string(), rules, allow: Box::new(|_| true), reserved: None }
     };
     let mtu = [1500, 68, 9000, 576][usize::from(choice >> 6)];
     let learning = Learning { max_macs: 4, max_macs_per_port: 2, ..Learning::default() };

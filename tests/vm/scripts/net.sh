@@ -1,4 +1,5 @@
-# Two machines at ports of one network: each reaches the other, and gets from it by TCP what it sent, unchanged.
+# Two machines at ports of one network: each reaches the other, and gets from it by TCP what it sent, unchanged; then its link goes down and up,
+# where the hypervisor forwards that.
 . /vm/lib.sh
 own=$(setting own)
 other=$(setting other)
@@ -44,6 +45,20 @@ wait_for "what the other sends" fetch
 cmp /tmp/sent /tmp/got || fail "what came by TCP is not what was sent"
 wait
 ping -c 1 -W 5 "$other" >/tmp/ping || true
+
+# has_carrier 0|1
+has_carrier() {
+    [ "$(cat /sys/class/net/eth0/carrier)" = "$1" ]
+}
+
+# The host takes the port down, and up again.
+if [ "$(setting link)" = 1 ]; then
+    has_carrier 1 || fail "the link is down"
+    report "event down"
+    wait_for "the link to go down" has_carrier 0
+    report "event up"
+    wait_for "the link to come up" has_carrier 1
+fi
 for counter in rx_errors tx_errors rx_length_errors rx_frame_errors; do
     [ "$(cat /sys/class/net/eth0/statistics/$counter)" = 0 ] || fail "$counter is not 0"
 done

@@ -1,6 +1,6 @@
 //! Debian's own kernel, for a machine with PCI and several CPUs.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -26,8 +26,27 @@ const LOAD_ORDER: [&str; 11] = [
     "ext4",
 ];
 
+/// The same of a guest whose device is a port of a network.
+const NETWORK_ORDER: [&str; 8] = [
+    "virtio_ring",
+    "virtio",
+    "virtio_pci_modern_dev",
+    "virtio_pci_legacy_dev",
+    "virtio_pci",
+    "failover",
+    "net_failover",
+    "virtio_net",
+];
+
 /// What a guest may load.
 const DRIVERS: [&str; 3] = ["virtio_blk", "configfs", "null_blk"];
+
+const BUILTIN: &str = "modules.builtin";
+
+/// All of them.
+fn wanted() -> impl Iterator<Item = &'static str> {
+    LOAD_ORDER.into_iter().chain(NETWORK_ORDER).chain(DRIVERS)
+}
 
 /// The kernel and those of its modules that a guest may want.
 pub(super) struct Debian {
@@ -40,18 +59,21 @@ impl Debian {
     pub(super) fn prepare(packages: &Packages) -> Result<Self, Unready> {
         let image = packages.dependency(META_PACKAGE, "linux-image-")?;
         let release = image.trim_start_matches("linux-image-").trim_end_matches("-unsigned").to_owned();
-        let folder = packages.files(&image, |unpacked, chosen| {
+        let choose = |unpacked: &Path, chosen: &Path| {
             let kernel = unpacked.join("boot").join(format!("vmlinuz-{release}"));
             files::rename(&kernel, &chosen.join("vmlinuz"))?;
             let modules = chosen.join("modules");
             make_folder(&modules)?;
             keep_modules(unpacked, &modules)?;
-            let builtin = unpacked.join("lib/modules").join(&release).join("modules.builtin");
-            let builtin = files::read_text(&builtin)?;
-            let is_there = |name: &str| modules.join(format!("{name}.ko")).exists() || is_builtin(name, &builtin);
-            let missing = LOAD_ORDER.iter().chain(&DRIVERS).find(|name| !is_there(name));
-            missing.map_or(Ok(()), |name| Err(format!("{image} has no module {name}; adapt the list in debian.rs")))
-        })?;
+            keep(&unpacked.join("lib/modules").join(&release).join(BUILTIN), chosen)?;
+            missing(chosen).map_or(Ok(()), |name| Err(format!("{image} has no module {name}; adapt the lists in debian.rs")))
+        };
+        let mut folder = packages.files(&image, choose)?;
+        // It was kept by shorter lists.
+        if missing(&folder).is_some() {
+            fs::remove_dir_all(&folder).map_err(|error| format!("cannot remove {}: {error}", folder.display()))?;
+            folder = packages.files(&image, choose)?;
+        }
         Ok(Self { folder, release })
     }
 
@@ -72,15 +94,23 @@ impl Debian {
         Ok(path)
     }
 
-    /// What a guest loads of [`LOAD_ORDER`]: the rest is part of this kernel.
-    pub(super) fn load_order(&self) -> Vec<&'static str> {
-        LOAD_ORDER.into_iter().filter(|name| self.module(name).is_some()).collect()
+    /// What a guest with a disk, or with a port of a network, loads: the rest is part of this kernel.
+    pub(super) fn load_order(&self, has_port: bool) -> Vec<&'static str> {
+        let order = if has_port { &NETWORK_ORDER[..] } else { &LOAD_ORDER };
+        order.iter().copied().filter(|name| self.module(name).is_some()).collect()
     }
 
     pub(super) fn module(&self, name: &str) -> Option<PathBuf> {
         let path = self.folder.join("modules").join(format!("{name}.ko"));
         path.exists().then_some(path)
     }
+}
+
+/// A module that is wanted, and is neither in the folder nor in the kernel itself.
+fn missing(folder: &Path) -> Option<&'static str> {
+    let builtin = fs::read_to_string(folder.join(BUILTIN)).unwrap_or_default();
+    let is_there = |name: &str| folder.join("modules").join(format!("{name}.ko")).exists() || is_builtin(name, &builtin);
+    wanted().find(|name| !is_there(name))
 }
 
 /// Is it in the kernel itself, by its list?
@@ -95,7 +125,7 @@ fn keep_modules(folder: &Path, into: &Path) -> Result<(), String> {
         }
         let file = files::name_of(&path);
         let (stem, ending) = file.split_once('.').unwrap_or_default();
-        if LOAD_ORDER.iter().chain(&DRIVERS).any(|name| *name == stem) {
+        if wanted().any(|name| name == stem) {
             match ending {
                 "ko" => keep(&path, into)?,
                 // Since 6.12; busybox loads them as they are without that only.

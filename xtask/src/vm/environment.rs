@@ -17,7 +17,7 @@ use super::fault_proxy::FaultProxy;
 use super::kill_cycles::KillCycles;
 use super::kills::Kills;
 use super::machine::{self, CleanupGuard, Next, Outcome};
-use super::net;
+use super::net::{self, Seat};
 use super::packages::Packages;
 use super::programs::Programs;
 use super::qemu::{self, Parts, Qemu};
@@ -146,8 +146,8 @@ impl Environment {
     fn run_in(&self, folder: &Path, scenario: &Scenario, choice: &Choice<'_>) -> Result<String, Unready> {
         let boot = self.boot(folder, scenario, choice)?;
         let queues = scenario.guest.cpus();
-        if let (Event::Network, Guest::Uml(build), Peer::Fipseed(programs)) = (scenario.event, scenario.guest, choice.peer) {
-            return self.run_network(folder, (scenario, choice), (build, &boot), programs);
+        if let (Event::Network, Peer::Fipseed(programs)) = (scenario.event, choice.peer) {
+            return self.run_network(folder, (scenario, choice), &boot, programs);
         }
         let mut back_end = BackEnd::start(choice.peer, folder, scenario.disk, queues, self.cpus.map(|(_, back)| back))?;
         let append = append(scenario, choice, &boot.modules, queues);
@@ -213,20 +213,32 @@ impl Environment {
         &self,
         folder: &Path,
         (scenario, choice): (&Scenario, &Choice<'_>),
-        (build, boot): (Build, &Boot),
+        boot: &Boot,
         programs: &Path,
     ) -> Result<String, Unready> {
         let append = append(scenario, choice, &boot.modules, scenario.guest.cpus());
-        let command = |socket: &Path, further: &str| {
-            self.uml_command(build, &boot.initrd, &format!("{append} {further}"), (socket, UML_NETWORK))
+        let command = |seat: &Seat| {
+            let (append, socket) = (format!("{append} {}", seat.settings()), seat.socket(folder));
+            match scenario.guest {
+                Guest::Uml(build) => self.uml_command(build, &boot.initrd, &append, (&socket, UML_NETWORK)),
+                Guest::Qemu { cpus, model, program, .. } => {
+                    let log = folder.join(format!("{}.log", seat.name));
+                    let mut command = self.qemu(program)?.machine(cpus, model, &boot.kernel, &boot.initrd, &append, &log);
+                    command.arg("-no-reboot").args(qemu::port(&socket, seat.mac, cpus, program));
+                    Ok(command)
+                }
+                Guest::System(_) => Err("no system has a port of a network".into()),
+            }
         };
-        let outcomes = net::run(folder, programs, LIMIT, command)?;
+        let mut outcomes = net::run(folder, programs, LIMIT, command)?;
         let log = fs::read_to_string(folder.join("back-end.log")).unwrap_or_default();
-        for (number, outcome) in (1..).zip(&outcomes) {
+        for (number, outcome) in (1..).zip(&mut outcomes) {
+            let monitor = fs::read_to_string(folder.join(format!("m{number}.log"))).unwrap_or_default();
+            outcome.monitor.extend(monitor.lines().map(str::to_owned));
             let broken = |error: String| Unready::Broken(story(&format!("machine {number}: {error}"), outcome, &log));
             outcome.judge(scenario.allowed).map_err(broken)?;
         }
-        Ok(String::new())
+        Ok(format!("guests {:.1} s", outcomes.iter().map(|outcome| outcome.took.as_secs_f64()).fold(0.0, f64::max)))
     }
 
     /// Make what a guest boots from, in `folder`.
@@ -262,7 +274,7 @@ impl Environment {
             Guest::Uml(build) => (Kernel::Uml(self.uml(build)?), Vec::new(), &self.packages),
             Guest::Qemu { kernel, .. } => {
                 let debian = self.debian(kernel)?;
-                (Kernel::Debian(debian), debian.load_order(), self.packages(kernel)?)
+                (Kernel::Debian(debian), debian.load_order(scenario.event == Event::Network), self.packages(kernel)?)
             }
             Guest::System(_) => return Err("a system has an initramfs of its own".into()),
         };

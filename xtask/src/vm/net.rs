@@ -9,15 +9,15 @@ use std::time::Duration;
 use super::back_end::await_socket;
 use super::machine::{self, Group, Next, Outcome};
 use super::unready::Unready;
-use crate::files;
+use crate::{files, step};
 
 /// The MTU of the network.
 const MTU: u16 = 1500;
 
 /// A port, and the machine that has it.
-struct Seat {
-    name: &'static str,
-    mac: &'static str,
+pub(super) struct Seat {
+    pub(super) name: &'static str,
+    pub(super) mac: &'static str,
     own: &'static str,
     other: &'static str,
 }
@@ -28,12 +28,12 @@ const SEATS: [Seat; 2] = [
 ];
 
 impl Seat {
-    fn socket(&self, folder: &Path) -> PathBuf {
+    pub(super) fn socket(&self, folder: &Path) -> PathBuf {
         folder.join(format!("{}.sock", self.name))
     }
 
     /// Further settings of its script.
-    fn settings(&self) -> String {
+    pub(super) fn settings(&self) -> String {
         let Self { mac, own, other, .. } = self;
         format!("fip.mac={mac} fip.mtu={MTU} fip.own={own} fip.other={other}")
     }
@@ -57,22 +57,32 @@ fn serve(folder: &Path, programs: &Path) -> Result<Group, String> {
     Ok(daemon)
 }
 
-/// Serve the network, and run both machines to their ends; `command` starts one with its device at a path and these further settings.
+/// Take the port of a machine down, or up again.
+fn set_link(folder: &Path, programs: &Path, seat: &Seat, to: &str) -> Result<(), String> {
+    let mut command = Command::new(programs.join("fipsee"));
+    command.arg("--connect").arg(folder.join("fipsee.sock"));
+    step::succeed(command.args(["net", "set", &format!("lan/{}", seat.name), &format!("--{to}")])).map(drop)
+}
+
+/// Serve the network, and run both machines to their ends; `command` starts one.
 pub(super) fn run(
     folder: &Path,
     programs: &Path,
     limit: Duration,
-    command: impl Fn(&Path, &str) -> Result<Command, Unready>,
+    command: impl Fn(&Seat) -> Result<Command, Unready>,
 ) -> Result<Vec<Outcome>, Unready> {
     let mut daemon = serve(folder, programs)?;
-    let commands: Vec<Command> =
-        SEATS.iter().map(|seat| command(&seat.socket(folder), &seat.settings())).collect::<Result<_, _>>()?;
-    let run = |mut command: Command| {
-        let unexpected = |_: &str| Err::<Next, _>("this scenario does not expect it".to_owned());
-        machine::run(&mut command, limit, &mut std::io::sink(), unexpected)
+    let commands: Vec<Command> = SEATS.iter().map(command).collect::<Result<_, _>>()?;
+    let run = |seat: &Seat, mut command: Command| {
+        let act = |event: &str| match event {
+            "down" | "up" => set_link(folder, programs, seat, event).map(|()| Next::GoesOn),
+            _ => Err("this scenario does not expect it".to_owned()),
+        };
+        machine::run(&mut command, limit, &mut std::io::sink(), act)
     };
     let outcomes: Vec<Outcome> = thread::scope(|scope| {
-        let running: Vec<_> = commands.into_iter().map(|command| scope.spawn(|| run(command))).collect();
+        let run = &run;
+        let running: Vec<_> = SEATS.iter().zip(commands).map(|(seat, command)| scope.spawn(move || run(seat, command))).collect();
         let ended = running.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err("its thread panicked".to_owned())));
         ended.collect::<Result<_, String>>()
     })?;

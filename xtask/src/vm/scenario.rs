@@ -177,10 +177,25 @@ const SCENARIOS: &[Scenario] = &[
         .may_fail()
         .only(Only::Rings)
         .by_hand(),
-    scenario("uml/net", "net", "two machines at ports of a network: ping of several lengths, TCP in both directions at once")
-        .set("lines=2000000")
+    scenario(
+        "uml/net",
+        "net",
+        "two machines at ports of a network: ping of several lengths, TCP in both directions at once, links that go down",
+    )
+    .set("lines=2000000 link=1")
+    .event(Event::Network)
+    .only(Only::Unmodified),
+    scenario("qemu/net", "net", "two CPUs, two pairs of queues: two machines at ports of a network, as above")
+        .on(SMP)
+        .set("lines=200000")
         .event(Event::Network)
         .only(Only::Unmodified),
+    scenario("qemu-10/net", "net", "the QEMU of Debian's backports, with MSI-X: two machines at ports of a network, as above")
+        .on(NEW_QEMU)
+        .set("lines=200000")
+        .event(Event::Network)
+        .only(Only::Unmodified)
+        .by_hand(),
     scenario("uml/foreign", "foreign", "a back end without rings: our driver leaves the device, or keeps it when asked to")
         .only(Only::Foreign),
     scenario("qemu/boot", "boot", "the disk appears; for the time that takes").on(SMP).by_hand(),

@@ -78,6 +78,7 @@ fn network() -> NetworkSetup {
         name: char::from(b'a' + number).to_string(),
         rules: Rules::new(Mac([2, 0, 0, 0, 0, number])),
         allow: Box::new(|_| true),
+        reserved: None,
     };
     let (name, mtu) = ("lan".to_owned(), u16::try_from(MTU).unwrap_or(u16::MAX));
     NetworkSetup { name, mtu, learning: Learning::default(), ports: (0..2).map(port).collect() }

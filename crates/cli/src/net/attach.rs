@@ -1,7 +1,7 @@
-//! `fipsee net attach` and `detach`: ports of a running daemon, and devices of the host that are ports.
+//! `fipsee net attach` and `detach`: ports of a running daemon, for clients, virtual machines and devices of the host.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fipsee_daemon::config::{group_number, user_number};
 use fipsee_net::frame::Mac;
@@ -34,6 +34,9 @@ pub(crate) struct AttachArguments {
     /// The port is the TAP device with this descriptor, which is open in fipsee; may be repeated, for its other queues
     #[arg(long, value_name = "N")]
     fd: Vec<i32>,
+    /// The port is a virtual machine's, which connects at this Unix socket
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["tap", "fd"])]
+    vhost_user: Option<PathBuf>,
     /// VLAN of frames without a tag
     #[arg(long, value_name = "VLAN")]
     vlan: Option<u16>,
@@ -61,7 +64,7 @@ pub(crate) struct AttachArguments {
     /// Let every user attach
     #[arg(long)]
     allow_everyone: bool,
-    /// Print JSON: {"port", "mac", "mtu", "any_source", "device"}
+    /// Print JSON: {"port", "mac", "mtu", "any_source", "device", "vhost_user"}
     #[arg(long)]
     json: bool,
 }
@@ -93,6 +96,7 @@ fn own(fd: i32) -> Result<OwnedFd, Error> {
 
 pub(crate) fn attach(socket: &Path, arguments: &AttachArguments) -> Result<(), Error> {
     let device = device(arguments)?;
+    let vhost_user = arguments.vhost_user.as_deref().map(admin::absolute).transpose()?;
     let files: Vec<BorrowedFd<'_>> = device.iter().flat_map(|device| &device.queues).map(AsFd::as_fd).collect();
     let params = json!({
         "network": arguments.network,
@@ -108,6 +112,7 @@ pub(crate) fn attach(socket: &Path, arguments: &AttachArguments) -> Result<(), E
         "allow_gids": arguments.allow_group,
         "allow_everyone": arguments.allow_everyone,
         "device_queues": files.len(),
+        "vhost_user": vhost_user,
     });
     let answer = admin::exchange(socket, "net.attach", &params, &files)?.map_err(|refusal| refusal.message)?;
     if let Some(device) = &device
@@ -121,7 +126,8 @@ pub(crate) fn attach(socket: &Path, arguments: &AttachArguments) -> Result<(), E
     }
     let [port, mac] = ["port", "mac"].map(|key| admin::text(&answer, key));
     let what = device.map(|device| format!(", device '{}' of the host,", device.name)).unwrap_or_default();
-    output::print(&format!("port '{port}'{what} with the address {mac} is there until the daemon is restarted\n"))
+    let how = vhost_user.map(|_| format!("; fipsee vm-args --net {port} --vmm qemu prints how to use it")).unwrap_or_default();
+    output::print(&format!("port '{port}'{what} with the address {mac} is there until the daemon is restarted{how}\n"))
 }
 
 /// The interface is as the port is. Only now: the daemon knows its address.

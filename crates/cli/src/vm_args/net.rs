@@ -42,7 +42,10 @@ fn find(stat: &Value, name: &str) -> Result<Interface, Error> {
     let port = network.and_then(|network| Some((network, admin::list(network, "ports").iter().find(is_port)?)));
     let (network, port) = port.ok_or_else(|| format!("no port '{name}' here; fipsee net info lists those that are there"))?;
     let socket = port.get("vhost_user").and_then(Value::as_str).ok_or_else(|| {
-        format!("port '{name}' has no vhost-user socket; write vhost_user = \"PATH\" in its table of the configuration file")
+        format!(
+            "port '{name}' has no vhost-user socket; write vhost_user = \"PATH\" in its table of the configuration file, or add \
+             another port (fipsee net attach --vhost-user PATH)"
+        )
     })?;
     let mtu = network.get("mtu").and_then(Value::as_u64).unwrap_or(USUAL_MTU);
     Ok(Interface { port: name.to_owned(), socket: socket.to_owned(), mac: admin::text(port, "mac").to_owned(), mtu })

@@ -162,6 +162,18 @@ fn ports_are_added_and_removed() {
     assert_eq!(ports["ports"][3], json!({ "port": "lan/d", "mac": "02:00:00:00:00:1d", "mtu": 9000, "in_use": false }));
     assert_success(&daemon.fipsee(&["net", "detach", "lan/d"]));
     assert_error(&daemon.fipsee(&["net", "detach", "lan/d"]), &["no port 'lan/d' here"]);
+    let at = daemon.dir.path("d.vm");
+    let path = at.to_str().expect("UTF-8");
+    let added = daemon.fipsee(&["net", "attach", "lan", "--name", "d", "--vhost-user", path]);
+    assert_success(&added);
+    assert_says(&String::from_utf8_lossy(&added.stdout), &["is there until", "fipsee vm-args --net lan/d --vmm qemu prints how"]);
+    let options = daemon.fipsee(&["vm-args", "--net", "lan/d", "--vmm", "qemu", "--memory", "1G"]);
+    assert_success(&options);
+    assert_says(&String::from_utf8_lossy(&options.stdout), &[path, "-netdev vhost-user"]);
+    assert_says(&String::from_utf8_lossy(&daemon.fipsee(&["config", "dump"]).stdout), &["# added at run time", path]);
+    assert_success(&daemon.fipsee(&["net", "detach", "lan/d"]));
+    assert!(!at.exists());
+    assert_error(&daemon.fipsee(&["vm-args", "--net", "lan/a", "--vmm", "qemu"]), &["fipsee net attach --vhost-user PATH"]);
     assert_error(
         &daemon.fipsee(&["net", "attach", "lan", "--name", "d", "--fd", "99"]),
         &["--fd 99", "leave this descriptor open"],

@@ -11,6 +11,7 @@ use super::Admin;
 use super::disks::check_absolute;
 use super::methods::Resize;
 use crate::export::Export;
+use crate::transport::vhost_user::Target;
 use crate::worker;
 
 impl Admin {
@@ -26,6 +27,12 @@ impl Admin {
     pub(super) fn detach(&mut self, path: &Path) -> Result<Value, String> {
         let exports = self.live.now().exports.clone();
         let is_there = |export: &&Arc<Export>| self.vms.paths_of(export).iter().any(|other| other == path);
+        if let Some(Target::Port(port, _)) = self.vms.target_at(path) {
+            return Err(format!(
+                "{} is the vhost-user socket of port '{port}'; fipsee net detach {port} removes both",
+                path.display()
+            ));
+        }
         let export = exports.iter().find(is_there).ok_or_else(|| {
             let paths = exports.iter().flat_map(|export| self.vms.paths_of(export));
             let paths: Vec<_> = paths.map(|path| path.display().to_string()).collect();
@@ -54,7 +61,7 @@ impl Admin {
         for worker in &self.workers {
             worker.mailbox.send_all(worker::announce_resize(&export, info));
         }
-        self.vms.resized(&export);
+        self.vms.changed(disk);
         self.overlay.resize(disk, size_bytes);
         match lost_bytes {
             0 => tracing::info!(disk, size_bytes, "resized"),

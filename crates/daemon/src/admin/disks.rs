@@ -83,7 +83,7 @@ impl Admin {
         let export = served.find(name)?.clone();
         export.retire().map_err(|pid| format!("disk '{name}' is in use by process {pid}; end that first"))?;
         // Sockets without a machine have no client at the disk.
-        self.vms.retire(|other, _| std::ptr::eq(other, &raw const *export)).inspect_err(|_| export.reinstate())?;
+        self.vms.retire(|target, _| target.is(&export)).inspect_err(|_| export.reinstate())?;
         let description = self.describe(&export);
         let others = served.exports.iter().filter(|other| !Arc::ptr_eq(other, &export)).cloned().collect();
         self.live.replace(others, served.settings);

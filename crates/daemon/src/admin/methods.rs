@@ -172,6 +172,8 @@ parameters! {
         /// The port is a device of the host: so many descriptors of its queues come with the request (SCM_RIGHTS)
         #[serde(default)]
         device_queues: u16,
+        /// The port is a virtual machine's, which connects there: an absolute path
+        vhost_user: Option<PathBuf>,
     }
 
     struct PortName {
@@ -322,6 +324,7 @@ mod schema {
             mtu: u16,
             any_source: bool,
             device: Option<String>,
+            vhost_user: Option<String>,
         }
         Disks {
             disks: Vec<BTreeMap<String, Value>>,

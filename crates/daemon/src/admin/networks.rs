@@ -10,6 +10,7 @@ impl Admin {
         let port = self.live.switches.port(name);
         let port = port.ok_or_else(|| format!("no port '{name}' here; `fipsee net stat` names them, for example lan/a"))?;
         port.set_down(*down);
+        self.vms.changed(name);
         self.overlay.set_port_down(name, *down);
         tracing::info!(port = name, down, "the port was set");
         Ok(json!({ "port": name, "link": port.link().text() }))

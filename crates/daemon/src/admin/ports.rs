@@ -7,10 +7,12 @@ use fipsee_net::server::tap;
 use serde_json::{Value, json};
 
 use super::Admin;
+use super::disks::check_absolute;
 use super::dump::quoted;
 use super::methods::AttachPort;
 use super::rpc::RpcError;
 use crate::config::{PortConfig, parse_port};
+use crate::reload::Behind;
 
 impl Admin {
     pub(super) fn attach_port(&mut self, attach: &AttachPort, files: &mut Vec<OwnedFd>) -> Result<Value, RpcError> {
@@ -29,6 +31,7 @@ impl Admin {
             true => format!("no network '{network}' here; there is none (see [[network]] in the configuration)"),
             false => format!("no network '{network}' here; there are: {}", there()),
         })?;
+        attach.vhost_user.iter().try_for_each(|path| check_absolute(path))?;
         let port = parse_port(network, &table(attach, device.as_ref()))?;
         let full_name = port.full_name(network);
         if let Some(there) = found.ports.iter().find(|there| there.name == *name && self.taps.is_gone(&full_name)) {
@@ -40,7 +43,12 @@ impl Admin {
             self.taps.serve_again(&full_name, device);
             return Ok(describe(network, found.mtu, there));
         }
-        self.add_port(network, &port, device)?;
+        let behind = match (device, &port.vhost_user) {
+            (Some(device), _) => Behind::Device(device),
+            (None, Some(path)) => Behind::Machines(self.new_listener(&full_name, path)?),
+            (None, None) => Behind::Clients,
+        };
+        self.begin_port(self.add_port(network, &port, behind)?);
         let description = describe(network, found.mtu, &port);
         tracing::info!(port = full_name, "added");
         self.overlay.ports.add(network, port);
@@ -54,7 +62,10 @@ impl Admin {
             Some(describe(&network.name, network.mtu, port))
         };
         let description = networks.iter().find_map(of);
-        self.live.switches.remove(&[name.to_owned()])?;
+        let removed = self.live.switches.remove(&[name.to_owned()])?;
+        // A socket without a machine has no port.
+        self.vms.retire(|target, _| target.name() == name).inspect_err(|_| self.live.switches.put_back(removed))?;
+        self.vms.remove_retired();
         self.taps.remove(name);
         self.overlay.remove_port(name, &self.running.networks);
         tracing::info!(port = name, "removed");
@@ -69,6 +80,7 @@ fn describe(network: &str, mtu: u16, port: &PortConfig) -> Value {
         "mtu": mtu,
         "any_source": port.rules.any_source,
         "device": port.tap.as_ref().map(|tap| &tap.name),
+        "vhost_user": port.vhost_user.as_ref().map(|path| path.to_string_lossy()),
     })
 }
 
@@ -93,5 +105,6 @@ fn table(attach: &AttachPort, device: Option<&tap::Tap>) -> String {
     if let Some(device) = device {
         let _ = writeln!(text, "tap = {}\nqueues = {}", quoted(&device.name), device.queues.len());
     }
+    attach.vhost_user.iter().for_each(|path| _ = writeln!(text, "vhost_user = {}", quoted(&path.to_string_lossy())));
     text
 }

@@ -1,17 +1,20 @@
 //! Networks in a configuration that is read again: their ports come and go, the rest stays as it is.
 
+use fipsee_net::server::ServedPort;
 use fipsee_net::server::tap::Tap;
+use fipsee_serve::unix::listener::Listener;
 
 use crate::admin::Admin;
 use crate::config::{NetworkConfig, PortConfig};
 use crate::services::net;
-use crate::transport::tap;
+use crate::transport::tap::{self, ServedTap};
+use crate::transport::vhost_user::{Socket, Target};
 
 /// Ports that come and go.
 #[derive(Default)]
 pub(super) struct PortPlan {
-    /// Each with its network, and its device if it is one.
-    added: Vec<(String, PortConfig, Option<Tap>)>,
+    /// Each with its network.
+    added: Vec<(String, PortConfig, Behind)>,
     removed: Vec<String>,
 }
 
@@ -19,6 +22,21 @@ impl PortPlan {
     pub(super) fn removed(&self) -> &[String] {
         &self.removed
     }
+}
+
+/// What a port is for.
+pub(crate) enum Behind {
+    Clients,
+    Device(Tap),
+    /// Virtual machines, which connect there.
+    Machines(Listener),
+}
+
+/// A port that is there, and what serves it from [`begin_port`](Admin::begin_port) on.
+pub(crate) struct AddedPort {
+    name: String,
+    tap: Option<ServedTap>,
+    socket: Option<Socket>,
 }
 
 /// What only a restart can change stays as it is and is reported: networks, and what is configured of a port that stays.
@@ -31,7 +49,6 @@ pub(super) fn keep_networks(next: &mut Vec<NetworkConfig>, running: &[NetworkCon
             kept.push(format!("network '{}'", old.name));
             return old.clone();
         };
-        keep_machines(&mut network, old, kept);
         for port in &mut network.ports {
             if let Some(before) = old.ports.iter().find(|before| before.name == port.name && *before != port) {
                 kept.push(format!("port '{}'", before.full_name(&old.name)));
@@ -44,19 +61,8 @@ pub(super) fn keep_networks(next: &mut Vec<NetworkConfig>, running: &[NetworkCon
     kept.extend(new);
 }
 
-/// The sockets of virtual machines are made at the start, so their ports neither come nor go.
-fn keep_machines(network: &mut NetworkConfig, old: &NetworkConfig, kept: &mut Vec<String>) {
-    let has = |network: &NetworkConfig, port: &PortConfig| network.ports.iter().any(|other| other.name == port.name);
-    let (stay, new): (Vec<_>, Vec<_>) = network.ports.drain(..).partition(|port| port.vhost_user.is_none() || has(old, port));
-    network.ports = stay;
-    let gone = old.ports.iter().filter(|port| port.vhost_user.is_some() && !has(network, port)).cloned();
-    let gone: Vec<PortConfig> = gone.collect();
-    kept.extend(new.iter().chain(&gone).map(|port| format!("port '{}'", port.full_name(&old.name))));
-    network.ports.extend(gone);
-}
-
 impl Admin {
-    /// From the ports that are there to those of these networks. Devices are opened, and closed if the plan is dropped.
+    /// From the ports that are there to those of these networks. Devices are opened and sockets bound, which ends if the plan is dropped.
     pub(super) fn plan_ports(&self, next: &[NetworkConfig]) -> Result<PortPlan, String> {
         let (before, mut plan) = (self.networks(), PortPlan::default());
         for (old, new) in before.iter().zip(next) {
@@ -68,31 +74,57 @@ impl Admin {
                     let (name, mac) = (port.full_name(&new.name), port.rules.mac);
                     return Err(format!("port '{name}' has the MAC address {mac} of port '{}'; give each its own", other.name));
                 }
-                let device =
-                    port.tap.as_ref().map(|device| self.open_device(port.full_name(&new.name), device, new.mtu, &port.rules));
-                plan.added.push((new.name.clone(), port.clone(), device.transpose()?));
+                plan.added.push((new.name.clone(), port.clone(), self.behind(new, port)?));
             }
         }
         Ok(plan)
     }
 
+    fn behind(&self, network: &NetworkConfig, port: &PortConfig) -> Result<Behind, String> {
+        let name = port.full_name(&network.name);
+        Ok(match (&port.tap, &port.vhost_user) {
+            (Some(device), _) => Behind::Device(self.open_device(name, device, network.mtu, &port.rules)?),
+            (None, Some(path)) => Behind::Machines(self.new_listener(&name, path)?),
+            (None, None) => Behind::Clients,
+        })
+    }
+
     /// First what may be refused: ports that are to go are in use. Returns them, to be [put back](fipsee_net::server::Switches::put_back).
-    pub(super) fn retire_ports(&self, plan: &PortPlan) -> Result<Vec<fipsee_net::server::ServedPort>, String> {
+    pub(super) fn retire_ports(&self, plan: &PortPlan) -> Result<Vec<ServedPort>, String> {
         self.live.switches.remove(&plan.removed).map_err(|text| format!("{text}, or keep the port in the configuration"))
     }
 
-    /// Returns the names of the ports that are there now and were not, and of those that are gone.
-    pub(super) fn change_ports(&self, plan: PortPlan) -> (Vec<String>, Vec<String>) {
-        let PortPlan { added, removed } = plan;
-        removed.iter().for_each(|name| _ = self.taps.remove(name));
-        let shown = |name: &String| format!("port '{name}'");
-        let names: Vec<String> = added.iter().map(|(network, port, _)| port.full_name(network)).collect();
-        for (network, port, device) in added {
-            if let Err(error) = self.add_port(&network, &port, device) {
-                tracing::error!(port = port.full_name(&network), error, "a port is not added; this is a bug");
+    /// The ports of the plan that are to come, or none of them.
+    pub(super) fn add_ports(&self, plan: PortPlan) -> Result<Vec<AddedPort>, String> {
+        let mut all = Vec::new();
+        for (network, port, behind) in plan.added {
+            match self.add_port(&network, &port, behind) {
+                Ok(added) => all.push(added),
+                Err(reason) => {
+                    self.take_back(all);
+                    return Err(reason);
+                }
             }
         }
-        (names.iter().map(shown).collect(), removed.iter().map(shown).collect())
+        Ok(all)
+    }
+
+    /// They are not to come after all.
+    pub(super) fn take_back(&self, added: Vec<AddedPort>) {
+        for AddedPort { name, tap, socket } in added {
+            drop((tap, socket));
+            // A client may have come at once: then it has the port until the daemon ends.
+            let _ = self.live.switches.remove(&[name]);
+        }
+    }
+
+    /// From here on nothing can fail. Returns the names of the ports that are there now and were not, and of those that are gone.
+    pub(super) fn change_ports(&self, added: Vec<AddedPort>, removed: &[String]) -> (Vec<String>, Vec<String>) {
+        removed.iter().for_each(|name| _ = self.taps.remove(name));
+        let shown = |name: &String| format!("port '{name}'");
+        let names = added.iter().map(|added| shown(&added.name)).collect();
+        added.into_iter().for_each(|added| self.begin_port(added));
+        (names, removed.iter().map(shown).collect())
     }
 
     /// The networks as they are configured and have been changed since.
@@ -101,13 +133,28 @@ impl Admin {
     }
 
     /// There is a port that was not there.
-    pub(crate) fn add_port(&self, network: &str, port: &PortConfig, device: Option<Tap>) -> Result<(), String> {
+    pub(crate) fn add_port(&self, network: &str, port: &PortConfig, behind: Behind) -> Result<AddedPort, String> {
+        let name = port.full_name(network);
         // A client may attach as soon as the port is there.
-        let added = self.live.switches.add(network, net::port(port.clone()), device.as_ref().map(Tap::holder))?;
-        if let Some(device) = device {
-            self.taps.serve(added, device);
+        let holder = if let Behind::Device(device) = &behind { Some(device.holder()) } else { None };
+        let served = self.live.switches.add(network, net::port(port.clone()), holder)?;
+        match behind {
+            Behind::Clients => Ok(AddedPort { name, tap: None, socket: None }),
+            Behind::Device(device) => Ok(AddedPort { name, tap: Some(self.taps.held(served, device)), socket: None }),
+            Behind::Machines(listener) => match self.vms.serve_at(Target::Port(name.clone(), served), listener) {
+                Ok(socket) => Ok(AddedPort { name, tap: None, socket: Some(socket) }),
+                Err(reason) => {
+                    // It is reserved for machines, which cannot have come.
+                    let _ = self.live.switches.remove(&[name]);
+                    Err(reason)
+                }
+            },
         }
-        Ok(())
+    }
+
+    pub(crate) fn begin_port(&self, AddedPort { tap, socket, .. }: AddedPort) {
+        tap.into_iter().for_each(|tap| self.taps.begin(tap));
+        self.vms.add(socket.into_iter().collect());
     }
 
     fn open_device(

@@ -9,7 +9,7 @@ use fipsee_serve::session::Credentials;
 use fipsee_serve::{Argument, Needs};
 
 use super::Entry;
-use crate::config::{NetworkConfig, PortConfig, sockets_of_ports};
+use crate::config::{NetworkConfig, PortConfig};
 use crate::live::FixedQueues;
 
 /// They answer from memory, and devices of the host were opened before; of one that is passed later the daemon asks what it is.
@@ -35,13 +35,7 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 pub(crate) fn switches(networks: &[NetworkConfig]) -> Switches {
-    let switches = Switches::new(networks.iter().map(setup).collect());
-    for (name, path) in sockets_of_ports(networks) {
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let reservation = Reservation::Machine(path.to_string_lossy().into());
-        switches.port(&name).into_iter().for_each(|port| port.reserve(reservation.clone()));
-    }
-    switches
+    Switches::new(networks.iter().map(setup).collect())
 }
 
 fn setup(network: &NetworkConfig) -> NetworkSetup {
@@ -49,7 +43,11 @@ fn setup(network: &NetworkConfig) -> NetworkSetup {
     NetworkSetup { name, mtu, learning, ports: ports.into_iter().map(port).collect() }
 }
 
-pub(crate) fn port(PortConfig { name, rules, allow, .. }: PortConfig) -> PortSetup {
+pub(crate) fn port(PortConfig { name, rules, allow, vhost_user, .. }: PortConfig) -> PortSetup {
     let allow = move |client: &Credentials| allow.allows(client.uid, client.gid, &client.more_gids);
-    PortSetup { name, rules, allow: Box::new(allow) }
+    let reserved = vhost_user.map(|path| {
+        let path = std::path::absolute(&path).unwrap_or(path);
+        Reservation::Machine(path.to_string_lossy().into())
+    });
+    PortSetup { name, rules, allow: Box::new(allow), reserved }
 }

@@ -164,7 +164,8 @@ impl Old {
         let disks = overlay.over(&config.disks);
         let take = |(record, descriptors): (DiskRecord, _)| take_disk(&disks, &overlay, &record, descriptors);
         let given = records.into_iter().map(take).collect::<Result<Vec<_>, _>>().map_err(Failure::Refused)?;
-        check_sockets(&disks, &config.networks, socket, (&clients, &machines)).map_err(Failure::Refused)?;
+        let networks = overlay.ports.over(&config.networks);
+        check_sockets(&disks, &networks, socket, (&clients, &machines)).map_err(Failure::Refused)?;
         let (mut exports, mut opened) = (Vec::new(), Opened::default());
         for disk in &disks {
             let found = given.iter().find(|export| export.name() == disk.spec.name).cloned();
@@ -172,7 +173,7 @@ impl Old {
             exports.push(export.map_err(Failure::Refused)?);
         }
         let metrics = metrics::listen(&config.metrics, metrics).map_err(Failure::Refused)?;
-        let taps = open_all(&overlay.ports.over(&config.networks), devices).map_err(Failure::Refused)?;
+        let taps = open_all(&networks, devices).map_err(Failure::Refused)?;
         Ok(Origin { clients, admin, machines, metrics, taps, exports, opened, overlay })
     }
 }
@@ -190,7 +191,7 @@ fn check_sockets(
     let is_there = |name: &str, path: &Path| machines.iter().any(|(of, listener)| of == name && listener.path() == path);
     if let Some((name, path)) = sockets_of_ports(networks).find(|(name, path)| !is_there(name, path)) {
         return Err(format!(
-            "the running daemon does not serve port '{name}' at {}; stop it and start this one without --takeover",
+            "the running daemon does not serve port '{name}' at {}; have it do so first (fipsee reload, or net attach)",
             path.display()
         ));
     }

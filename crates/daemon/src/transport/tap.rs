@@ -118,7 +118,8 @@ impl Taps {
         Ok(self.held(port, tap))
     }
 
-    fn held(&self, port: ServedPort, tap: Tap) -> ServedTap {
+    /// A device that [holds](Tap::holder) its port, which is served from [`begin`](Self::begin) on.
+    pub(crate) fn held(&self, port: ServedPort, tap: Tap) -> ServedTap {
         let ends = self.ends(tap.queues);
         ServedTap { port, name: tap.name, client: 0, ends, live: Arc::clone(&self.live), assignments: Vec::new() }
     }

@@ -4,30 +4,37 @@ use std::path::PathBuf;
 
 use fipsee_net::{Error, Port};
 use fipsee_testkit::guest::device::{EVENT_INDEX, INDIRECT};
-use fipsee_testkit::guest::frontend::Request;
+use fipsee_testkit::guest::frontend::{Request, memory_table};
 use fipsee_testkit::guest::net::{CONTROL, LEAVES_OFFLOADS, MERGEABLE, NetGuest, NetOptions, PAIRS, TAKES_OFFLOADS};
-use fipsee_testkit::{Daemon, assert_says};
+use fipsee_testkit::guest::ram::Piece;
+use fipsee_testkit::packets::is_readable;
+use fipsee_testkit::{Daemon, TIMEOUT, assert_says};
 use serde_json::json;
 
 use super::{all_sent, assert_nothing, attach, frame, lan_at, mac, next, offloads, options, stat};
 
-const MTU: u16 = 9000;
+pub(super) const MTU: u16 = 9000;
 
 /// Ports `a` of a program, `b` and `c` of virtual machines.
 fn daemon() -> Daemon {
     lan_at(1, MTU, ["", "vhost_user = \"{dir}/b.vm\"", "vhost_user = \"{dir}/c.vm\""])
 }
 
-fn path(daemon: &Daemon, port: &str) -> PathBuf {
+pub(super) fn path(daemon: &Daemon, port: &str) -> PathBuf {
     daemon.socket().with_file_name(format!("{port}.vm"))
 }
 
-fn start(daemon: &Daemon, port: &str, options: &NetOptions) -> NetGuest {
+pub(super) fn start(daemon: &Daemon, port: &str, options: &NetOptions) -> NetGuest {
     NetGuest::start(&path(daemon, port), options).unwrap_or_else(|error| panic!("the machine of {port}: {error}"))
 }
 
-fn exchange(program: &mut Port, machine: &mut NetGuest, length: usize, seed: u64) {
-    let (there, back) = (frame(mac(1), mac(2), length, seed), frame(mac(2), mac(1), length, seed + 50));
+pub(super) fn exchange(program: &mut Port, machine: &mut NetGuest, length: usize, seed: u64) {
+    exchange_with(program, (machine, 2), length, seed);
+}
+
+/// Likewise with the machine that has the address of this number.
+pub(super) fn exchange_with(program: &mut Port, (machine, number): (&mut NetGuest, u8), length: usize, seed: u64) {
+    let (there, back) = (frame(mac(1), mac(number), length, seed), frame(mac(number), mac(1), length, seed + 50));
     program.send(&there).expect("sent");
     assert_eq!(machine.next(0), there, "{length} bytes to the machine");
     machine.send(0, &back);
@@ -265,7 +272,7 @@ fn queue_whose_driver_breaks_the_rules_stops_and_nothing_else_does() {
             a.send(&frame(mac(1), mac(2), 100, 7)).expect("sent");
             all_sent(&mut a);
         }
-        let deadline = std::time::Instant::now() + fipsee_testkit::TIMEOUT;
+        let deadline = std::time::Instant::now() + TIMEOUT;
         while !b.queues[index].is_broken() {
             assert!(std::time::Instant::now() < deadline, "queue {index} goes on after {what}");
             std::thread::yield_now();
@@ -344,7 +351,7 @@ fn machine_connects_again_to_a_daemon_that_was_killed_or_taken_over_from() {
             daemon.take_over();
         }
         for machine in [&mut b, &mut c] {
-            assert!(fipsee_testkit::packets::is_readable(machine.frontend.socket(), fipsee_testkit::TIMEOUT));
+            assert!(is_readable(machine.frontend.socket(), TIMEOUT));
             machine.reconnect().expect("the daemon is there");
         }
     }
@@ -363,6 +370,36 @@ fn hypervisor_announces_its_machine_and_asks_for_no_greater_mtu() {
     assert!(b.frontend.set(Request::NetSetMtu, &u64::from(MTU + 1).to_le_bytes(), &[]).is_err());
     let config = b.frontend.call(Request::GetConfig, &[&[0; 4][..], &12_u32.to_le_bytes(), &[0; 16]].concat(), &[]);
     assert!(config.is_err(), "the connection is closed");
+}
+
+#[test]
+fn hypervisor_may_repeat_each_change_of_memory_as_for_every_pair_of_queues() {
+    let daemon = daemon();
+    let (mut a, mut b) = (attach(&daemon.socket(), "a"), start(&daemon, "b", &NetOptions::default()));
+    let more = Piece::new(1 << 40, 1 << 20);
+    let (place, sent) = (b.place(1, 40), frame(mac(2), mac(1), 100, 1));
+    more.region.write(0, &sent).expect("within it");
+    let in_it = [(place, 12, false), (more.guest_address, 100, false)];
+    let described = memory_table(&[(more.guest_address, more.region.length_bytes())]);
+    for seed in 0..3 {
+        for _ in 0..2 {
+            b.frontend.set(Request::AddMemReg, &described, &[more.file()]).expect("it is there");
+            b.send_parts(0, &in_it);
+            assert_eq!(next(&mut a), sent);
+            exchange(&mut a, &mut b, 100, seed);
+        }
+        for _ in 0..2 {
+            b.frontend.set(Request::RemMemReg, &described, &[]).expect("it is gone");
+            b.send_parts(0, &in_it);
+            b.wait_sent(0);
+            exchange(&mut a, &mut b, 100, seed);
+        }
+    }
+    assert_eq!(stat(&daemon, "b")["refused"]["bad_memory"], 6);
+    // Another one at that place is no repetition.
+    b.frontend.set(Request::AddMemReg, &described, &[more.file()]).expect("it is there");
+    let shorter = memory_table(&[(more.guest_address, 4096)]);
+    assert!(b.frontend.set(Request::AddMemReg, &shorter, &[more.file()]).is_err());
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod faults;
 mod hostile;
 mod load;
 mod machines;
+mod machines_at_run_time;
 mod offloads;
 mod packed;
 mod placed;

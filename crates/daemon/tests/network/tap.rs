@@ -13,6 +13,7 @@ use fipsee_testkit::netns::Namespace;
 use fipsee_testkit::process::{Guard, await_word};
 use fipsee_testkit::random::Random;
 use fipsee_testkit::{Daemon, Scratch, assert_says, child, eventually};
+use serde_json::json;
 
 use super::{attach, mac, next, stat};
 
@@ -220,6 +221,26 @@ fn device_that_is_deleted_takes_its_port_down_and_nothing_else() {
     for device in ["fip0", "fip1"] {
         assert_says(&space.run(&format!("ip link show dev {device}")), &["UP"]);
     }
+}
+
+#[test]
+fn interface_has_no_carrier_while_its_port_is_down() {
+    let Some([space]) = Namespace::several("the carrier of a TAP device", &[]) else { return };
+    let mut daemon = start(&space, "tap = \"fip0\"\nqueues = 2\ndown = true", "");
+    let has_carrier = || space.run("ip link show dev fip0").contains("LOWER_UP");
+    let set = |daemon: &Daemon, down: bool| daemon.ask(&json!({ "method": "net.set", "port": "lan/h", "down": down }));
+    assert!(!has_carrier(), "as it is configured");
+    for _ in 0..2 {
+        set(&daemon, false);
+        assert!(has_carrier());
+        set(&daemon, true);
+        assert!(!has_carrier());
+    }
+    daemon.take_over();
+    assert!(!has_carrier(), "in the next daemon, too");
+    set(&daemon, false);
+    daemon.take_over();
+    assert!(has_carrier());
 }
 
 #[test]

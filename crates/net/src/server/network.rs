@@ -35,6 +35,8 @@ pub struct PortSetup {
     pub name: String,
     pub rules: Rules,
     pub allow: Allow,
+    /// What alone may have it, if not every client that is allowed to.
+    pub reserved: Option<Reservation>,
 }
 
 /// A network as it is configured.
@@ -78,13 +80,11 @@ pub(super) fn count(counter: &AtomicU64, more: u64) {
 pub(super) struct Port {
     pub(super) setup: PortSetup,
     pub(super) counters: PortCounters,
-    /// What alone may have it, if not every client that is allowed to.
-    pub(super) reserved: OnceLock<Reservation>,
 }
 
 impl Port {
     pub(super) fn new(setup: PortSetup) -> Self {
-        Self { setup, counters: PortCounters::default(), reserved: OnceLock::new() }
+        Self { setup, counters: PortCounters::default() }
     }
 
     /// Count a frame that it sent: its bytes, and bytes moved for it, or why the switch did not take it.

@@ -100,7 +100,7 @@ impl ServedPort {
         if !ports[number].as_ref().is_some_and(|port| Arc::ptr_eq(port, &self.port)) {
             return Err(held(None, false));
         }
-        if let Some(reservation) = self.port.reserved.get().filter(|reservation| !reservation.is_for(&holder)) {
+        if let Some(reservation) = self.port.setup.reserved.as_ref().filter(|reservation| !reservation.is_for(&holder)) {
             return Err(Held { kept_for: Some(reservation.clone()), ..held(None, false) });
         }
         match &mut holders[number] {
@@ -196,11 +196,6 @@ impl ServedPort {
     /// May a process with these credentials use it?
     pub fn allows(&self, credentials: &Credentials) -> bool {
         (self.port().setup.allow)(credentials)
-    }
-
-    /// Only what has it as this kind of holder may have it from now on.
-    pub fn reserve(&self, reservation: Reservation) {
-        let _ = self.port.reserved.set(reservation);
     }
 
     /// For a visit that has frames of this port. It never waits. `None`: another thread has the network at this moment; the next visit tries again.

@@ -241,7 +241,7 @@ mod tests {
     fn queue_of(ports: u8) -> (TransmitQueue, Writer<MappedRing>, Grant) {
         let port = |number| {
             let rules = Rules { mirror: number == 1, ..Rules::new(Mac([2, 0, 0, 0, 0, number])) };
-            PortSetup { name: number.to_string(), rules, allow: Box::new(|_| true) }
+            PortSetup { name: number.to_string(), rules, allow: Box::new(|_| true), reserved: None }
         };
         let (name, learning, ports) = ("lan".to_owned(), Learning::default(), (0..ports).map(port).collect());
         let network = Arc::new(Network::new(NetworkSetup { name, mtu: 1500, learning, ports }));

@@ -415,7 +415,7 @@ fn port_metrics(port: &Port, holder: Option<&Holder>, (link, groups): (Link, Opt
     if let Some(groups) = groups {
         all.push(("groups", (groups as u64).into()));
     }
-    if let Some(Reservation::Machine(path)) = port.reserved.get() {
+    if let Some(Reservation::Machine(path)) = &port.setup.reserved {
         all.push(("vhost_user", Metric::from(&**path)));
     }
     match holder {

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use fipsee_ring::doorbell::EventDoorbell;
 
-use super::network::{Attached, Holder, MAX_PORTS, Network, NetworkSetup, Port, PortSetup, Reservation};
+use super::network::{Attached, Holder, MAX_PORTS, Network, NetworkSetup, Port, PortSetup};
 use super::port::ServedPort;
 use crate::switch::{Link, PortNumber};
 
@@ -120,12 +120,6 @@ impl Switches {
             for port in of(network) {
                 if matches!(attached.holders[usize::from(port.number)], Some((Holder::Client(_) | Holder::Machine, _))) {
                     return Err(format!("port '{}' is in use; end what has it first (`fipsee net info` shows it)", port.name()));
-                }
-                if let Some(Reservation::Machine(path)) = port.port().reserved.get() {
-                    return Err(format!(
-                        "port '{}' is for the virtual machine at {path}; remove it from the configuration, and restart the daemon",
-                        port.name()
-                    ));
                 }
             }
             held.push((network, attached));

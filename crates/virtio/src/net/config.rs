@@ -44,9 +44,9 @@ pub fn features(pairs: u16) -> u64 {
     if pairs > 1 { features | bit(VIRTIO_NET_F_MQ) } else { features }
 }
 
-/// The [`Space`] of a port.
-pub fn space(mac: Mac, mtu: u16, pairs: u16) -> [u8; SPACE_BYTES] {
-    let status = u16::try_from(VIRTIO_NET_S_LINK_UP).unwrap_or(0);
+/// The [`Space`] of a port, which is up or down.
+pub fn space(mac: Mac, mtu: u16, pairs: u16, is_up: bool) -> [u8; SPACE_BYTES] {
+    let status = if is_up { u16::try_from(VIRTIO_NET_S_LINK_UP).unwrap_or(0) } else { 0 };
     zerocopy::transmute!(Space { mac: mac.0, status, max_virtqueue_pairs: pairs, mtu })
 }
 

@@ -174,7 +174,7 @@ impl Lan {
             if context.is_broken(Variant::VlansJoined) && matches!(rules.vlans, Vlans::Access(_)) {
                 rules.vlans = Vlans::Access(10);
             }
-            PortSetup { name: number.to_string(), rules, allow: Box::new(|_| true) }
+            PortSetup { name: number.to_string(), rules, allow: Box::new(|_| true), reserved: None }
         };
         let ports = self.ports.iter().enumerate().map(port).collect();
         let setup = NetworkSetup { name: NAME.to_owned(), mtu: MTU, learning: Learning::default(), ports };

@@ -33,17 +33,20 @@ pub enum Request {
     SetVringEnable = 18,
     SendRarp = 19,
     NetSetMtu = 20,
+    SetBackendReqFd = 21,
     GetConfig = 24,
     GetInflightFd = 31,
     SetInflightFd = 32,
+    AddMemReg = 37,
+    RemMemReg = 38,
 }
 
 /// Virtio feature: protocol features are negotiated.
 pub const PROTOCOL_FEATURES: u64 = 1 << 30;
 /// Virtio feature: writes to memory are logged.
 pub const LOG_ALL: u64 = 1 << 26;
-/// MQ, LOG_SHMFD, RARP, REPLY_ACK, NET_MTU, CONFIG, INFLIGHT_SHMFD: protocol features we ask for.
-const WANTED: u64 = 1 << 0 | 1 << 1 | 1 << 2 | REPLY_ACK | 1 << 4 | 1 << 9 | 1 << 12;
+/// MQ, LOG_SHMFD, RARP, REPLY_ACK, NET_MTU, BACKEND_REQ, CONFIG, INFLIGHT_SHMFD, CONFIGURE_MEM_SLOTS: protocol features we ask for.
+const WANTED: u64 = 1 << 0 | 1 << 1 | 1 << 2 | REPLY_ACK | 1 << 4 | 1 << 5 | 1 << 9 | 1 << 12 | 1 << 15;
 const REPLY_ACK: u64 = 1 << 3;
 
 const VERSION: u32 = 1;
@@ -148,6 +151,22 @@ impl Frontend {
     pub fn stop_vring(&mut self, index: u32) -> io::Result<u16> {
         let (body, _) = self.call(Request::GetVringBase, &[index.to_le_bytes(), [0; 4]].concat(), &[])?;
         body.get(4..6).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]])).ok_or_else(|| io::Error::other("a short answer"))
+    }
+
+    /// Open a channel for requests of the back end.
+    pub fn open_channel(&mut self) -> io::Result<UnixStream> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_read_timeout(Some(TIMEOUT))?;
+        self.set(Request::SetBackendReqFd, &[], &[theirs.as_fd()])?;
+        Ok(ours)
+    }
+
+    /// The first bytes of the configuration space.
+    pub fn config<const BYTES: usize>(&mut self) -> io::Result<[u8; BYTES]> {
+        let length = u32::try_from(BYTES).unwrap_or(0);
+        let range = [[0; 4], length.to_le_bytes(), [0; 4]].concat();
+        let (body, _) = self.call(Request::GetConfig, &[&range[..], &[0; BYTES]].concat(), &[])?;
+        body.get(range.len()..).and_then(|space| space.first_chunk().copied()).ok_or_else(|| io::Error::other("a short answer"))
     }
 
     fn receive(&self, request: Request) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {

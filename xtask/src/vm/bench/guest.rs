@@ -81,7 +81,7 @@ impl Guest {
             Self::Uml(_) => Vec::new(),
             // null_blk is set up through it.
             Self::Qemu(debian, _) => {
-                debian.load_order().into_iter().chain(debian.module("configfs").map(|_| "configfs")).collect()
+                debian.load_order(false).into_iter().chain(debian.module("configfs").map(|_| "configfs")).collect()
             }
         }
     }

@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use fipsee_net::switch::Link;
 use fipsee_ring::handshake::HANDSHAKE_TIMEOUT;
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_ring::tuning::Choices;
@@ -105,10 +106,12 @@ impl FrontendConnection {
         });
     }
 
-    /// The disk's size changed.
-    pub(super) fn resized(&mut self) {
-        let info = self.shared.target.disk().map(|export| export.info(false));
-        info.into_iter().for_each(|info| self.notify(|device| device.resized(info)));
+    /// The disk's size changed, or the port's link.
+    pub(super) fn changed(&mut self) {
+        match &Arc::clone(&self.shared).target {
+            Target::Disk(export) => self.notify(|device| device.resized(export.info(false))),
+            Target::Port(_, port) => self.notify(|device| device.set_link(port.link() != Link::Down)),
+        }
     }
 
     /// Charge the descriptors that it may hold now.
@@ -469,7 +472,7 @@ fn announce(device: &mut Device, bytes: &[u8]) {
     let Some(channel) = &device.channel else { return };
     let sent = rustix::net::send(channel, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     if sent != Ok(bytes.len()) {
-        tracing::warn!(disk = device.model.name(), ?sent, "the hypervisor cannot be notified of the disk's new size");
+        tracing::warn!(disk = device.model.name(), ?sent, "the hypervisor cannot be notified of a change");
         device.channel = None;
     }
 }

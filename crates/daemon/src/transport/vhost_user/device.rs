@@ -233,12 +233,27 @@ impl Device {
                 device.change_disk(queue, move |server| server.set_info(&info));
             }
         });
-        self.then(|device| {
-            if device.channel.is_some() {
-                device.actions.push(Action::Announce(message::config_changed()));
+        self.then(Self::announce_change);
+        let _ = self.advance();
+    }
+
+    /// An administrator has taken the port down, or up again.
+    pub(super) fn set_link(&mut self, is_up: bool) {
+        self.then(move |device| {
+            if let Model::Port(port) = &mut device.model
+                && std::mem::replace(&mut port.is_up, is_up) != is_up
+            {
+                device.announce_change();
             }
         });
         let _ = self.advance();
+    }
+
+    /// The guest must read the configuration space again, if its hypervisor can have it do so.
+    fn announce_change(&mut self) {
+        if self.channel.is_some() {
+            self.actions.push(Action::Announce(message::config_changed()));
+        }
     }
 
     /// A queue, if it is served, is to be served by another worker. The queue itself goes, with the ring beside it: its run goes on.

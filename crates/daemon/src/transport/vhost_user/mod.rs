@@ -29,6 +29,7 @@ use self::handover::Hold;
 use self::socket::Peer;
 pub(crate) use self::socket::{Socket, bind};
 pub(crate) use self::target::Target;
+use self::target::kind_of;
 use crate::export::Export;
 use crate::live::Live;
 use crate::worker::WorkerHandle;
@@ -41,7 +42,8 @@ enum Notice {
     /// Pause until released: another daemon may take over.
     Hold(Hold),
     Stop,
-    Resized,
+    /// The disk's size, or the port's link.
+    Changed,
     /// Have another worker serve this queue, if it is of this connection.
     MoveQueue {
         queue: QueueName,
@@ -76,17 +78,23 @@ impl VhostUserSockets {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bind a path for an export. No hypervisor is served there before [`add`](Self::add); undone when dropped instead.
-    pub(crate) fn prepare(&self, export: &Arc<Export>, path: &Path) -> Result<Socket, String> {
+    /// Bind a path for the disk or port of this name, which [`serve_at`](Self::serve_at) follows; undone when dropped instead.
+    pub(crate) fn bind(&self, name: &str, path: &Path) -> Result<Listener, String> {
         // Found without connecting, which would count as a machine for a moment.
-        if let Some(socket) = self.lock().iter().find(|socket| socket.path() == path) {
-            let (name, path, other) = (export.name(), path.display(), &socket.shared.target);
-            let (kind, other) = (other.kind(), other.name());
+        if let Some(other) = self.target_at(path) {
+            let (kind, path) = (kind_of(name), path.display());
             return Err(format!(
-                "disk '{name}': {path} is the vhost-user socket of {kind} '{other}' already; choose another path"
+                "{kind} '{name}': {path} is the vhost-user socket of {} '{}' already; choose another path",
+                other.kind(),
+                other.name()
             ));
         }
-        self.serve_at(Target::Disk(Arc::clone(export)), bind(export.name(), path)?)
+        bind(name, path)
+    }
+
+    /// What hypervisors that connect there use.
+    pub(crate) fn target_at(&self, path: &Path) -> Option<Target> {
+        self.lock().iter().find(|socket| socket.path() == path).map(|socket| socket.shared.target.clone())
     }
 
     /// The listening sockets and the names of their disks, for another daemon.
@@ -107,18 +115,16 @@ impl VhostUserSockets {
 
     /// Close all unwanted sockets to new connections, if none of them is in use;
     /// [`remove_retired`](Self::remove_retired) follows.
-    pub(crate) fn retire(&self, is_unwanted: impl Fn(&Export, &Path) -> bool) -> Result<(), String> {
+    pub(crate) fn retire(&self, is_unwanted: impl Fn(&Target, &Path) -> bool) -> Result<(), String> {
         let sockets = self.lock();
-        let unwanted: Vec<&Socket> = sockets
-            .iter()
-            .filter(|socket| socket.shared.target.disk().is_some_and(|export| is_unwanted(export, socket.path())))
-            .collect();
+        let unwanted: Vec<&Socket> = sockets.iter().filter(|socket| is_unwanted(&socket.shared.target, socket.path())).collect();
         let mut states: Vec<_> = unwanted.iter().map(|socket| socket.shared.state()).collect();
         for (socket, state) in unwanted.iter().zip(&states) {
             if let Some(Peer { pid, .. }) = &state.peer {
                 return Err(format!(
-                    "the vhost-user socket {} of disk '{}' is in use by process {pid}; end that first",
+                    "the vhost-user socket {} of {} '{}' is in use by process {pid}; end that first",
                     socket.path().display(),
+                    socket.shared.target.kind(),
                     socket.shared.target.name()
                 ));
             }
@@ -152,9 +158,9 @@ impl VhostUserSockets {
         self.lock().iter().for_each(|socket| socket.shared.leave_workers());
     }
 
-    /// The disk's size changed: hypervisors must notify their guests.
-    pub(crate) fn resized(&self, export: &Export) {
-        self.lock().iter().filter(|socket| socket.serves(export)).for_each(|socket| socket.notify(Notice::Resized));
+    /// The size of the disk of this name changed, or the link of the port: hypervisors must notify their guests.
+    pub(crate) fn changed(&self, name: &str) {
+        self.lock().iter().filter(|socket| socket.shared.target.name() == name).for_each(|socket| socket.notify(Notice::Changed));
     }
 
     /// Hang up on every hypervisor and remove every socket; `false` when something is still in flight after the timeout.

@@ -247,7 +247,7 @@ impl SocketThread {
                         adopted = Some(*connection);
                     }
                     // From a closed connection.
-                    Notice::Resized
+                    Notice::Changed
                     | Notice::MoveQueue { .. }
                     | Notice::LeaveWorkers
                     | Notice::Asked(_)
@@ -386,7 +386,7 @@ impl SocketThread {
                 Notice::Begin | Notice::Adopt(_) => {}
                 Notice::Hold(hold) => hold.rest(Some(connection)),
                 Notice::Stop => stops = true,
-                Notice::Resized => connection.resized(),
+                Notice::Changed => connection.changed(),
                 Notice::MoveQueue { queue, to, .. } if queue.client == connection.client => {
                     connection.move_queue(queue.index, to)
                 }

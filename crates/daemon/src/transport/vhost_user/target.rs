@@ -37,14 +37,14 @@ impl Target {
         port.map(|port| Self::Port(name.to_owned(), port)).ok_or_else(|| format!("no port '{name}' here; see fipsee net ls"))
     }
 
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         match self {
             Self::Disk(export) => export.name(),
             Self::Port(name, _) => name,
         }
     }
 
-    pub(super) fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         kind_of(self.name())
     }
 
@@ -60,7 +60,7 @@ impl Target {
         }
     }
 
-    pub(super) fn is(&self, export: &Export) -> bool {
+    pub(crate) fn is(&self, export: &Export) -> bool {
         self.disk().is_some_and(|own| std::ptr::eq(&raw const **own, export))
     }
 

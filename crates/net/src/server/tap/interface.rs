@@ -21,6 +21,7 @@ const TUNSETIFF: Opcode = 0x4004_54ca;
 const TUNGETIFF: Opcode = 0x8004_54d2;
 const TUNSETVNETHDRSZ: Opcode = 0x4004_54d8;
 const TUNSETOFFLOAD: Opcode = 0x4004_54d0;
+const TUNSETCARRIER: Opcode = 0x4004_54e2;
 const SIOCGIFFLAGS: Opcode = 0x8913;
 const SIOCSIFFLAGS: Opcode = 0x8914;
 const SIOCGIFMTU: Opcode = 0x8921;
@@ -30,7 +31,7 @@ const SIOCGIFHWADDR: Opcode = 0x8927;
 const SIOCGIFINDEX: Opcode = 0x8933;
 
 /// The calls that a program makes of descriptors that it was passed, by their second argument.
-pub const IOCTLS_OF_PASSED: [u32; 3] = [TUNGETIFF, TUNSETVNETHDRSZ, TUNSETOFFLOAD];
+pub const IOCTLS_OF_PASSED: [u32; 4] = [TUNGETIFF, TUNSETVNETHDRSZ, TUNSETOFFLOAD, TUNSETCARRIER];
 
 /// `struct ifreq` of a 64-bit kernel: a name, and what the call is about.
 #[derive(Clone, Copy, Default)]
@@ -101,6 +102,14 @@ pub(super) fn set_header_bytes(file: &OwnedFd) -> Result<(), Errno> {
 pub(super) fn set_offloads(file: &OwnedFd, offloads: u32) -> Result<(), Errno> {
     // SAFETY: this call takes a number, and touches no memory.
     let call = unsafe { IntegerSetter::<TUNSETOFFLOAD>::new_usize(offloads as usize) };
+    // SAFETY: likewise.
+    unsafe { rustix::ioctl::ioctl(file, call) }
+}
+
+/// Has the device of this queue a carrier? Needs no right but the descriptor.
+pub(super) fn set_carrier(file: &OwnedFd, is_there: bool) -> Result<(), Errno> {
+    // SAFETY: this call reads an `int`.
+    let call = unsafe { Setter::<TUNSETCARRIER, i32>::new(is_there.into()) };
     // SAFETY: likewise.
     unsafe { rustix::ioctl::ioctl(file, call) }
 }

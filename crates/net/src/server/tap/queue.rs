@@ -241,6 +241,11 @@ impl Receive for TapReceiver {
         OFFLOADS
     }
 
+    /// The stack sees a cable that is pulled out. A kernel that knows no such call (before 5.0) leaves the interface as it is.
+    fn set_link(&mut self, is_up: bool) {
+        let _ = interface::set_carrier(&self.end.file, is_up);
+    }
+
     /// The stack has taken them.
     fn flush(&mut self) {}
 }

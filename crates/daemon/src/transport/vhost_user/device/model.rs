@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fipsee_block::wire::BlockInfo;
 use fipsee_net::frame::Mac;
 use fipsee_net::server::ServedPort;
+use fipsee_net::switch::Link;
 use fipsee_net::wire::{MAX_PAIRS, QUEUES_PER_PAIR};
 use fipsee_virtio::{blk, net};
 
@@ -23,13 +24,15 @@ pub struct PortDescription {
     pub mtu: u16,
     /// Pairs of queues that it may have.
     pub pairs: u16,
+    /// No administrator has taken it down.
+    pub is_up: bool,
 }
 
 impl PortDescription {
     pub(in super::super) fn new(name: &str, port: &ServedPort, queues: u16) -> Self {
         let pairs = (queues / QUEUES_PER_PAIR).clamp(1, MAX_PAIRS);
         let info = port.info(pairs);
-        Self { name: name.to_owned(), mac: Mac(info.mac), mtu: info.mtu, pairs }
+        Self { name: name.to_owned(), mac: Mac(info.mac), mtu: info.mtu, pairs, is_up: port.link() != Link::Down }
     }
 }
 
@@ -59,7 +62,7 @@ impl Model {
     pub(super) fn space(&self, queues: u16, writeback: &AtomicBool) -> Vec<u8> {
         match self {
             Self::Disk(disk) => blk::config::space(&disk.info, queues, writeback.load(Ordering::Relaxed)).to_vec(),
-            Self::Port(port) => net::config::space(port.mac, port.mtu, port.pairs).to_vec(),
+            Self::Port(port) => net::config::space(port.mac, port.mtu, port.pairs, port.is_up).to_vec(),
         }
     }
 

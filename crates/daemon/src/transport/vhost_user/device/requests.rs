@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use fipsee_virtio::blk::config;
 use fipsee_virtio::core::inflight::InflightArea;
-use fipsee_virtio::core::memory::{DirtyLog, GuestMemory, MAX_REGIONS};
+use fipsee_virtio::core::memory::{DirtyLog, GuestMemory, MAX_REGIONS, RegionDescription};
 use virtio_bindings::virtio_blk::VIRTIO_BLK_F_CONFIG_WCE;
 use zerocopy::IntoBytes;
 
@@ -153,9 +153,16 @@ impl Device {
             }
             "ADD_MEM_REG" => {
                 let (region, file) = message.added_region()?;
-                self.change_memory(self.memory.with(region, file)?);
+                if !self.is_repeated(region, true) {
+                    self.change_memory(self.memory.with(region, file)?);
+                }
             }
-            "REM_MEM_REG" => self.change_memory(self.memory.without(message.removed_region()?)?),
+            "REM_MEM_REG" => {
+                let region = message.removed_region()?;
+                if !self.is_repeated(region, false) {
+                    self.change_memory(self.memory.without(region)?);
+                }
+            }
             _ => return self.set_vring(message),
         }
         Ok(())
@@ -246,6 +253,15 @@ impl Device {
             (device.inflight, device.log) = (None, None);
             device.change_memory(GuestMemory::default());
         });
+    }
+
+    /// Has ADD_MEM_REG or REM_MEM_REG of this region taken effect before? QEMU 7.2 sends each once for every pair of queues of a port.
+    fn is_repeated(&self, region: RegionDescription, is_added: bool) -> bool {
+        // What is removed is known by its addresses.
+        let offset = |own: RegionDescription| if is_added { own.file_offset_bytes } else { region.file_offset_bytes };
+        let is_it = |own: RegionDescription| RegionDescription { file_offset_bytes: offset(own), ..own } == region;
+        let is_there = self.memory.regions().iter().any(|own| is_it(own.description));
+        self.model.port().is_some() && is_there == is_added
     }
 
     /// An area for requests in flight, for the hypervisor to keep.
