@@ -128,11 +128,6 @@ impl Taps {
         queues.into_iter().map(|file| Arc::new(TapEnd::new(file, self.notified.clone()))).collect()
     }
 
-    /// Serve a device that [holds](Tap::holder) its port.
-    pub(crate) fn serve(&self, port: ServedPort, tap: Tap) {
-        self.begin(self.held(port, tap));
-    }
-
     /// The device of a port that [was gone](Self::is_gone) is there again. Nothing else can have the port in between.
     pub(crate) fn serve_again(&self, port: &str, tap: Tap) {
         if let Some(mut gone) = self.take(port) {
