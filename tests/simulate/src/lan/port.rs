@@ -414,7 +414,6 @@ impl PortClient {
                 let is_wrong = self.rng.percent(if self.misuse == Some(Misuse::WrongFrames) { 80 } else { 0 });
                 let (message, rest) = lan.draw_frame(port, number, tag, is_wrong, &mut self.rng);
                 let place = send_offset(&self.parameters, number, tag);
-                // Some that follow each other share a message.
                 let whole = super::frames::whole(&message, &rest).filter(|_| self.rng.percent(60));
                 let bytes = whole.as_ref().unwrap_or(&rest);
                 region.write(attached.layout.pool_offset_bytes + u64::from(place), bytes).expect("within the pool");
