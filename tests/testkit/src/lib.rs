@@ -24,6 +24,8 @@ pub mod packets;
 pub mod process;
 pub mod random;
 #[cfg(feature = "daemon")]
+pub mod rates;
+#[cfg(feature = "daemon")]
 pub mod raw;
 mod scratch;
 pub mod system;

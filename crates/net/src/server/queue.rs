@@ -7,7 +7,7 @@ use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::memory::RegionTable;
 use fipsee_ring::{Message, clock};
 use fipsee_serve::session::Positions;
-use fipsee_serve::{Engine, Queue, Taken, Turn};
+use fipsee_serve::{Blocks, Engine, Queue, Taken, Turn};
 
 use super::events::Events;
 use super::network::Network;
@@ -18,7 +18,6 @@ use crate::wire::{MAX_RETURNED, PostedBuffer, Returned, Status};
 
 /// Most frames of one visit.
 const BUDGET: u32 = 64;
-const BLOCK_BYTES: u64 = 512;
 const NS_PER_SECOND: u128 = 1_000_000_000;
 
 /// What another process needs to continue with a queue.
@@ -47,11 +46,12 @@ pub(super) struct TransmitQueue {
     sender: Sender,
     depth: u32,
     returned: Vec<(u16, Status)>,
+    blocks: Blocks,
 }
 
 impl TransmitQueue {
     pub(super) fn new(end: ServerQueue, memory: RegionTable, (network, sender): (Arc<Network>, Sender), depth: u32) -> Self {
-        Self { end, memory, network, sender, depth, returned: Vec::with_capacity(MAX_RETURNED) }
+        Self { end, memory, network, sender, depth, returned: Vec::with_capacity(MAX_RETURNED), blocks: Blocks::default() }
     }
 }
 
@@ -77,7 +77,7 @@ impl<E: Engine> Queue<E> for TransmitQueue {
     }
 
     fn visit(&mut self, _engine: &mut E, turn: Turn) -> Taken {
-        let Self { end: ServerQueue { requests, completions, .. }, memory, network, sender, depth, returned } = self;
+        let Self { end: ServerQueue { requests, completions, .. }, memory, network, sender, depth, returned, blocks } = self;
         if !requests.has_message() {
             return Taken::NOTHING;
         }
@@ -93,7 +93,7 @@ impl<E: Engine> Queue<E> for TransmitQueue {
             stages::stamp(Stage::Taken);
             let (tag, outcome) = data.transmit(network, *sender, &message, memory, now_ns);
             // To give it to one receiver costs about as much as a request: a visit ends with the frame that is its 256th delivery.
-            taken = taken.and(Taken::new(1, outcome.bytes.div_ceil(BLOCK_BYTES)).with_more_work(outcome.deliveries));
+            taken = taken.and(Taken::new(1, blocks.complete(outcome.bytes)).with_more_work(outcome.deliveries));
             returned.push((tag, outcome.status));
             if returned.len() == MAX_RETURNED {
                 completions.publish(&Returned::new(returned).to_message());
@@ -238,7 +238,7 @@ mod tests {
         (0..6).for_each(|_| poster.publish(&Post::new(&[buffer(1), buffer(0), buffer(5000)]).to_message()));
         let sent = small(Mac([2, 0, 0, 0, 0, 2]));
         client.publish(&sent);
-        assert_eq!(queue.visit(&mut (), Turn::whole(true)), Taken { requests: 1, units: 25, work_units: 16 }, "one was enough");
+        assert_eq!(queue.visit(&mut (), Turn::whole(true)), Taken { requests: 1, units: 24, work_units: 16 }, "one was enough");
         let first = <[u8; 36]>::try_from([&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 0, 8, 0][..], &[0; 22]].concat()).expect("36");
         let (operation, offload) = (OPERATION_SEND, Offload::default());
         let long =
