@@ -164,6 +164,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
                 "fipsee limit data --iops 5000 --burst 100ms\nfipsee limit data --off",
             ),
             ("Give user 1000 half of the usual share", "fipsee limit --user 1000 --weight 50"),
+            ("Let a port send 1000 frames per second at most", "fipsee limit --port lan/a --iops 1000"),
         ],
     ),
     ("fipsee-net", &[("List the ports, and see what each has done", "fipsee net ls\nfipsee net stat")]),

@@ -1,4 +1,4 @@
-//! `fipsee limit`: rates and weights of disks, users, groups and clients.
+//! `fipsee limit`: rates and weights of disks, ports, users, groups and clients.
 
 use std::path::Path;
 
@@ -13,25 +13,29 @@ use crate::output::{self, Table};
 use crate::{admin, names, units};
 
 /// Without an option that changes something, it shows what is in force. A limit is for all requests of what it is of: of all clients
-/// of a disk together, of all connections of a user or group, of all disks of a virtual machine, of all queues of a client.
+/// of a disk together, of all connections of a user or group, of all disks and ports of a virtual machine, of all queues of a client. A
+/// frame that a port sends is a request, with the bytes of each copy of it.
 #[derive(Debug, clap::Args)]
-#[command(group = ArgGroup::new("of").args(["disk", "user", "group", "machine", "client"]))]
+#[command(group = ArgGroup::new("of").args(["disk", "port", "user", "group", "machine", "client"]))]
 pub(crate) struct Arguments {
     /// Limit all clients of this disk together
     disk: Option<String>,
+    /// Limit what a port of a network sends, whatever has it: NETWORK/PORT
+    #[arg(long, value_name = "PORT")]
+    port: Option<String>,
     /// Limit all clients of this user together, by name or number
     #[arg(long, value_name = "NAME", value_parser = user_number)]
     user: Option<u32>,
     /// Limit a [[group]] of the configuration
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
-    /// Limit all disks of a virtual machine together, by the process of its hypervisor
+    /// Limit all disks and ports of a virtual machine together, by the process of its hypervisor
     #[arg(long, value_name = "PID", value_parser = machine)]
     machine: Option<Value>,
-    /// Limit one client, or one disk of a virtual machine, by its number in fipsee info
+    /// Limit one client of a disk or port, or one disk of a virtual machine, by its number in fipsee info or fipsee net info
     #[arg(long, value_name = "N", value_parser = crate::disk::up_to::<{ u64::MAX }>)]
     client: Option<u64>,
-    /// Requests per second, or off
+    /// Requests or frames per second, or off
     #[arg(long, value_name = "N", value_parser = crate::disk::limit::<MAX_IOPS>, requires = "of")]
     iops: Option<Value>,
     /// Bytes per second, for example 100M, or off
@@ -44,7 +48,7 @@ pub(crate) struct Arguments {
     /// among those that have one share with it
     #[arg(long, value_name = "N", value_parser = crate::disk::limit::<{ MAX_WEIGHT as u64 }>, requires = "of")]
     weight: Option<Value>,
-    /// Is a worker, and its CPU, for these queues alone? For those of a disk: fipsee disk set --dedicated
+    /// Is a worker, and its CPU, for these queues alone? Not for those of ports; for those of a disk: fipsee disk set --dedicated
     #[arg(long, value_name = "BOOL", requires = "of")]
     dedicated: Option<bool>,
     /// Remove the limits
@@ -82,8 +86,9 @@ fn burst(text: &str) -> Result<Value, String> {
 }
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
-    let Arguments { disk, user, group, machine, client, iops, bytes_per_second, burst, weight, dedicated, off, json } = arguments;
-    let target = json!({ "disk": disk, "user": user, "group": group, "machine": machine, "client": client });
+    let Arguments { disk, port, user, group, machine, client, iops, bytes_per_second, burst, weight, dedicated, off, json } =
+        arguments;
+    let target = json!({ "disk": disk, "port": port, "user": user, "group": group, "machine": machine, "client": client });
     let target = given(&target);
     let off_or = |value: &Option<Value>| if *off { Some(json!("off")) } else { value.clone() };
     let changes = json!({
@@ -124,6 +129,18 @@ fn nothing_of(socket: &Path, target: &Map<String, Value>) -> Result<(), Error> {
             let name = name.as_str().unwrap_or_default();
             return Err(format!("no group '{name}' is configured; `fipsee limit` lists those that are").into());
         }
+        Some((key, name)) if key == "port" => {
+            let stat = admin::ask(socket, "stat", &json!({}))?;
+            let of = |network: &Value| {
+                let ports = admin::list(network, "ports").iter().map(|port| admin::text(port, "port"));
+                ports.map(|port| format!("{}/{port}", admin::text(network, "network"))).collect::<Vec<_>>()
+            };
+            let ports: Vec<String> = admin::list(&stat, "networks").iter().flat_map(of).collect();
+            let name = name.as_str().unwrap_or_default();
+            if !ports.iter().any(|port| port == name) {
+                return Err(format!("no port '{name}' here; `fipsee net stat` names them, for example lan/a").into());
+            }
+        }
         _ => {}
     }
     Ok(())
@@ -161,12 +178,14 @@ fn what(limit: &Value) -> String {
         return format!("user {}", names::users(std::slice::from_ref(uid)));
     }
     if let Some(client) = number("client") {
-        return format!("client {client} of disk {}", text("of_disk").unwrap_or("?"));
+        let of_port = || text("of_port").map(|port| format!("port {port}"));
+        let of = text("of_disk").map(|disk| format!("disk {disk}")).or_else(of_port);
+        return format!("client {client} of {}", of.as_deref().unwrap_or("?"));
     }
     if let Some(pid) = number("machine") {
         return format!("virtual machine, process {pid}");
     }
-    let kinds = [("disk", "disk"), ("group", "group"), ("machine", "virtual machine at")];
+    let kinds = [("disk", "disk"), ("port", "port"), ("group", "group"), ("machine", "virtual machine at"), ("device", "device")];
     let found = kinds.into_iter().find_map(|(key, word)| Some(format!("{word} {}", text(key)?)));
     found.unwrap_or_default()
 }
@@ -183,6 +202,9 @@ mod tests {
             json!({ "group": "batch", "weight": 100, "iops": null, "bytes_per_second": null, "burst_ms": null, "clients": [] }),
             json!({ "machine": 42, "weight": 100, "clients": [7] }),
             json!({ "client": 7, "of_disk": "a", "iops": 1, "weight": 100, "dedicated": true, "throttled": 3 }),
+            json!({ "port": "lan/a", "iops": 9, "bytes_per_second": null, "burst_ms": null, "clients": [4], "throttled": 2 }),
+            json!({ "client": 8, "of_port": "lan/a", "iops": null, "weight": 50, "dedicated": false, "throttled": 0 }),
+            json!({ "device": "fip0", "weight": 100, "clients": [] }),
         ];
         let text = render(&limits);
         let lines: Vec<String> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
@@ -194,6 +216,9 @@ mod tests {
                 "group batch 100 - - - - 0 0",
                 "virtual machine, process 42 100 - - - - 1 0",
                 "client 7 of disk a 100 1 - 5 ms own - 3",
+                "port lan/a - 9 - 5 ms - 1 2",
+                "client 8 of port lan/a 50 - - - - - 0",
+                "device fip0 100 - - - - 0 0",
             ]
         );
         assert_eq!(render(&[]), "nothing limits it\n");

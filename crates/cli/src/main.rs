@@ -77,7 +77,7 @@ enum Command {
     /// Add, remove or change a disk of the running daemon
     #[command(subcommand)]
     Disk(disk::Command),
-    /// Show or change how much a disk, user, group or client may do per second, and weights
+    /// Show or change how much a disk, port, user, group or client may do per second, and weights
     Limit(limit::Arguments),
     /// List, describe and try networks and their ports
     #[command(subcommand)]

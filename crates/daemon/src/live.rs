@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fipsee_net::server::Switches;
+use fipsee_serve::Share;
 
 use crate::export::Export;
 use crate::pools::Pools;
@@ -53,7 +54,7 @@ pub struct Live {
     pub(crate) pools: Pools,
     /// The networks; their ports come and go.
     pub(crate) switches: Switches,
-    /// Clients whose queues stay where they are.
+    /// Clients whose queues stay where they are: those of ports.
     fixed: Mutex<BTreeMap<u64, FixedQueues>>,
 }
 
@@ -63,6 +64,8 @@ pub(crate) struct FixedQueues {
     pub(crate) port: String,
     pub(crate) worker: usize,
     pub(crate) queues: usize,
+    /// `None`: it is a device of the host, whose limits are those of its port.
+    pub(crate) share: Option<Share>,
 }
 
 impl Live {

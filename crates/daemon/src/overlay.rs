@@ -39,6 +39,9 @@ pub(crate) struct Overlay {
     /// Is a port of a network down? By its name, with that of its network.
     #[serde(default)]
     ports_down: BTreeMap<String, bool>,
+    /// Rates of ports, likewise.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    port_rates: BTreeMap<String, RateLimits>,
     /// Of networks.
     #[serde(default)]
     pub(crate) ports: PortChanges,
@@ -162,9 +165,15 @@ impl Overlay {
         self.ports_down.insert(name.to_owned(), down);
     }
 
-    /// The configured networks with the ports that were added and removed, and taken down or up.
+    pub(crate) fn set_port_rates(&mut self, name: &str, rates: RateLimits) {
+        self.port_rates.insert(name.to_owned(), rates);
+    }
+
+    /// The configured networks with the ports that were added and removed, taken down or up, and limited.
     pub(crate) fn switches(&self, configured: &[NetworkConfig]) -> Switches {
-        let switches = services::net::switches(&self.ports.over(configured));
+        let networks = self.ports.over(configured);
+        let switches = services::net::switches(&networks);
+        services::net::set_rates(&switches, &self.over_networks(&networks));
         for (name, down) in &self.ports_down {
             switches.port(name).into_iter().for_each(|port| port.set_down(*down));
         }
@@ -172,23 +181,27 @@ impl Overlay {
     }
 
     /// These ports are removed: others of their names begin as they are configured.
-    pub(crate) fn forget_ports_down(&mut self, names: &[String]) {
-        names.iter().for_each(|name| _ = self.ports_down.remove(name));
+    pub(crate) fn forget_ports(&mut self, names: &[String]) {
+        for name in names {
+            self.ports_down.remove(name);
+            self.port_rates.remove(name);
+        }
     }
 
     /// A port is there no more.
     pub(crate) fn remove_port(&mut self, name: &str, configured: &[NetworkConfig]) {
-        self.ports_down.remove(name);
+        self.forget_ports(&[name.to_owned()]);
         self.ports.remove(name, configured);
     }
 
-    /// The configured networks with these changes.
+    /// The networks with these changes of their ports.
     pub(crate) fn over_networks(&self, configured: &[NetworkConfig]) -> Vec<NetworkConfig> {
         let mut networks = configured.to_vec();
         for network in &mut networks {
             for port in &mut network.ports {
-                let set = self.ports_down.get(&format!("{}/{}", network.name, port.name));
-                port.rules.down = set.copied().unwrap_or(port.rules.down);
+                let name = port.full_name(&network.name);
+                port.rules.down = self.ports_down.get(&name).copied().unwrap_or(port.rules.down);
+                port.rates = self.port_rates.get(&name).copied().unwrap_or(port.rates);
             }
         }
         networks
@@ -200,7 +213,7 @@ impl Overlay {
 
     /// The same in pieces of one change each, which fit a packet.
     pub(crate) fn pieces(&self) -> Vec<Self> {
-        let Self { added, removed, set, detached, workers, shares, ports_down, ports } = self;
+        let Self { added, removed, set, detached, workers, shares, ports_down, port_rates, ports } = self;
         let of = Self::default;
         let added = added.iter().map(|disk| Self { added: vec![disk.clone()], ..of() });
         let removed = removed.iter().map(|name| Self { removed: BTreeSet::from([name.clone()]), ..of() });
@@ -210,11 +223,15 @@ impl Overlay {
         let shares = shares.iter().map(|(key, to)| Self { shares: BTreeMap::from([(key.clone(), *to)]), ..of() });
         let ports = ports.pieces().map(|ports| Self { ports, ..of() });
         let down = ports_down.iter().map(|(name, down)| Self { ports_down: BTreeMap::from([(name.clone(), *down)]), ..of() });
-        added.chain(removed).chain(set).chain(detached).chain(workers).chain(shares).chain(down).chain(ports).collect()
+        let rates = port_rates.iter().map(|(name, to)| Self { port_rates: BTreeMap::from([(name.clone(), *to)]), ..of() });
+        let of_ports = down.chain(rates).chain(ports);
+        added.chain(removed).chain(set).chain(detached).chain(workers).chain(shares).chain(of_ports).collect()
     }
 
-    pub(crate) fn extend(&mut self, Self { added, removed, set, detached, workers, shares, ports_down, ports }: Self) {
+    pub(crate) fn extend(&mut self, other: Self) {
+        let Self { added, removed, set, detached, workers, shares, ports_down, port_rates, ports } = other;
         self.ports_down.extend(ports_down);
+        self.port_rates.extend(port_rates);
         self.workers = workers.or_else(|| self.workers.take());
         self.added.extend(added);
         self.removed.extend(removed);

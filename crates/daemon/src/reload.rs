@@ -125,10 +125,13 @@ impl Admin {
         self.log.set(level);
         self.scaling.set_mode(overlay.workers().unwrap_or(next.workers));
         outcome.changed.extend(changed_shares(&self.running.shares, &next.shares));
-        overlay.forget_ports_down(&removed_ports);
+        let networks_before = self.networks_in_force();
+        overlay.forget_ports(&removed_ports);
         let (added, removed) = self.change_ports(new_ports, &removed_ports);
         outcome.added.extend(added);
         outcome.removed.extend(removed);
+        let networks = overlay.over_networks(&overlay.ports.over(&next.networks));
+        outcome.changed.extend(self.change_rates(&networks_before, &networks));
         (self.running, self.overlay) = (next, overlay);
         self.apply_shares();
         Ok(outcome)

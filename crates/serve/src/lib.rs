@@ -33,5 +33,5 @@ pub use self::engine::{Engine, Ticket};
 pub use self::meter::{IdleTime, WakeUp, WakesUp};
 pub use self::queue::{Queue, QueueName};
 pub use self::quiesce::{AskedToQuiesce, IfAbandoned, NotQuiesced, Quiesce, Quiesced};
-pub use self::share::{Group, Groups, Share, Taken, Turn};
+pub use self::share::{Blocks, Group, Groups, Share, Taken, Turn};
 pub use self::worker::{AbortOnPanic, Pass, Worker, WorkerCounters, WorkerHandle, WorkerPlacement, spawn};

@@ -26,6 +26,8 @@ pub mod packets;
 pub mod process;
 pub mod random;
 #[cfg(feature = "daemon")]
+pub mod rates;
+#[cfg(feature = "daemon")]
 pub mod raw;
 mod scratch;
 pub mod system;

@@ -35,7 +35,7 @@ impl Admin {
         for export in &served.exports {
             text.push_str(&self.disk_table(export));
         }
-        let networks = self.overlay.over_networks(&self.networks());
+        let networks = self.networks_in_force();
         text.push_str(&dump_networks(&networks, |port| self.overlay.ports.was_added(port).then_some("added at run time")));
         if served.exports.is_empty() && networks.is_empty() {
             text.push_str("\n# No disk is served: fipseed wants one.\n");
@@ -53,12 +53,13 @@ impl Admin {
         match group {
             None => _ = writeln!(text, "[[user]]\nname = {}", quoted(&uids.first().copied().unwrap_or_default().to_string())),
             Some(name) => {
-                // The file must define a disk that it names.
+                // The file must define a disk or port that it names.
                 let served = self.live.now();
-                let is_served = |disk: &&String| served.exports.iter().any(|export| export.name() == **disk);
-                let machines: Vec<String> = machines.iter().filter(is_served).map(|disk| quoted(disk)).collect();
+                let has_disk = |name: &String| served.exports.iter().any(|export| export.name() == *name);
+                let is_served = |name: &&String| has_disk(name) || self.live.switches.port(name).is_some();
+                let machines: Vec<String> = machines.iter().filter(is_served).map(|name| quoted(name)).collect();
                 if uids.is_empty() && gids.is_empty() && machines.is_empty() {
-                    return format!("\n# No disk of the group {} is served.\n", quoted(name));
+                    return format!("\n# No disk or port of the group {} is served.\n", quoted(name));
                 }
                 let _ = writeln!(text, "[[group]]\nname = {}\nusers = {uids:?}\ngroups = {gids:?}", quoted(name));
                 let _ = writeln!(text, "machines = [{}]", machines.join(", "));

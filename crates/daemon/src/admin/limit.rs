@@ -1,9 +1,10 @@
-//! Rates and weights that the admin socket shows and changes.
+//! Rates and weights of disks, ports and clients that the admin socket shows and changes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
+use fipsee_serve::Share;
 use fipsee_serve::share::DEFAULT_WEIGHT;
 use serde_json::{Value, json};
 
@@ -13,6 +14,7 @@ use super::rpc::RpcError;
 use crate::config::{ShareConfig, user_key};
 use crate::disk_limits::Limit;
 use crate::export::{AttachedClient, Export};
+use crate::live::FixedQueues;
 use crate::overlay::{Overlay, Settings};
 use crate::rates::{MAX_WEIGHT, RateChanges, RateLimits, ShareSettings};
 use crate::shares::{apply_to_client, client_key, machine_key};
@@ -20,9 +22,23 @@ use crate::shares::{apply_to_client, client_key, machine_key};
 /// What a limit is of.
 enum Target {
     Disk(Arc<Export>),
+    /// By its name and that of its network.
+    Port(String),
     /// A user, group or virtual machine, by its key.
     Share(String),
     Client(u64),
+}
+
+const OF_DISK: &str = "of_disk";
+const OF_PORT: &str = "of_port";
+
+/// A client of a disk or port.
+struct LimitedClient {
+    client: u64,
+    /// [`OF_DISK`] or [`OF_PORT`], and its name.
+    of: (&'static str, String),
+    /// `None`: it is not served yet.
+    share: Option<Share>,
 }
 
 /// What is to be changed beside rates.
@@ -58,11 +74,13 @@ impl Admin {
                 self.overlay.set(export.name(), Settings { rates: Some(rates), ..Settings::default() });
                 tracing::info!(disk = export.name(), ?rates, "limited");
             }
+            Target::Port(name) => self.set_port_rates(name, (weight.is_some(), dedicated.is_some()), changes)?,
             Target::Share(key) => self.set_share(key.clone(), of_share, changes)?,
             Target::Client(client) => {
+                self.check_may_be_dedicated(*client, dedicated)?;
                 self.set_share(client_key(*client), of_share, changes)?;
                 let settings = self.live.shares.settings(&client_key(*client));
-                for (_, attached) in self.attached().iter().filter(|(_, attached)| attached.client == *client) {
+                for attached in self.attached().iter().filter(|attached| attached.client == *client) {
                     attached.share.iter().for_each(|share| apply_to_client(settings, share));
                 }
             }
@@ -70,6 +88,10 @@ impl Admin {
         self.apply_shares();
         Ok(match target {
             Target::Disk(export) => describe_disk(&export),
+            Target::Port(name) => {
+                let rates = self.port_rates().remove(&name).unwrap_or_default();
+                self.describe_port(&name, rates, &self.attached())
+            }
             Target::Share(key) => self.describe_share(&key),
             Target::Client(client) => self.describe_limited_client(client),
         })
@@ -77,9 +99,13 @@ impl Admin {
 
     fn target(&self, limit: &SetLimit) -> Result<Target, String> {
         let groups = || self.running.shares.iter().filter(|share| share.group.is_some());
-        match (&limit.disk, limit.user, &limit.group, &limit.machine, limit.client) {
-            (Some(disk), None, None, None, None) => Ok(Target::Disk(self.live.now().find(disk)?.clone())),
-            (None, Some(uid), None, None, None) => match groups().find(|share| share.uids.contains(&uid)) {
+        match (&limit.disk, &limit.port, limit.user, &limit.group, &limit.machine, limit.client) {
+            (Some(disk), None, None, None, None, None) => Ok(Target::Disk(self.live.now().find(disk)?.clone())),
+            (None, Some(port), None, None, None, None) => match self.live.switches.port(port) {
+                Some(_) => Ok(Target::Port(port.clone())),
+                None => Err(format!("no port '{port}' here; `fipsee net stat` names them, for example lan/a")),
+            },
+            (None, None, Some(uid), None, None, None) => match groups().find(|share| share.uids.contains(&uid)) {
                 Some(group) => {
                     let name = group.group.as_deref().unwrap_or_default();
                     Err(format!(
@@ -88,7 +114,7 @@ impl Admin {
                 }
                 None => Ok(Target::Share(user_key(uid))),
             },
-            (None, None, Some(name), None, None) => {
+            (None, None, None, Some(name), None, None) => {
                 let found = groups().find(|share| share.group.as_deref() == Some(name)).map(ShareConfig::key);
                 found.map(Target::Share).ok_or_else(|| {
                     let names: Vec<&str> = groups().filter_map(|share| share.group.as_deref()).collect();
@@ -97,7 +123,7 @@ impl Admin {
                     format!("no group '{name}' is configured; {there} ([[group]] in the configuration, and a reload)")
                 })
             }
-            (None, None, None, Some(machine), None) => {
+            (None, None, None, None, Some(machine), None) => {
                 let key = match machine {
                     MachineName::Process(pid) => machine_key(pid),
                     MachineName::Socket(path) => machine_key(path),
@@ -111,14 +137,39 @@ impl Admin {
                     )),
                 }
             }
-            (None, None, None, None, Some(client)) => {
-                let is_it = |(_, attached): &(String, AttachedClient)| attached.client == client;
-                match self.attached().iter().any(is_it) {
+            (None, None, None, None, None, Some(client)) => {
+                match self.attached().iter().any(|attached| attached.client == client) {
                     true => Ok(Target::Client(client)),
-                    false => Err(format!("no client {client} is attached; `fipsee info DISK` has the numbers of a disk's")),
+                    false => Err(format!(
+                        "no client {client} is attached; `fipsee info DISK` has the numbers of a disk's, `fipsee net info NETWORK` those \
+                         of a network's"
+                    )),
                 }
             }
-            _ => Err("name one of disk, user, group, machine and client".to_owned()),
+            _ => Err("name one of disk, port, user, group, machine and client".to_owned()),
+        }
+    }
+
+    fn set_port_rates(&mut self, name: &str, (weight, dedicated): (bool, bool), changes: RateChanges) -> Result<(), String> {
+        if weight || dedicated {
+            let what = if weight { "weight" } else { "worker of its own" };
+            return Err(format!("a port has no {what}; name a user, a group, a virtual machine or a client"));
+        }
+        let rates = self.port_rates().remove(name).unwrap_or_default().changed(changes)?;
+        self.overlay.set_port_rates(name, rates);
+        self.live.switches.port(name).into_iter().for_each(|port| port.limiter().set(rates.in_force()));
+        tracing::info!(port = name, ?rates, "limited");
+        Ok(())
+    }
+
+    /// All queues of a network are served by one worker.
+    fn check_may_be_dedicated(&self, client: u64, dedicated: Option<bool>) -> Result<(), String> {
+        match self.live.fixed().get(&client).filter(|_| dedicated == Some(true)) {
+            None => Ok(()),
+            Some(FixedQueues { port, .. }) => Err(format!(
+                "client {client} has port '{port}', and one worker serves all ports of a network: it cannot have a worker to itself; \
+                 dedicate one to a disk, user or group whose clients are to leave that worker"
+            )),
         }
     }
 
@@ -152,34 +203,66 @@ impl Admin {
 
     /// What was set for clients and virtual machines goes with them.
     pub(crate) fn forget_departed(&self, overlay: &mut Overlay) {
-        let clients = self.attached().iter().map(|(_, attached)| client_key(attached.client)).collect();
+        let clients = self.attached().iter().map(|attached| client_key(attached.client)).collect();
         overlay.retain_shares(&client_key(""), &clients);
         let machines = self.live.shares.present().iter().map(|group| group.key().to_owned()).collect();
         overlay.retain_shares(&machine_key(""), &machines);
     }
 
-    /// Clients, each with the name of its disk.
-    fn attached(&self) -> Vec<(String, AttachedClient)> {
-        let served = self.live.now();
-        let of = |export: &Arc<Export>| {
-            let name = export.name().to_owned();
-            export.attached().into_iter().map(move |client| (name.clone(), client)).collect::<Vec<_>>()
-        };
-        served.exports.iter().flat_map(of).collect()
+    /// Clients of disks and ports.
+    fn attached(&self) -> Vec<LimitedClient> {
+        let mut all = Vec::new();
+        for export in &self.live.now().exports {
+            let of = || (OF_DISK, export.name().to_owned());
+            all.extend(export.attached().into_iter().map(|AttachedClient { client, share, .. }| LimitedClient {
+                client,
+                of: of(),
+                share,
+            }));
+        }
+        for (client, FixedQueues { port, share, .. }) in &*self.live.fixed() {
+            let of = (OF_PORT, port.clone());
+            let share = share.clone().map(|share| LimitedClient { client: *client, of, share: Some(share) });
+            all.extend(share);
+        }
+        all
     }
 
-    /// Of all disks; of users, groups and machines that are configured, set or have clients; and of clients that have some.
+    /// The ports that have a limit, by their names and those of their networks.
+    fn port_rates(&self) -> BTreeMap<String, RateLimits> {
+        let mut rates = BTreeMap::new();
+        for network in self.networks_in_force() {
+            let limited = network.ports.iter().filter(|port| !port.rates.is_off());
+            rates.extend(limited.map(|port| (port.full_name(&network.name), port.rates)));
+        }
+        rates
+    }
+
+    /// Of all disks; of ports that have one; of users, groups and machines that are configured, set or have clients; and of clients that
+    /// have some.
     pub(super) fn limits(&self) -> Value {
         let disks = self.live.now().exports.iter().map(|export| describe_disk(export)).collect::<Vec<_>>();
+        let attached = self.attached();
+        let rates = self.port_rates();
+        let ports = rates.iter().map(|(name, rates)| self.describe_port(name, *rates, &attached)).collect::<Vec<_>>();
         let configured = self.running.shares.iter().map(ShareConfig::key);
         let set = self.overlay.shares().keys().filter(|key| !key.starts_with(&client_key(""))).cloned();
         let present = self.live.shares.present();
         let keys: BTreeSet<String> = configured.chain(set).chain(present.iter().map(|group| group.key().to_owned())).collect();
         let shares = keys.iter().map(|key| self.describe_share(key));
-        let clients = self.attached().into_iter().map(|(_, client)| client.client);
+        let clients = attached.iter().map(|attached| attached.client);
         let is_limited = |client: &u64| self.live.shares.settings(&client_key(*client)) != ShareSettings::default();
         let clients = clients.filter(is_limited).map(|client| self.describe_limited_client(client));
-        json!({ "limits": disks.into_iter().chain(shares).chain(clients).collect::<Vec<_>>() })
+        json!({ "limits": disks.into_iter().chain(ports).chain(shares).chain(clients).collect::<Vec<_>>() })
+    }
+
+    fn describe_port(&self, name: &str, rates: RateLimits, attached: &[LimitedClient]) -> Value {
+        let throttled = self.live.switches.port(name).map_or(0, |port| port.limiter().throttled());
+        let mut described = describe_rates(rates, throttled);
+        described["port"] = name.into();
+        let clients = attached.iter().filter(|client| client.of.0 == OF_PORT && client.of.1 == name);
+        described["clients"] = clients.map(|client| client.client).collect::<Vec<_>>().into();
+        described
     }
 
     /// `key`: as `user:1000`.
@@ -193,20 +276,20 @@ impl Admin {
             ("user" | "machine", Ok(number)) => number.into(),
             _ => name.into(),
         };
-        let is_of = |client: &AttachedClient| client.share.as_ref().is_some_and(|share| share.group.key() == key);
-        let clients = self.attached().into_iter().filter(|(_, client)| is_of(client));
-        described["clients"] = clients.map(|(_, client)| client.client).collect::<Vec<_>>().into();
+        let is_of = |client: &LimitedClient| client.share.as_ref().is_some_and(|share| share.group.key() == key);
+        let clients = self.attached().into_iter().filter(is_of);
+        described["clients"] = clients.map(|client| client.client).collect::<Vec<_>>().into();
         described
     }
 
     fn describe_limited_client(&self, client: u64) -> Value {
-        let found = self.attached().into_iter().find(|(_, attached)| attached.client == client);
-        let (disk, share) = found.map(|(disk, attached)| (disk, attached.share)).unzip();
+        let found = self.attached().into_iter().find(|attached| attached.client == client);
+        let (of, share) = found.map(|LimitedClient { of, share, .. }| (of, share)).unzip();
         let throttled = share.flatten().map_or(0, |share| share.limiter.throttled());
         let key = client_key(client);
         let mut described = self.describe_settings(&key, self.live.shares.settings(&key), throttled);
         described["client"] = client.into();
-        described["of_disk"] = disk.into();
+        of.into_iter().for_each(|(key, name)| described[key] = name.into());
         described
     }
 

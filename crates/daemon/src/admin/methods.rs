@@ -77,25 +77,27 @@ parameters! {
     }
 
     struct SetLimit {
-        /// One of these five: of all clients of a disk
+        /// One of these six: of all clients of a disk
         disk: Option<String>,
+        /// Of the frames that a port sends, by network and name, for example `lan/a`
+        port: Option<String>,
         /// Of all clients of a user together, by its number
         user: Option<u32>,
         /// Of a configured group
         group: Option<String>,
         /// Of a virtual machine, as a LIMIT names it: the process of its hypervisor
         machine: Option<MachineName>,
-        /// Of one client, by its number in `disk.info`
+        /// Of one client, by its number in `disk.info`, or in a PORT of `stat`
         client: Option<u64>,
-        /// Requests per second
+        /// Requests or frames per second
         iops: Option<Limit<NonZeroU64>>,
         bytes_per_second: Option<Limit<NonZeroU64>>,
         /// For how long what is not used is kept
         burst_ms: Option<Limit<NonZeroU32>>,
         /// Of a user, group or virtual machine among the others, or of a client among those that have one share with it, from 1 to
-        /// 1000; usually 100
+        /// 1000; usually 100. Not of a disk or port
         weight: Option<Limit<NonZeroU16>>,
-        /// Is a worker for its queues alone? Not of a disk: `disk.set`. Refused if no other is left for the rest
+        /// Is a worker for its queues alone? Not of a disk: `disk.set`; nor of a port or its client. Refused if no other is left for the rest
         dedicated: Option<bool>,
     }
 
@@ -238,7 +240,7 @@ methods! {
     "disk.set" Set(SetDisk) -> Disk,
     /// Rates and weights in force.
     "limit.list" Limits(Nothing) -> Limits,
-    /// Limit the requests and bytes per second of a disk, user, group, virtual machine or client, change its weight, or give it a worker.
+    /// Limit the requests and bytes per second of a disk, port, user, group, virtual machine or client, change its weight, or give it a worker.
     "limit.set" Limit(SetLimit) -> LimitOf,
     /// Change the size of a disk; a smaller one needs `shrink`, and `force` as well while a client is attached.
     "disk.resize" Resize(Resize) -> Disk,
@@ -301,7 +303,7 @@ mod schema {
             #[schemars(flatten)]
             more: BTreeMap<String, Value>,
         }
-        /// What limits one disk, user, group, machine or client; docs/admin.md.
+        /// What limits one disk, port, user, group, machine or client; docs/admin.md.
         LimitOf {
             iops: Option<u64>,
             bytes_per_second: Option<u64>,
@@ -361,7 +363,7 @@ mod tests {
     use super::*;
 
     /// Raised by what a client would notice: the first number by changes that break one.
-    const VERSION: &str = "1.2.0";
+    const VERSION: &str = "1.3.0";
 
     fn document() -> Value {
         let methods = all().into_iter().map(|(name, doc, params, result)| {

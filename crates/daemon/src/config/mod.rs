@@ -263,7 +263,7 @@ impl Arguments {
             return Err(defined_twice(name));
         }
         check_files(&disks)?;
-        share::check_machines(&shares, &disks)?;
+        share::check_machines(&shares, &disks, &networks)?;
         for text in &self.vhost_user {
             add_socket(text, &mut disks)?;
         }

@@ -15,9 +15,11 @@ use toml::de::{DeTable, DeValue};
 
 use super::disk::{Find, allow_list, path};
 use super::file::{SETTINGS, tables};
+use super::share::rates;
 use super::table::{Mistake, Table, integer, list, text};
 use crate::admin::quoted;
 use crate::export::AllowList;
+use crate::rates::RateLimits;
 
 pub(super) const KEYS: &[&str] = &["name", "mtu", "max_macs", "mac_ageing_s", "port"];
 const PORT_KEYS: &[&str] = &[
@@ -35,6 +37,9 @@ const PORT_KEYS: &[&str] = &[
     "tap",
     "queues",
     "vhost_user",
+    "iops",
+    "bytes_per_second",
+    "burst",
     "allow_users",
     "allow_groups",
     "allow_uids",
@@ -65,6 +70,8 @@ pub struct PortConfig {
     pub tap: Option<TapConfig>,
     /// Where a virtual machine connects, which alone may have the port then.
     pub vhost_user: Option<PathBuf>,
+    /// Of the frames that it sends.
+    pub rates: RateLimits,
 }
 
 impl PortConfig {
@@ -149,7 +156,8 @@ fn read_port(network: &str, entries: &DeTable<'_>, at: Range<usize>, find: Find<
                 table.mistake(Some("vhost_user"), "a port is a TAP device or a virtual machine's; leave tap or vhost_user out")
             );
         }
-        Ok(PortConfig { name: name.clone(), rules, allow: allow_list(&table, find)?, tap, vhost_user })
+        let (allow, rates) = (allow_list(&table, find)?, rates(&table)?);
+        Ok(PortConfig { name: name.clone(), rules, allow, tap, vhost_user, rates })
     };
     described().map_err(|mistake| mistake.about(&format!("port '{name}': ")))
 }
@@ -225,7 +233,7 @@ pub(crate) fn dump(networks: &[NetworkConfig], origin: impl Fn(&str) -> Option<&
 }
 
 /// The keys of a port, as the file has them.
-pub(crate) fn dump_port(PortConfig { name, rules, allow, tap, vhost_user }: &PortConfig) -> String {
+pub(crate) fn dump_port(PortConfig { name, rules, allow, tap, vhost_user, rates }: &PortConfig) -> String {
     let mut out = String::new();
     let mac = quoted(&rules.mac.to_string());
     let _ = writeln!(out, "name = {}\nmac = {mac}", quoted(name));
@@ -251,6 +259,7 @@ pub(crate) fn dump_port(PortConfig { name, rules, allow, tap, vhost_user }: &Por
         let _ = writeln!(out, "tap = {}\nqueues = {queues}", quoted(name));
     }
     vhost_user.iter().for_each(|path| _ = writeln!(out, "vhost_user = {}", quoted(&path.to_string_lossy())));
+    rates.keys().for_each(|(key, rate)| _ = writeln!(out, "{key} = {rate}"));
     for (key, ids) in [("allow_uids", &allow.uids), ("allow_gids", &allow.gids)] {
         if !ids.is_empty() {
             let _ = writeln!(out, "{key} = {ids:?}");

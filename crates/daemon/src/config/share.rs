@@ -7,11 +7,11 @@ use std::ops::Range;
 use fipsee_block::disk::spec::check_name;
 use toml::de::{DeTable, DeValue};
 
-use super::DiskConfig;
 use super::disk::Find;
 use super::file::SETTINGS;
 use super::names::NameOf;
 use super::table::{Mistake, Table, integer, list, shown, size, text};
+use super::{DiskConfig, NetworkConfig, sockets_of_ports};
 use crate::rates::{MAX_IOPS, MAX_WEIGHT, RateLimits, ShareSettings, parse_burst};
 
 pub(super) const USER_KEYS: &[&str] = &["name", "weight", "iops", "bytes_per_second", "burst", "dedicated"];
@@ -25,7 +25,7 @@ pub(crate) struct ShareConfig {
     pub(crate) group: Option<String>,
     pub(crate) uids: Vec<u32>,
     pub(crate) gids: Vec<u32>,
-    /// Disks: those of their virtual machines.
+    /// Disks and ports: those of their virtual machines.
     pub(crate) machines: Vec<String>,
     pub(crate) settings: ShareSettings,
 }
@@ -131,14 +131,18 @@ pub(super) fn check_members(shares: &[(ShareConfig, Range<usize>)]) -> Result<()
     Ok(())
 }
 
-/// Does each disk exist? Some may be of the command line.
-pub(super) fn check_machines(shares: &[ShareConfig], disks: &[DiskConfig]) -> Result<(), String> {
-    let names: Vec<&str> = disks.iter().map(|disk| disk.spec.name.as_str()).collect();
-    let unknown = |disk: &&String| !names.contains(&disk.as_str());
-    match shares.iter().find_map(|share| Some((share, share.machines.iter().find(unknown)?))) {
-        None => Ok(()),
-        Some((share, disk)) => {
-            Err(format!("machines of {}: no disk '{disk}' is defined; there are: {}", share.shown(), names.join(", ")))
-        }
-    }
+/// Does each disk or port of machines exist? Some disks may be of the command line.
+pub(super) fn check_machines(shares: &[ShareConfig], disks: &[DiskConfig], networks: &[NetworkConfig]) -> Result<(), String> {
+    let disks: Vec<String> = disks.iter().map(|disk| disk.spec.name.clone()).collect();
+    let ports: Vec<String> = sockets_of_ports(networks).map(|(name, _)| name).collect();
+    let unknown = |name: &&String| !disks.contains(name) && !ports.contains(name);
+    let Some((share, name)) = shares.iter().find_map(|share| Some((share, share.machines.iter().find(unknown)?))) else {
+        return Ok(());
+    };
+    let (what, there) = match name.contains('/') {
+        true => (format!("no port '{name}' with vhost_user is defined"), ports),
+        false => (format!("no disk '{name}' is defined"), disks),
+    };
+    let there = if there.is_empty() { "there is none".to_owned() } else { format!("there are: {}", there.join(", ")) };
+    Err(format!("machines of {}: {what}; {there}", share.shown()))
 }

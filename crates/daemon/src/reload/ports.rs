@@ -1,11 +1,14 @@
 //! Networks in a configuration that is read again: their ports come and go, the rest stays as it is.
 
+use std::collections::BTreeMap;
+
 use fipsee_net::server::ServedPort;
 use fipsee_net::server::tap::Tap;
 use fipsee_serve::unix::listener::Listener;
 
 use crate::admin::Admin;
 use crate::config::{NetworkConfig, PortConfig};
+use crate::rates::RateLimits;
 use crate::services::net;
 use crate::transport::tap::{self, ServedTap};
 use crate::transport::vhost_user::{Socket, Target};
@@ -39,7 +42,7 @@ pub(crate) struct AddedPort {
     socket: Option<Socket>,
 }
 
-/// What only a restart can change stays as it is and is reported: networks, and what is configured of a port that stays.
+/// What only a restart can change stays as it is and is reported: networks, and what is configured of a port that stays, but for its rates.
 pub(super) fn keep_networks(next: &mut Vec<NetworkConfig>, running: &[NetworkConfig], kept: &mut Vec<String>) {
     let is_new = |network: &&NetworkConfig| running.iter().all(|old| old.name != network.name);
     let new: Vec<String> = next.iter().filter(is_new).map(|network| format!("network '{}'", network.name)).collect();
@@ -50,9 +53,11 @@ pub(super) fn keep_networks(next: &mut Vec<NetworkConfig>, running: &[NetworkCon
             return old.clone();
         };
         for port in &mut network.ports {
-            if let Some(before) = old.ports.iter().find(|before| before.name == port.name && *before != port) {
+            let before = old.ports.iter().find(|before| before.name == port.name);
+            let before = before.map(|before| PortConfig { rates: port.rates, ..before.clone() });
+            if let Some(before) = before.filter(|before| before != port) {
                 kept.push(format!("port '{}'", before.full_name(&old.name)));
-                port.clone_from(before);
+                *port = before;
             }
         }
         network
@@ -127,9 +132,28 @@ impl Admin {
         (names, removed.iter().map(shown).collect())
     }
 
+    /// Have these networks, whose ports are there, take effect in rates. Returns the names of the ports that have others now.
+    pub(super) fn change_rates(&self, before: &[NetworkConfig], next: &[NetworkConfig]) -> Vec<String> {
+        net::set_rates(&self.live.switches, next);
+        let rates = |networks: &[NetworkConfig]| -> BTreeMap<String, RateLimits> {
+            let of = |network: &NetworkConfig| {
+                network.ports.iter().map(|port| (port.full_name(&network.name), port.rates)).collect::<Vec<_>>()
+            };
+            networks.iter().flat_map(of).collect()
+        };
+        let before = rates(before);
+        let has_changed = |(name, rates): &(String, RateLimits)| before.get(name).is_some_and(|before| before != rates);
+        rates(next).into_iter().filter(has_changed).map(|(name, _)| format!("port '{name}'")).collect()
+    }
+
     /// The networks as they are configured and have been changed since.
     pub(crate) fn networks(&self) -> Vec<NetworkConfig> {
         self.overlay.ports.over(&self.running.networks)
+    }
+
+    /// Likewise, with what was set of their ports.
+    pub(crate) fn networks_in_force(&self) -> Vec<NetworkConfig> {
+        self.overlay.over_networks(&self.networks())
     }
 
     /// There is a port that was not there.

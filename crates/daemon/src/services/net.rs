@@ -22,10 +22,11 @@ pub(super) const ENTRY: Entry = Entry {
         let switches = live.switches.clone();
         let live = Arc::clone(live);
         let follow = Arc::new(move |client, assigned: Option<Assigned<'_>>| {
-            live.set_fixed(
-                client,
-                assigned.map(|Assigned { port, worker, queues }| FixedQueues { port: port.to_owned(), worker, queues }),
-            );
+            let fixed = assigned.map(|Assigned { port, worker, queues, share }| {
+                live.shares.attached(client, share);
+                FixedQueues { port: port.to_owned(), worker, queues, share: Some(share.clone()) }
+            });
+            live.set_fixed(client, fixed);
             if assigned.is_none() {
                 live.departures.fetch_add(1, Ordering::Relaxed);
             }
@@ -36,6 +37,16 @@ pub(super) const ENTRY: Entry = Entry {
 
 pub(crate) fn switches(networks: &[NetworkConfig]) -> Switches {
     Switches::new(networks.iter().map(setup).collect())
+}
+
+/// The rates of ports.
+pub(crate) fn set_rates(switches: &Switches, networks: &[NetworkConfig]) {
+    for NetworkConfig { name, ports, .. } in networks {
+        for port in ports {
+            let rates = port.rates.in_force();
+            switches.port(&port.full_name(name)).into_iter().for_each(|port| port.limiter().set(rates));
+        }
+    }
 }
 
 fn setup(network: &NetworkConfig) -> NetworkSetup {

@@ -144,7 +144,7 @@ impl Taps {
         }
         tap.client = self.live.next_client();
         tap.assignments = tap.port.assign(&self.workers, tap.ends.len());
-        let share = self.live.shares.of_device(&tap.name);
+        let share = self.live.shares.of_device(&tap.name).with(tap.port.limiter());
         for ((pair, end), assignment) in tap.ends.iter().enumerate().zip(&tap.assignments) {
             let name = QueueName { client: tap.client, index: u16::try_from(pair).unwrap_or(u16::MAX) };
             tap.port.add(pair, Box::new(TapReceiver::new(Arc::clone(end))));
@@ -159,7 +159,8 @@ impl Taps {
             self.workers[assignment.worker].mailbox.send(add);
         }
         if let Some(worker) = tap.assignments.first().map(|first| first.worker) {
-            self.live.set_fixed(tap.client, Some(FixedQueues { port: port.clone(), worker, queues: tap.ends.len() }));
+            let queues = FixedQueues { port: port.clone(), worker, queues: tap.ends.len(), share: None };
+            self.live.set_fixed(tap.client, Some(queues));
         }
         tracing::info!(port, device, queues = tap.ends.len(), "a device of the host is a port");
         self.served().push(tap);

@@ -1,37 +1,16 @@
 //! Limits of requests and bytes per second, and weights: configured, set at run time, kept. A limit is tested as what it is, an upper
 //! bound: so many requests take at least so long.
 
-use std::time::{Duration, Instant};
-
 use fipsee_block::client::{Buffer, Completion, Disk, Queue};
 use fipsee_block::wire::Status;
 use fipsee_testkit::hypervisor::Vm;
+use fipsee_testkit::rates::{
+    assert_limited, assert_unlimited, limit_of, limit_request as request, rates_of as rates, set_limit as set,
+};
 use fipsee_testkit::{CorrectClient, Daemon, Scratch, as_user, assert_says, eventually, is_root, refused_in, skip};
 use serde_json::{Value, json};
 
 const NULL: &str = "[[disk]]\nname = \"a\"\nspec = \"null:1G\"\nallow_everyone = true\n";
-
-fn request(limit: &Value) -> Value {
-    let mut request = json!({ "method": "limit.set" });
-    request.as_object_mut().expect("an object").extend(limit.as_object().expect("an object").clone());
-    request
-}
-
-#[track_caller]
-fn set(daemon: &Daemon, limit: &Value) -> Value {
-    daemon.ask(&request(limit))
-}
-
-/// What is in force for this: `("disk", "a")`.
-fn limit_of(daemon: &Daemon, key: &str, name: impl Into<Value>) -> Value {
-    let (list, name) = (daemon.ask(&json!({ "method": "limit.list" })), name.into());
-    let limits = list["limits"].as_array().expect("a list");
-    limits.iter().find(|limit| limit[key] == name).cloned().unwrap_or(Value::Null)
-}
-
-fn rates(limit: &Value) -> [&Value; 3] {
-    [&limit["iops"], &limit["bytes_per_second"], &limit["burst_ms"]]
-}
 
 struct Client {
     _disk: Disk,
@@ -73,30 +52,6 @@ impl Client {
             self.queue.wait(finished).expect("connected");
         }
     }
-}
-
-/// So many take at least this long at `per_second`, of which `burst` may be taken at once, and one may be begun before there is
-/// room for all of it.
-#[track_caller]
-fn assert_limited(amount: u64, per_second: u64, (burst, one): (u64, u64), work: impl FnOnce()) {
-    let began = Instant::now();
-    work();
-    let elapsed = began.elapsed();
-    // Within the accuracy to which the daemon has measured its clock, in 20 ms.
-    let least = Duration::from_nanos(amount.saturating_sub(burst + one) * 980_000_000 / per_second);
-    assert!(elapsed >= least, "{amount} in {elapsed:?}, and {per_second} per second are allowed: at least {least:?}");
-}
-
-/// None of this waits for a limit.
-#[track_caller]
-fn assert_unlimited(daemon: &Daemon, work: impl FnOnce()) {
-    let throttled = || -> u64 {
-        let list = daemon.ask(&json!({ "method": "limit.list" }));
-        list["limits"].as_array().expect("a list").iter().map(|limit| limit["throttled"].as_u64().expect("a count")).sum()
-    };
-    let before = throttled();
-    work();
-    assert_eq!(throttled(), before, "it has waited");
 }
 
 #[test]
@@ -393,8 +348,8 @@ fn impossible_and_contradictory_limits_are_refused_with_what_to_write() {
         (json!({ "machine": -5, "weight": 5 }), "a virtual machine is a process, or the path of its socket"),
         (json!({ "user": 5, "weight": 1001 }), "a weight of 1001 is too great"),
         (json!({ "disk": "a" }), "nothing is set"),
-        (json!({ "iops": 5 }), "name one of disk, user, group, machine and client"),
-        (json!({ "disk": "a", "user": 5, "iops": 5 }), "name one of disk, user, group, machine and client"),
+        (json!({ "iops": 5 }), "name one of disk, port, user, group, machine and client"),
+        (json!({ "disk": "a", "user": 5, "iops": 5 }), "name one of disk, port, user, group, machine and client"),
         (json!({ "disk": "z", "iops": 5 }), "no disk 'z'"),
         (json!({ "group": "g", "iops": 5 }), "no group 'g' is configured; there are none"),
     ] {

@@ -111,22 +111,6 @@ fn client_that_needs_a_greater_mtu_is_refused() {
     drop(with(1500).expect("attached"));
 }
 
-#[test]
-fn limit_of_a_user_holds_for_its_ports() {
-    let daemon = lan(1500, ["", "", ""]);
-    let (mut a, mut b) = (attach(&daemon.socket(), "a"), attach(&daemon.socket(), "b"));
-    let user = rustix::process::getuid().as_raw();
-    daemon.ask(&json!({ "method": "limit.set", "user": user, "iops": 1000, "burst_ms": 10 }));
-    for seed in 0..200 {
-        a.send(&frame(mac(1), mac(2), 60, seed)).expect("sent");
-        all_sent(&mut a);
-        assert_eq!(next(&mut b), frame(mac(1), mac(2), 60, seed));
-    }
-    let limits = daemon.ask(&json!({ "method": "limit.list" }));
-    let of_user = limits["limits"].as_array().into_iter().flatten().find(|limit| limit["user"] == user);
-    assert!(of_user.is_some_and(|limit| limit["throttled"].as_u64() > Some(0)), "{limits}");
-}
-
 /// checks: R-10.3-15, R-10.7-5
 #[test]
 fn port_with_ip_addresses_sends_with_no_other() {

@@ -7,6 +7,7 @@ mod endings;
 mod exchange;
 mod faults;
 mod hostile;
+mod limits;
 mod load;
 mod machines;
 mod machines_at_run_time;

@@ -8,6 +8,7 @@ use fipsee_ring::control::ACCESS_READ;
 use fipsee_ring::doorbell::EventDoorbell;
 use fipsee_ring::memory::{Extent, Memory, RegionTable, Span};
 use fipsee_ring::{Message, cpu};
+use fipsee_serve::limit::Limiter;
 use fipsee_serve::session::Credentials;
 
 use super::copy::First;
@@ -80,11 +81,13 @@ pub(super) fn count(counter: &AtomicU64, more: u64) {
 pub(super) struct Port {
     pub(super) setup: PortSetup,
     pub(super) counters: PortCounters,
+    /// Of the frames that it sends, whatever has it.
+    pub(super) limiter: Arc<Limiter>,
 }
 
 impl Port {
     pub(super) fn new(setup: PortSetup) -> Self {
-        Self { setup, counters: PortCounters::default() }
+        Self { setup, counters: PortCounters::default(), limiter: Arc::default() }
     }
 
     /// Count a frame that it sent: its bytes, and bytes moved for it, or why the switch did not take it.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, MutexGuard};
 
 use fipsee_ring::memory::Span;
+use fipsee_serve::limit::Limiter;
 use fipsee_serve::session::Credentials;
 use fipsee_serve::{Assignment, Engine, WorkerHandle};
 
@@ -61,6 +62,11 @@ impl ServedPort {
 
     pub(super) fn port_handle(&self) -> Arc<Port> {
         Arc::clone(&self.port)
+    }
+
+    /// Of the frames that it sends: the queues of whatever has it are subject to it.
+    pub fn limiter(&self) -> &Arc<Limiter> {
+        &self.port().limiter
     }
 
     /// Network and port, as in ATTACH.

@@ -10,7 +10,7 @@ use fipsee_ring::memory::RegionTable;
 use fipsee_ring::ring::{Reader, Writer};
 use fipsee_ring::{Message, clock, cpu};
 use fipsee_serve::session::Positions;
-use fipsee_serve::{Engine, Queue, Taken, Turn};
+use fipsee_serve::{Blocks, Engine, Queue, Taken, Turn};
 
 use super::events::Events;
 use super::network::{Network, Outcome};
@@ -23,7 +23,6 @@ use crate::wire::{KIND_RETURNED, OPERATION_SEND_PACKED, Packing, PostedBuffer, S
 const BUDGET: u32 = 64;
 /// More than one message, for the ring.
 const BURST: usize = 2;
-const BLOCK_BYTES: u64 = 512;
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
 /// What another process needs to continue with a queue.
@@ -52,11 +51,12 @@ pub(super) struct TransmitQueue {
     sender: Sender,
     depth: u32,
     returned: Packing,
+    blocks: Blocks,
 }
 
 impl TransmitQueue {
     pub(super) fn new(end: ServerQueue, memory: RegionTable, (network, sender): (Arc<Network>, Sender), depth: u32) -> Self {
-        Self { end, memory, network, sender, depth, returned: Packing::default() }
+        Self { end, memory, network, sender, depth, returned: Packing::default(), blocks: Blocks::default() }
     }
 }
 
@@ -79,6 +79,7 @@ pub fn now_ns() -> u64 {
 struct Answers<'a> {
     returned: &'a mut Packing,
     completions: &'a mut Writer<MappedRing>,
+    blocks: &'a mut Blocks,
     taken: Taken,
 }
 
@@ -86,7 +87,7 @@ impl Answers<'_> {
     #[inline(always)]
     fn add(&mut self, tag: u16, Outcome { status, bytes, deliveries }: Outcome) {
         // To give it to one receiver costs about as much as a request: a visit ends with the message that has its 256th delivery.
-        self.taken = self.taken.and(Taken::new(1, bytes.div_ceil(BLOCK_BYTES)).with_more_work(deliveries));
+        self.taken = self.taken.and(Taken::new(1, self.blocks.complete(bytes)).with_more_work(deliveries));
         self.returned.push(tag, status.to_wire());
         if self.returned.is_full() {
             self.publish();
@@ -132,7 +133,7 @@ impl<E: Engine> Queue<E> for TransmitQueue {
     }
 
     fn visit(&mut self, _engine: &mut E, turn: Turn) -> Taken {
-        let Self { end, memory, network, sender, depth, returned } = self;
+        let Self { end, memory, network, sender, depth, returned, blocks } = self;
         let ServerQueue { requests, completions, client_doorbell, .. } = end;
         if !requests.has_message() {
             return Taken::NOTHING;
@@ -144,7 +145,7 @@ impl<E: Engine> Queue<E> for TransmitQueue {
             return Taken::NOTHING;
         };
         let (now_ns, most) = (now_ns(), BUDGET.min(*depth).min(turn.requests));
-        let mut answers = Answers { returned, completions, taken: Taken::NOTHING };
+        let mut answers = Answers { returned, completions, blocks, taken: Taken::NOTHING };
         let (mut message, mut is_asked_for) = (Message::ZERO, false);
         while answers.taken.requests < most && answers.taken.units < turn.units && requests.receive(&mut message) {
             stages::stamp(Stage::Taken);
@@ -373,7 +374,7 @@ mod tests {
         (0..6).for_each(|_| poster.publish(&Post::new(&[buffer(1), buffer(0), buffer(5000)]).to_message()));
         let sent = small(Mac([2, 0, 0, 0, 0, 2]));
         client.publish(&sent);
-        assert_eq!(queue.visit(&mut (), Turn::whole(true)), Taken { requests: 1, units: 25, work_units: 16 }, "one was enough");
+        assert_eq!(queue.visit(&mut (), Turn::whole(true)), Taken { requests: 1, units: 24, work_units: 16 }, "one was enough");
         let first = <[u8; 36]>::try_from([&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 0, 8, 0][..], &[0; 22]].concat()).expect("36");
         let (operation, offload) = (OPERATION_SEND, Offload::default());
         let long =

@@ -9,7 +9,7 @@ use fipsee_ring::control::{Listed, MAX_LISTED, MAX_QUEUES, Page, RefusalCode, Wa
 use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::memory::RegionTable;
 use fipsee_serve::session::{Adopted, AdoptedChannel, Attachment, Channel, Client, Denial, Granted, Part, Service};
-use fipsee_serve::{Assignment, Command, Engine, Metric, NotAdded, QueueName, Quiesced, WorkerHandle, WorkerPlacement};
+use fipsee_serve::{Assignment, Command, Engine, Metric, NotAdded, QueueName, Quiesced, Share, WorkerHandle, WorkerPlacement};
 
 use super::endpoint::Endpoint;
 use super::events::Events;
@@ -37,12 +37,14 @@ pub struct Networks<E: Engine> {
 pub type Follow = Arc<dyn Fn(u64, Option<Assigned<'_>>) + Send + Sync>;
 
 /// Where the queues of a client are as long as it is attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Assigned<'a> {
     /// Network and port, as in ATTACH.
     pub port: &'a str,
     pub worker: usize,
     pub queues: usize,
+    /// What the part of its queues depends on.
+    pub share: &'a Share,
 }
 
 struct PortAttachment {
@@ -120,7 +122,8 @@ impl<E: Engine> Networks<E> {
         assignments: &[Assignment],
     ) -> PortAttachment {
         let (name, port, follow) = (port.name(), port.clone(), Arc::clone(&self.follow));
-        let assigned = assignments.first().map(|first| Assigned { port: &name, worker: first.worker, queues: assignments.len() });
+        let (queues, share) = (assignments.len(), client.share);
+        let assigned = assignments.first().map(|first| Assigned { port: &name, worker: first.worker, queues, share });
         follow(client.id, assigned);
         PortAttachment { name, port, channel, offloads, follow }
     }
@@ -163,7 +166,7 @@ impl PortAttachment {
         let memory = RegionTable::of_pool(region, layout.pool_offset_bytes, layout.pool_bytes);
         let memory = memory.map_err(|_| "it does not fit the region that was laid out for it".to_owned());
         let (port, offloads) = (self.port.clone(), self.offloads);
-        let (id, name, share) = (client.id, QueueName { client: client.id, index }, client.share.clone());
+        let (id, name, share) = (client.id, QueueName { client: client.id, index }, client.share.with(port.limiter()));
         let added = move |added: Result<(), NotAdded<E>>| {
             if let Err(error) = added {
                 tracing::error!(client = id, ?error, "a queue of a port is not served");
@@ -410,6 +413,7 @@ fn port_metrics(port: &Port, holder: Option<&Holder>, (link, groups): (Link, Opt
         ("received", read(&counters.received)),
         ("received_bytes", read(&counters.received_bytes)),
         ("dropped", read(&counters.dropped)),
+        ("throttled", port.limiter.throttled().into()),
         ("refused", Metric::Named(refused.into())),
     ];
     if let Some(groups) = groups {

@@ -39,6 +39,24 @@ impl Turn {
     }
 }
 
+/// Bytes in blocks of 512, for [`Taken::new`], of requests that may be shorter: what is less than a block counts with those that follow.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Blocks {
+    left_bytes: u64,
+}
+
+impl Blocks {
+    const BLOCK_BYTES: u64 = 512;
+
+    /// Those that are complete with so many bytes more.
+    #[inline(always)]
+    pub const fn complete(&mut self, bytes: u64) -> u64 {
+        let all = self.left_bytes.saturating_add(bytes);
+        self.left_bytes = all % Self::BLOCK_BYTES;
+        all / Self::BLOCK_BYTES
+    }
+}
+
 /// What a visit has taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
@@ -75,5 +93,18 @@ impl Taken {
             units: units.saturating_add(other.units),
             work_units: work_units.saturating_add(other.work_units),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_short_requests_are_counted_once_and_all_of_them() {
+        let mut blocks = Blocks::default();
+        let of_frames: u64 = (0..800).map(|_| blocks.complete(64)).sum();
+        assert_eq!(of_frames, 100);
+        assert_eq!([blocks.complete(1500), blocks.complete(35), blocks.complete(1), blocks.complete(0)], [2, 0, 1, 0]);
     }
 }

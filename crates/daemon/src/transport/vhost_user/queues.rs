@@ -47,13 +47,14 @@ impl FrontendConnection {
         let added = move |added: Result<(), NotAdded<DiskEngine>>| {
             let _ = reply.send(added.map_err(not_served));
         };
-        let (notices, port) = (Arc::clone(notices), port.clone());
+        let (notices, port, share) = (Arc::clone(notices), port.clone(), self.share.with(port.limiter()));
         let broke = Box::new(move |reason: &str| notices.send(Notice::Fault { queue: index, reason: reason.to_owned() }));
         let make = move |_| PortQueue::new(port, role, pairs, setup, broke);
-        let command = Command::add(QueueName { client: self.client, index }, self.share.clone(), make, added);
+        let command = Command::add(QueueName { client: self.client, index }, share, make, added);
         self.assign(index, Some(assignment));
         let queues = self.assigned().iter().flatten().count();
-        live.set_fixed(self.client, Some(FixedQueues { port: name.clone(), worker, queues }));
+        let share = Some(self.share.clone());
+        live.set_fixed(self.client, Some(FixedQueues { port: name.clone(), worker, queues, share }));
         Ok((worker, command, served))
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use fipsee_ring::clock;
 use fipsee_ring::doorbell::EventDoorbell;
 use fipsee_ring::memory::Span;
-use fipsee_serve::{Engine, Queue, Taken, Turn};
+use fipsee_serve::{Blocks, Engine, Queue, Taken, Turn};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
@@ -24,7 +24,6 @@ use crate::wire::{MAX_SMALL_BYTES, OFFLOAD_CHECKSUM, OFFLOAD_ECN, OFFLOAD_TSO4, 
 
 /// Most frames of one visit.
 const BUDGET: u32 = 64;
-const BLOCK_BYTES: u64 = 512;
 /// Of the header in front of each frame, which is an [`Offload`].
 const HEADER_BYTES: usize = size_of::<Offload>();
 /// More than the longest frame: 64 KiB of payload behind its headers.
@@ -122,12 +121,13 @@ pub struct TapQueue {
     /// There was no frame after the device woke the worker last: it will wake it for the next one.
     is_drained: bool,
     pause: Pause,
+    blocks: Blocks,
 }
 
 impl TapQueue {
     pub fn new(end: Arc<TapEnd>, port: ServedPort) -> Self {
         let buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
-        Self { end, port, buffer, is_drained: false, pause: Pause::new() }
+        Self { end, port, buffer, is_drained: false, pause: Pause::new(), blocks: Blocks::default() }
     }
 }
 
@@ -150,7 +150,7 @@ impl<E: Engine> Queue<E> for TapQueue {
         if !self.pause.is_over(now) {
             return Taken::NOTHING;
         }
-        let Self { end, port, buffer, is_drained, pause } = self;
+        let Self { end, port, buffer, is_drained, pause, blocks } = self;
         // `None`: another thread has the network at this moment, and the next pass looks again. A frame that was read could not be put back.
         let Some(mut sending) = port.try_sending() else { return Taken::NOTHING };
         let mut taken = Taken::NOTHING;
@@ -163,7 +163,7 @@ impl<E: Engine> Queue<E> for TapQueue {
             };
             let sent = send(&mut sending, &mut buffer[..length]);
             let (bytes, deliveries) = sent.map_or((0, 0), |outcome| (outcome.bytes, outcome.deliveries));
-            taken = taken.and(Taken::new(1, bytes.div_ceil(BLOCK_BYTES)).with_more_work(deliveries + u64::from(CALL_COST)));
+            taken = taken.and(Taken::new(1, blocks.complete(bytes)).with_more_work(deliveries + u64::from(CALL_COST)));
             pause.worked = now;
         }
         taken

@@ -3,7 +3,7 @@
 use fipsee_net::server::{Outcome, Sending, ServedPort};
 use fipsee_net::wire::{MAX_SMALL_BYTES, Offload, Status};
 use fipsee_ring::memory::{Span, copy_from};
-use fipsee_serve::{Taken, Turn};
+use fipsee_serve::{Blocks, Taken, Turn};
 use virtio_bindings::virtio_net::{VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_NONE};
 
 use super::{MAX_SPANS, behind, has_work};
@@ -13,7 +13,6 @@ use crate::net::config::header_bytes;
 
 /// Most frames of one visit.
 const MAX_BUDGET: u16 = 64;
-const BLOCK_BYTES: u64 = 512;
 const OFFLOAD_BYTES: usize = size_of::<Offload>();
 const MAX_HEADER_BYTES: usize = 12;
 /// What is copied of a frame before it is looked at.
@@ -24,6 +23,7 @@ pub(super) struct Transmitter {
     port: ServedPort,
     header_bytes: usize,
     spans: Vec<Span>,
+    blocks: Blocks,
 }
 
 // SAFETY: the spans lead into guest memory, which `queue` keeps mapped and any thread may access; they are not used between two visits.
@@ -32,7 +32,7 @@ unsafe impl Send for Transmitter {}
 impl Transmitter {
     pub(super) fn new(queue: DeviceQueue, port: ServedPort, features: u64) -> Self {
         let (header_bytes, spans) = (header_bytes(features), Vec::with_capacity(MAX_SPANS + 1));
-        Self { queue, port, header_bytes, spans }
+        Self { queue, port, header_bytes, spans, blocks: Blocks::default() }
     }
 
     /// Whether the port may send with this address is for the switch to decide. It is lost, as a frame may be, while another thread has the
@@ -52,7 +52,7 @@ impl Transmitter {
         if !has_work(&self.queue) || !self.queue.begin_visit(waiting) {
             return Taken::NOTHING;
         }
-        let Self { queue, port, header_bytes, spans } = self;
+        let Self { queue, port, header_bytes, spans, blocks } = self;
         // Another thread has the network at this moment: the next pass looks again. A queue that stayed armed would not be looked at
         // before the worker sleeps; this one is not armed any more.
         let Some(mut sending) = port.try_sending() else { return Taken::NOTHING };
@@ -71,7 +71,8 @@ impl Transmitter {
                 break;
             };
             queue.put_used(head, 0);
-            taken = taken.and(cost(outcome));
+            // To give it to one receiver costs about as much as a request.
+            taken = taken.and(Taken::new(1, blocks.complete(outcome.bytes)).with_more_work(outcome.deliveries));
             if taken.units >= turn.units {
                 break;
             }
@@ -88,11 +89,6 @@ impl Transmitter {
 const ATTEMPTS: usize = 64;
 /// So many descriptors of a chain cost about as much as a frame for one receiver.
 const DESCRIPTORS_PER_DELIVERY: usize = 16;
-
-/// To give a frame to one receiver costs about as much as a request.
-fn cost(outcome: Outcome) -> Taken {
-    Taken::new(1, outcome.bytes.div_ceil(BLOCK_BYTES)).with_more_work(outcome.deliveries)
-}
 
 /// Send the frame in the chain that was taken last. `None`: there is no whole header.
 fn send(queue: &mut DeviceQueue, spans: &mut Vec<Span>, header_bytes: usize, sending: &mut Sending<'_>) -> Option<Outcome> {
