@@ -4,12 +4,12 @@
 //! A run has one state, in which it begins. It waits for that, but not for ever, and what does not end in the state in which it began is measured
 //! again.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fipsee_measure::cpus::Cpus;
 use fipsee_measure::statistics::median;
+use fipsee_ring::{AtomicU32, Ordering};
 use fipsee_topology::bounce;
 use serde_json::{Value, json};
 

@@ -104,7 +104,7 @@ impl MappedRing {
     #[inline(always)]
     pub fn glance(&self, cursor: Cursor, word: usize) -> u64 {
         let slot = self.slot(cursor.index() & (self.slot_count - 1)).cast::<u64>();
-        // SAFETY: one of the eight words of a slot, which is mapped and aligned; whoever writes it meanwhile, this is an atomic load.
+        // SAFETY: one of the eight words of a slot, which is mapped and aligned; this is an atomic load, so another process may write it meanwhile.
         unsafe { AtomicU64::from_ptr(slot.wrapping_add(word & 7)) }.load(Ordering::Relaxed)
     }
 

@@ -296,7 +296,7 @@ mod tests {
         let turn = |requests| Turn { requests, ..Turn::whole(true) };
         let visits = [8, 7, 8].map(|most| queue.visit(&mut (), turn(most)).requests);
         assert_eq!(visits, [14, 7, 7]);
-        // To nobody, as its cost.
+        // Without a receiver, as its cost.
         let (mut queue, mut client, grant) = queue_of(200);
         (0..200).for_each(|port| queue.network.data().switch.set_up(port, true));
         let broadcast = packed(&grant, 2, Mac::BROADCAST);
