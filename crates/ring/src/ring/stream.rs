@@ -1,6 +1,6 @@
-//! The writing end of a one-way stream: slots come back by the reader's release counter.
+//! One-way streams: slots come back by the reader's release counter.
 
-use super::{Cursor, RingMemory, Writer};
+use super::{Cursor, Reader, RingMemory, Writer};
 use crate::fault::PeerFault;
 use crate::message::Message;
 use crate::sync::Ordering;
@@ -89,5 +89,50 @@ impl<M: RingMemory> StreamWriter<M> {
     #[inline(always)]
     pub fn reader_needs_doorbell(&mut self) -> bool {
         self.writer.reader_needs_doorbell()
+    }
+}
+
+impl<M: RingMemory> Reader<M> {
+    /// Streams: as [`receive`](Self::receive), and ask for a slot further on, so that the transfers of several overlap. In call
+    /// and reply that would take the slot from the writer while it is written.
+    #[inline(always)]
+    pub fn receive_streamed(&mut self, into: &mut Message) -> bool {
+        let received = self.receive(into);
+        if !received {
+            self.gather.empty_look(self.received);
+        }
+        // A reader that keeps up with the writer must not take slots that the writer is about to write.
+        if self.ahead_slots != 0 && self.run > self.ahead_slots {
+            let ahead = self.cursor.index.wrapping_add(self.ahead_slots) & (self.memory.slot_count() - 1);
+            self.memory.prefetch_for_read(ahead);
+        }
+        received
+    }
+
+    /// Streams: report to the writer which slots are free again, if enough are ([`Tuning`]). Call after each batch.
+    #[inline(always)]
+    pub fn release_some(&mut self) {
+        if self.received.wrapping_sub(self.released) >= self.release_slots {
+            self.release_all();
+        }
+    }
+
+    /// Streams: report to the writer that everything received is free again. Call before sleeping.
+    #[inline(always)]
+    pub fn release_all(&mut self) {
+        if self.released != self.received {
+            self.released = self.received;
+            self.memory.released().store(self.released, Ordering::Release); // B: pairs with `StreamWriter::free_slots`.
+        }
+    }
+
+    /// Streams: messages received so far, modulo 2^32. [`release_all`](Self::release_all) has reported all of them to the writer.
+    pub const fn received(&self) -> u32 {
+        self.received
+    }
+
+    /// Streams: continue where another reader stopped, which had [received](Self::received) this many and released them.
+    pub const fn continue_stream(&mut self, received: u32) {
+        (self.received, self.released) = (received, received);
     }
 }
