@@ -107,16 +107,8 @@ impl Admin {
         self.keep_workers(&mut next, &mut outcome.needs_restart);
         keep_what_cannot_change(&mut next, &self.running, &before, &mut outcome.needs_restart);
         outcome.changed = self.changed_settings(&next);
-        for (disk, export) in disks.iter().zip(&exports).filter(|(disk, _)| !outcome.added.contains(&disk.spec.name)) {
-            let dedicated_changes = disk.dedicated != self.scaling.is_dedicated(&disk_key(export.name()));
-            let sockets_change = sockets_of(&before, export.name()) != sockets_of(&disks, export.name());
-            let limits_change = export.set_limits(disk.limits) | export.set_rates(disk.rates);
-            let notify_change = set_notify(export, disk.notify);
-            let lists_change = export.set_allow(&disk.allow) | export.set_shared(disk.spec.shared);
-            if lists_change | limits_change | notify_change | sockets_change | dedicated_changes {
-                outcome.changed.push(format!("disk '{}'", disk.spec.name));
-            }
-        }
+        let stay = disks.iter().zip(&exports).filter(|(disk, _)| !outcome.added.contains(&disk.spec.name));
+        outcome.changed.extend(self.change_disks(stay, &before, &disks));
         self.scaling.dedicate(&dedicated);
         self.live.replace(exports, next.clients);
         self.policies_changed(Which::All);
@@ -135,6 +127,27 @@ impl Admin {
         (self.running, self.overlay) = (next, overlay);
         self.apply_shares();
         Ok(outcome)
+    }
+
+    /// Have what is configured of disks that stay take effect. Returns those of which something is different.
+    fn change_disks<'a>(
+        &self,
+        stay: impl Iterator<Item = (&'a DiskConfig, &'a Arc<Export>)>,
+        before: &[DiskConfig],
+        next: &[DiskConfig],
+    ) -> Vec<String> {
+        let mut changed = Vec::new();
+        for (disk, export) in stay {
+            let dedicated_changes = disk.dedicated != self.scaling.is_dedicated(&disk_key(export.name()));
+            let sockets_change = sockets_of(before, export.name()) != sockets_of(next, export.name());
+            let limits_change = export.set_limits(disk.limits) | export.set_rates(disk.rates);
+            let notify_change = set_notify(export, disk.notify);
+            let lists_change = export.set_allow(&disk.allow) | export.set_shared(disk.spec.shared);
+            if lists_change | limits_change | notify_change | sockets_change | dedicated_changes {
+                changed.push(format!("disk '{}'", disk.spec.name));
+            }
+        }
+        changed
     }
 
     /// Have weights and rates of users, groups, clients and disks take effect.

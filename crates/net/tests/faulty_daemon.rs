@@ -152,7 +152,10 @@ fn answers_that_no_daemon_gives_end_the_attachment() {
         assert!(matches!(found, Err(Error::Fault(_))), "message {index}: {found:?}");
         eventually("the client hangs up", || control.is_hung_up());
     }
-    // Of a frame that was not sent.
+}
+
+#[test]
+fn answer_to_a_frame_that_was_not_sent_ends_the_attachment() {
     let (port, daemon) = attach(info().to_bytes(), 2, 1 << 20);
     let (mut port, (mut grant, control)) = (port.expect("attached"), daemon.join().expect("no panic"));
     grant.queues[0].completions.publish(&Returned::new(&[(0, Status::Ok)]).to_message());
