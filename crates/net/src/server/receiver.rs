@@ -161,7 +161,10 @@ impl Receiver {
         first.copy_from_slice(head);
         // SAFETY: by the caller; `frame` is our own.
         let is_whole = unsafe { copy_from(rest, behind) };
-        let Some((buffer, _)) = self.take().filter(|_| is_whole) else { return false };
+        if !is_whole {
+            return false;
+        }
+        let Some((buffer, _)) = self.take() else { return false };
         self.publish(&Small::new(KIND_RECEIVED_SMALL, buffer.tag, &frame[..length_bytes]).to_message());
         true
     }

@@ -29,7 +29,7 @@ use super::device::{Acknowledgement, Action, Asked, Device, NotServed};
 use super::message::{HEADER_BYTES, Header, Message};
 use super::queues::{served, stop};
 use super::socket::SharedSocket;
-use super::target::Target;
+use super::target::{Target, disk_or_port};
 use crate::descriptors;
 use crate::transport::LogQuota;
 use crate::worker::{Command, DiskEngine, WorkerHandle};
@@ -472,7 +472,8 @@ fn announce(device: &mut Device, bytes: &[u8]) {
     let Some(channel) = &device.channel else { return };
     let sent = rustix::net::send(channel, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     if sent != Ok(bytes.len()) {
-        tracing::warn!(disk = device.model.name(), ?sent, "the hypervisor cannot be notified of a change");
+        let (disk, port) = disk_or_port(device.model.name());
+        tracing::warn!(disk, port, ?sent, "the hypervisor cannot be notified of a change");
         device.channel = None;
     }
 }
