@@ -162,11 +162,12 @@ struct Driven {
     cycle: Cycle,
 }
 
-/// Keep the client of the dedicated disk and the others going for so long; without others, with such pauses.
+/// Keep the client of the dedicated disk and the others going for so long, but until it had an answer; without others, with such
+/// pauses: one of them may last as long as the whole where other programs have the CPU, too.
 fn drive(dedicated: &mut Crowd, others: &mut Crowd, mut pauses: Option<&mut Pauses>, seconds: f64) -> Result<Driven, String> {
     let (started, mut empty, mut answered) = (Instant::now(), 0, [0; 2]);
     let (mut since, mut away, mut cycles) = (started, Duration::ZERO, 0);
-    while started.elapsed() < Duration::from_secs_f64(seconds) {
+    while started.elapsed() < Duration::from_secs_f64(seconds) || answered[0] == 0 {
         for _ in 0..TURNS {
             let counts = [dedicated.turn()?, others.turn()?];
             answered = [answered[0] + counts[0], answered[1] + counts[1]];
