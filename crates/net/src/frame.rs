@@ -28,6 +28,13 @@ impl Mac {
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }
+
+    /// As a word, of which the lowest bit says whether it [is of a group](Self::is_group).
+    #[inline(always)]
+    pub(crate) const fn key(self) -> u64 {
+        let [a, b, c, d, e, f] = self.0;
+        u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+    }
 }
 
 impl fmt::Display for Mac {

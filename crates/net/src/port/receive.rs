@@ -96,7 +96,8 @@ impl Port {
         debug_assert!(published.is_ok(), "there are no more buffers than the ring takes");
     }
 
-    /// Take the next frame, if one is there, in place of what `frame` has. Its buffers are posted again, several at a time.
+    /// Take the next frame, if one is there, in place of what `frame` has, which otherwise stays. Its buffers are posted again, several
+    /// at a time.
     ///
     /// # Errors
     /// The daemon broke the protocol, or is gone, which is looked for once in many empty looks; [`NetError::NotPosted`].
@@ -153,10 +154,13 @@ impl Port {
         }
         let mut message = Message::ZERO;
         let came = self.next(&mut message).inspect_err(|_| frame.clear())?;
+        if came == Came::Nothing {
+            return Ok(false);
+        }
         // What it has already is not filled with zeroes before.
         frame.resize(came.length_bytes() as usize, 0);
         self.copy_out(came, &message, frame)?;
-        Ok(came != Came::Nothing)
+        Ok(true)
     }
 
     fn try_receive_into(&mut self, into: &mut [u8]) -> Result<Option<u32>, Error> {

@@ -301,7 +301,7 @@ impl Data {
         sender: Sender,
         message: &Message,
         memory: &RegionTable,
-        now_ns: u64,
+        now_ns: impl Fn() -> u64,
     ) -> (u16, Outcome) {
         self.outputs.deliveries = 0;
         let (send, small) = (Send::within(message), Small::within(message));
@@ -343,7 +343,7 @@ impl Data {
         (network, sender): (&Network, Sender),
         packed: &SendPacked,
         memory: &RegionTable,
-        now_ns: u64,
+        now_ns: impl Fn() -> u64,
         mut report: impl FnMut(u16, Outcome),
     ) {
         let Some(frames) = packed.named() else {
@@ -352,7 +352,7 @@ impl Data {
         self.outputs.is_burst = frames.len() > 1;
         for frame in frames {
             self.outputs.deliveries = 0;
-            let sent = self.send_whole(network, sender, &frame.extent(packed.memory), memory, now_ns);
+            let sent = self.send_whole(network, sender, &frame.extent(packed.memory), memory, &now_ns);
             report(frame.tag, self.outputs.port(sender.port).counted(sent, self.deliveries()));
         }
         self.outputs.is_burst = false;
@@ -366,7 +366,7 @@ impl Data {
         sender: Sender,
         extent: &Extent,
         memory: &RegionTable,
-        now_ns: u64,
+        now_ns: impl Fn() -> u64,
     ) -> Result<(u64, u64), Status> {
         if extent.length_bytes < HEADER_BYTES.into() {
             return Err(Status::TooShort);
@@ -406,7 +406,7 @@ impl Data {
         (port, offloads): (PortNumber, u32),
         (first, offload): (&[u8], Offload),
         (rest_bytes, find): (u32, impl FnOnce(&mut Vec<Span>) -> Result<(), Status>),
-        now_ns: u64,
+        now_ns: impl Fn() -> u64,
     ) -> Result<(u64, u64), Status> {
         let Self { switch, outputs, to, spans, software } = self;
         outputs.deliveries = 0;
@@ -416,6 +416,7 @@ impl Data {
             return Err(Status::Unsupported);
         }
         let header = Header::of(first).ok_or(Status::TooShort)?;
+        let keys = (header.source.key(), header.destination.key());
         let packet = HEADER_BYTES + if header.tag.is_some() { VLAN_TAG_BYTES } else { 0 };
         let longest_packet = if offload.segmentation == 0 { network.mtu.into() } else { MAX_SEGMENTED_BYTES };
         let length_bytes = first.len() as u64 + u64::from(rest_bytes);
@@ -427,7 +428,7 @@ impl Data {
         }
         to.clear();
         let forward = |switch: &mut Switch, to: &mut Vec<Delivery>| {
-            let forwarded = switch.forward(port, &header, now_ns, to);
+            let forwarded = switch.forward_between(port, keys, &header, &now_ns, to);
             if forwarded.is_err() {
                 switch.take_blocked().into_iter().for_each(|port| network.blocked(outputs.port(port)));
             }

@@ -1,6 +1,7 @@
 //! A port as what serves it sees it: the service for clients, a virtual machine's device, a device of the host.
 
 use std::any::Any;
+use std::cell::LazyCell;
 use std::fmt;
 use std::sync::{Arc, MutexGuard};
 
@@ -206,7 +207,7 @@ impl ServedPort {
 
     /// For a visit that has frames of this port. It never waits. `None`: another thread has the network at this moment; the next visit tries again.
     pub fn try_sending(&self) -> Option<Sending<'_>> {
-        Some(Sending { port: self, data: self.network.try_data()?, now_ns: now_ns() })
+        Some(Sending { port: self, data: self.network.try_data()?, now_ns: LazyCell::new(now_ns) })
     }
 }
 
@@ -214,7 +215,7 @@ impl ServedPort {
 pub struct Sending<'a> {
     port: &'a ServedPort,
     data: MutexGuard<'a, Data>,
-    now_ns: u64,
+    now_ns: LazyCell<u64>,
 }
 
 impl Sending<'_> {
@@ -231,7 +232,7 @@ impl Sending<'_> {
             spans.extend_from_slice(rest);
             Ok(())
         };
-        let sent = data.send(network, (*number, OFFLOADS), (first, offload), (rest_bytes, find), *now_ns);
+        let sent = data.send(network, (*number, OFFLOADS), (first, offload), (rest_bytes, find), || **now_ns);
         port.counted(sent, data.deliveries())
     }
 

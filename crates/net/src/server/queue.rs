@@ -1,6 +1,7 @@
 //! The queues of a port, on their worker's thread.
 
 use std::any::Any;
+use std::cell::LazyCell;
 use std::sync::{Arc, LazyLock};
 
 use fipsee_ring::channel::ServerQueue;
@@ -144,7 +145,8 @@ impl<E: Engine> Queue<E> for TransmitQueue {
             requests.disarm();
             return Taken::NOTHING;
         };
-        let (now_ns, most) = (now_ns(), BUDGET.min(*depth).min(turn.requests));
+        // Most frames need no time.
+        let (now_ns, most) = (LazyCell::new(now_ns), BUDGET.min(*depth).min(turn.requests));
         let mut answers = Answers { returned, completions, blocks, taken: Taken::NOTHING };
         let (mut message, mut is_asked_for) = (Message::ZERO, false);
         while answers.taken.requests < most && answers.taken.units < turn.units && requests.receive(&mut message) {
@@ -155,10 +157,10 @@ impl<E: Engine> Queue<E> for TransmitQueue {
                 }
                 is_asked_for = ask_for_next(requests, memory);
                 let packed = SendPacked::within(&message);
-                data.transmit_packed((network, *sender), packed, memory, now_ns, |tag, outcome| answers.add(tag, outcome));
+                data.transmit_packed((network, *sender), packed, memory, || *now_ns, |tag, outcome| answers.add(tag, outcome));
             } else {
                 is_asked_for = false;
-                let (tag, outcome) = data.transmit(network, *sender, &message, memory, now_ns);
+                let (tag, outcome) = data.transmit(network, *sender, &message, memory, || *now_ns);
                 answers.add(tag, outcome);
             }
         }

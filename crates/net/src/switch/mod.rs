@@ -120,6 +120,8 @@ pub type Delivery = (PortNumber, Tagging);
 #[derive(Debug)]
 struct Port {
     rules: Rules,
+    /// Of its address.
+    key: u64,
     /// Is the address that it is configured with its own, and no other port's?
     owns_address: bool,
     /// Is a client attached? Never to a port that was removed.
@@ -139,9 +141,10 @@ impl Port {
             // They are searched by halves, for each port of a broadcast.
             tagged.sort_unstable();
         }
-        let (flood, open) = (Bucket::new(rules.flood_limit), !rules.down);
+        let (key, flood, open) = (rules.mac.key(), Bucket::new(rules.flood_limit), !rules.down);
         Self {
             rules,
+            key,
             owns_address: false,
             attached: false,
             open,
@@ -317,33 +320,57 @@ impl Switch {
     /// # Errors
     /// The sender may not send it.
     pub fn forward(&mut self, from: PortNumber, header: &Header, now_ns: u64, to: &mut Vec<Delivery>) -> Result<(), Status> {
-        if self.unblock_ns.is_some_and(|unblock_ns| unblock_ns <= now_ns) {
-            self.unblock(now_ns);
+        self.forward_between(from, (header.source.key(), header.destination.key()), header, || now_ns, to)
+    }
+
+    /// As [`forward`](Self::forward), with the keys of source and destination: a load of an address that was just stored in two parts would wait until these
+    /// have left this CPU. The clock is read if the time matters.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
+    pub(crate) fn forward_between(
+        &mut self,
+        from: PortNumber,
+        (source, destination): (u64, u64),
+        header: &Header,
+        now_ns: impl Fn() -> u64,
+        to: &mut Vec<Delivery>,
+    ) -> Result<(), Status> {
+        if let Some(unblock_ns) = self.unblock_ns {
+            let now_ns = now_ns();
+            if unblock_ns <= now_ns {
+                self.unblock(now_ns);
+            }
         }
-        let Some(Port { rules, open, .. }) = self.ports.get(usize::from(from)) else { return Err(Status::Invalid) };
+        let Some(Port { rules, key, open, .. }) = self.ports.get(usize::from(from)) else { return Err(Status::Invalid) };
         if !open {
             return Err(Status::Down);
         }
         let vlan = rules.vlan_of(header).ok_or(Status::WrongVlan)?;
-        if header.ether_type == DETECTION_TYPE && rules.any_source && self.is_detection_frame(header, now_ns) {
-            self.block(from, now_ns);
-            return Err(Status::Down);
+        if header.ether_type == DETECTION_TYPE && rules.any_source {
+            let now_ns = now_ns();
+            if self.is_detection_frame(header, now_ns) {
+                self.block(from, now_ns);
+                return Err(Status::Down);
+            }
         }
-        self.check_source(from, header.source)?;
-        if header.source != rules.mac {
+        let is_own = source == *key;
+        self.check_source(from, source, is_own)?;
+        if !is_own {
+            let now_ns = now_ns();
             let is_back = self.table.learn((vlan, header.source), from, now_ns);
             if is_back {
                 self.suspect(from, vlan, now_ns);
             }
         }
-        let known = match header.destination.is_group() {
+        let known = match destination & 1 != 0 {
             true => None,
-            false => self.own.get(header.destination).or_else(|| self.table.find((vlan, header.destination), now_ns)),
+            false => self.own.get(destination).or_else(|| self.table.find((vlan, header.destination), now_ns())),
         };
         let first = to.len();
         match known {
             Some(port) => self.deliver(from, port, vlan, header, to),
-            None => self.flood(from, vlan, header, now_ns, to)?,
+            None => self.flood(from, vlan, header, now_ns(), to)?,
         }
         self.mirror(from, first, to);
         Ok(())
@@ -372,7 +399,7 @@ impl Switch {
     /// Did it leave through one of the ports just now? No client can send such a frame to another's port: its own is blocked.
     #[cold]
     fn is_detection_frame(&self, header: &Header, now_ns: u64) -> bool {
-        let detecting = self.own.get(header.source).and_then(|port| self.ports.get(usize::from(port)));
+        let detecting = self.own.get(header.source.key()).and_then(|port| self.ports.get(usize::from(port)));
         header.destination == Mac::BROADCAST && detecting.is_some_and(|port| port.loops.detects(now_ns))
     }
 
@@ -394,15 +421,16 @@ impl Switch {
         self.unblock_ns = self.ports.iter().filter_map(|port| port.loops.blocked_until_ns).min();
     }
 
-    fn check_source(&self, from: PortNumber, source: Mac) -> Result<(), Status> {
+    /// By its key. `is_own`: the address that the port is configured with.
+    fn check_source(&self, from: PortNumber, source: u64, is_own: bool) -> Result<(), Status> {
         let Port { rules, owns_address, .. } = &self.ports[usize::from(from)];
         // Mostly that, which needs no search.
-        if *owns_address && source == rules.mac {
+        if *owns_address && is_own {
             return Ok(());
         }
         let may_send = match self.own.get(source) {
             Some(owner) => owner == from,
-            None => rules.any_source && !source.is_group(),
+            None => rules.any_source && source & 1 == 0,
         };
         if may_send { Ok(()) } else { Err(Status::WrongSource) }
     }

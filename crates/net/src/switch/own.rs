@@ -12,25 +12,21 @@ use crate::frame::Mac;
 pub(super) struct Own(HashMap<u64, PortNumber, BuildHasherDefault<Mixer>>);
 
 impl Own {
+    /// By its [key](Mac::key).
     #[inline(always)]
-    pub(super) fn get(&self, mac: Mac) -> Option<PortNumber> {
-        self.0.get(&key(mac)).copied()
+    pub(super) fn get(&self, key: u64) -> Option<PortNumber> {
+        self.0.get(&key).copied()
     }
 
     /// Give it to a port, unless another one has it: which port has it now.
     pub(super) fn give(&mut self, mac: Mac, port: PortNumber) -> PortNumber {
-        *self.0.entry(key(mac)).or_insert(port)
+        *self.0.entry(mac.key()).or_insert(port)
     }
 
     /// The port has none any more.
     pub(super) fn remove(&mut self, port: PortNumber) {
         self.0.retain(|_, owner| *owner != port);
     }
-}
-
-#[inline(always)]
-fn key(Mac([a, b, c, d, e, f]): Mac) -> u64 {
-    u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
 }
 
 /// Hashes one word.
@@ -66,11 +62,11 @@ mod tests {
     #[test]
     fn first_port_with_an_address_has_it_until_it_goes() {
         let (mut own, mac) = (Own::default(), Mac([2, 0, 0, 0, 0, 1]));
-        assert_eq!((own.give(mac, 3), own.give(mac, 4), own.get(mac)), (3, 3, Some(3)));
+        assert_eq!((own.give(mac, 3), own.give(mac, 4), own.get(mac.key())), (3, 3, Some(3)));
         own.remove(4);
-        assert_eq!(own.get(mac), Some(3));
+        assert_eq!(own.get(mac.key()), Some(3));
         own.remove(3);
-        assert_eq!((own.get(mac), own.give(mac, 4)), (None, 4));
+        assert_eq!((own.get(mac.key()), own.give(mac, 4)), (None, 4));
     }
 
     #[test]
@@ -79,7 +75,7 @@ mod tests {
         let last = numbered.clone().map(|[high, low]| Mac([2, 0, 0, 0, high, low]));
         let vendors = numbered.map(|[high, low]| Mac([2, high, low, 0, 0, 1]));
         for macs in [last.collect::<Vec<_>>(), vendors.collect()] {
-            let hashes: Vec<u64> = macs.iter().map(|mac| BuildHasherDefault::<Mixer>::default().hash_one(key(*mac))).collect();
+            let hashes: Vec<u64> = macs.iter().map(|mac| BuildHasherDefault::<Mixer>::default().hash_one(mac.key())).collect();
             // At random there are 4096 * (1 - 1/e), or 2589, and all.
             let places: HashSet<u64> = hashes.iter().map(|hash| hash & 0xfff).collect();
             let marks: HashSet<u64> = hashes.iter().map(|hash| hash >> 57).collect();
