@@ -114,8 +114,11 @@ pub struct Head<const MAX: usize> {
     length: usize,
 }
 
-/// Those of a message, and a tag.
-pub type ShortHead = Head<{ crate::wire::MAX_SMALL_BYTES + VLAN_TAG_BYTES as usize }>;
+/// So many of the first bytes of a frame are copied at most, before the switch decides: a cache line, more than a message has.
+pub const MAX_FIRST_COPIED_BYTES: usize = 64;
+
+/// Those, and a tag.
+pub type ShortHead = Head<{ MAX_FIRST_COPIED_BYTES + VLAN_TAG_BYTES as usize }>;
 
 impl<const MAX: usize> Head<MAX> {
     /// `first` begins with a whole header, with its tag if it has one. What does not fit is left out.
@@ -183,7 +186,7 @@ mod tests {
         assert_eq!(ShortHead::new(&PLAIN, Tagging::Put(42)).bytes(), expected);
         expected[15] = 7;
         assert_eq!(ShortHead::new(&TAGGED, Tagging::Put(7)).bytes(), expected);
-        let longest = [0; crate::wire::MAX_SMALL_BYTES];
+        let longest = [0; MAX_FIRST_COPIED_BYTES];
         assert_eq!(ShortHead::new(&longest, Tagging::Put(1)).bytes().len(), longest.len() + 4);
     }
 

@@ -61,6 +61,30 @@ fn burst_of_frames_of_every_length_is_received_in_order() {
     assert_eq!(a.refused(), (0, None));
 }
 
+/// Frames to one port, to another, and to all, in every order of four, share messages: each comes where it belongs, and nowhere else.
+///
+/// checks: R-10.3-18
+#[test]
+fn frames_of_a_message_go_to_a_port_each() {
+    let daemon = lan(1500, ["", "", ""]);
+    let (mut a, mut others) = (attach(&daemon.socket(), "a"), ["b", "c"].map(|name| attach(&daemon.socket(), name)));
+    let to = [mac(2), mac(3), Mac::BROADCAST];
+    for order in 0..81 {
+        let chosen = [order % 3, order / 3 % 3, order / 9 % 3, order / 27];
+        let sent: Vec<Vec<u8>> = (0..).zip(chosen).map(|(seed, to_index)| frame(mac(1), to[to_index], 64, seed)).collect();
+        sent.iter().for_each(|frame| a.stage(frame).expect("staged"));
+        a.submit();
+        for (port, own) in others.iter_mut().zip(to) {
+            for frame in sent.iter().filter(|frame| frame[..6] == own.0 || frame[..6] == Mac::BROADCAST.0) {
+                assert_eq!(next(port), *frame, "{chosen:?}");
+            }
+        }
+        all_sent(&mut a);
+        others.iter_mut().for_each(assert_nothing);
+    }
+    assert_eq!(a.refused(), (0, None));
+}
+
 /// What the next answers on the transmit queue give back, of so many frames, which are one message.
 fn given_back(queue: &mut ClientQueue, frames: usize) -> Vec<(u16, Status)> {
     let mut found = Vec::new();

@@ -2,37 +2,26 @@
 
 use fipsee_ring::memory::{Span, copy_from};
 
-use crate::wire::MAX_SMALL_BYTES;
+use crate::frame::MAX_FIRST_COPIED_BYTES;
 
 /// The first bytes of a frame in memory, copied once.
-pub(super) struct First {
-    bytes: [u8; MAX_SMALL_BYTES],
-    count: usize,
-}
-
-impl First {
-    /// # Safety
-    /// It is mapped for loads.
-    #[inline(always)]
-    pub(super) unsafe fn of(frame: &Span) -> Self {
-        let (mut bytes, count) = ([0; MAX_SMALL_BYTES], MAX_SMALL_BYTES.min(frame.length_bytes()));
-        if count == MAX_SMALL_BYTES {
-            // As a rule: it has a length that the compiler knows, and so no call.
-            // SAFETY: by the caller; the frame is as long.
-            unsafe { std::ptr::copy_nonoverlapping(frame.base().as_ptr(), bytes.as_mut_ptr(), MAX_SMALL_BYTES) };
-            // Without this the compiler may read a byte again from where it was copied from.
-            std::hint::black_box(&mut bytes);
-        } else {
-            // SAFETY: by the caller.
-            unsafe { copy_from(std::slice::from_ref(frame), &mut bytes[..count]) };
-        }
-        Self { bytes, count }
+///
+/// # Safety
+/// It is mapped for loads.
+#[inline(always)]
+pub(super) unsafe fn copy_first<'a>(frame: &Span, into: &'a mut [u8; MAX_FIRST_COPIED_BYTES]) -> &'a [u8] {
+    let count = MAX_FIRST_COPIED_BYTES.min(frame.length_bytes());
+    if count == MAX_FIRST_COPIED_BYTES {
+        // As a rule: it has a length that the compiler knows, and so no call.
+        // SAFETY: by the caller; the frame is as long.
+        unsafe { std::ptr::copy_nonoverlapping(frame.base().as_ptr(), into.as_mut_ptr(), MAX_FIRST_COPIED_BYTES) };
+        // Without this the compiler may read a byte again from where it was copied from.
+        std::hint::black_box(&mut *into);
+        return into;
     }
-
-    #[inline(always)]
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.count]
-    }
+    // SAFETY: by the caller.
+    unsafe { copy_from(std::slice::from_ref(frame), &mut into[..count]) };
+    &into[..count]
 }
 
 /// Memory that is filled from its beginning.
@@ -71,18 +60,33 @@ impl<'a> Target<'a> {
 /// `rest` is mapped for loads, `into` for stores. Other processes may change both meanwhile.
 #[inline(always)]
 pub unsafe fn copy_frame(head: &[u8], rest: &[Span], into: &[Span]) {
-    if let ([rest], [into]) = (rest, into)
-        && head.len() + rest.length_bytes() <= into.length_bytes()
+    if let ([] | [_], [into]) = (rest, into)
+        && head.len() + rest.first().map_or(0, Span::length_bytes) <= into.length_bytes()
     {
         let to = into.base().as_ptr();
         // SAFETY: both are mapped, by the caller, and there is room for both parts, as was seen just now.
-        unsafe { copy(head.as_ptr(), to, head.len()) };
-        // SAFETY: as above.
-        unsafe { copy(rest.base().as_ptr(), to.wrapping_add(head.len()), rest.length_bytes()) };
+        unsafe { copy_head(head, to) };
+        if let [rest] = rest {
+            // SAFETY: as above.
+            unsafe { copy(rest.base().as_ptr(), to.wrapping_add(head.len()), rest.length_bytes()) };
+        }
         return;
     }
     // SAFETY: by the caller.
     unsafe { copy_pieces(head, rest, into) };
+}
+
+/// # Safety
+/// `to` is mapped for stores of as many bytes.
+#[inline(always)]
+unsafe fn copy_head(head: &[u8], to: *mut u8) {
+    match head.first_chunk::<MAX_FIRST_COPIED_BYTES>() {
+        // Of a frame in memory: in pieces as it was stored in.
+        // SAFETY: by the caller.
+        Some(line) if head.len() == line.len() => unsafe { std::ptr::copy_nonoverlapping(line.as_ptr(), to, line.len()) },
+        // SAFETY: by the caller.
+        _ => unsafe { copy(head.as_ptr(), to, head.len()) },
+    }
 }
 
 /// # Safety

@@ -8,6 +8,7 @@ mod endpoint;
 mod events;
 mod network;
 mod outputs;
+mod packed;
 mod port;
 mod queue;
 mod receiver;

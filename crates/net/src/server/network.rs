@@ -6,12 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use fipsee_ring::control::ACCESS_READ;
 use fipsee_ring::doorbell::EventDoorbell;
-use fipsee_ring::memory::{Extent, Memory, RegionTable, Span};
+use fipsee_ring::memory::{Memory, RegionTable, Span};
 use fipsee_ring::{Message, cpu};
 use fipsee_serve::limit::Limiter;
 use fipsee_serve::session::Credentials;
 
-use super::copy::First;
 use super::endpoint::{Endpoint, Frame};
 use super::outputs::Outputs;
 use super::queue::Sender;
@@ -21,8 +20,8 @@ use crate::frame::{HEADER_BYTES, Header, Mac, ShortHead, Tagging, VLAN_TAG_BYTES
 use crate::switch::{Delivery, DetectionFrame, Learning, Link, PortNumber, Rules, Switch};
 use crate::wire::{
     Event, MAX_FIRST_BYTES, MAX_SEGMENTED_BYTES, MAX_SMALL_BYTES, OPERATION_ACKNOWLEDGE, OPERATION_ALL_GROUPS, OPERATION_JOIN,
-    OPERATION_LEAVE, OPERATION_NO_GROUP, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Request, Send, SendPacked, Small, Status,
-    first_byte, sent_offload,
+    OPERATION_LEAVE, OPERATION_NO_GROUP, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Request, Send, Small, Status, first_byte,
+    sent_offload,
 };
 
 /// Most ports of a network: more than any of a host has.
@@ -154,7 +153,9 @@ pub(super) struct Network {
 /// What queues change.
 pub(super) struct Data {
     pub(super) switch: Switch,
-    outputs: Outputs,
+    pub(super) outputs: Outputs,
+    /// Where the frame before went, if all with its addresses and its type that its sender sends go there as they are, until the switch is changed.
+    pub(super) constant: Option<PortNumber>,
     /// Places to work in.
     to: Vec<Delivery>,
     spans: Vec<Span>,
@@ -179,7 +180,7 @@ impl Network {
         let ports: Vec<_> = ports.into_iter().map(|setup| Arc::new(Port::new(setup))).collect();
         let holders = vec![None; ports.len()];
         let attached = Attached { ports: ports.iter().cloned().map(Some).collect(), holders, worker: None };
-        let data = Mutex::new(Data { switch, outputs: Outputs::new(ports), to, spans, software });
+        let data = Mutex::new(Data { switch, outputs: Outputs::new(ports), constant: None, to, spans, software });
         Self { name, mtu, attached: Mutex::new(attached), data, alarm: OnceLock::new() }
     }
 
@@ -336,53 +337,6 @@ impl Data {
         (send.tag, self.outputs.port(sender.port).counted(outcome, self.deliveries()))
     }
 
-    /// Send the frames of a message, and report for each tag what came of it.
-    #[inline(always)]
-    pub(super) fn transmit_packed(
-        &mut self,
-        (network, sender): (&Network, Sender),
-        packed: &SendPacked,
-        memory: &RegionTable,
-        now_ns: impl Fn() -> u64,
-        mut report: impl FnMut(u16, Outcome),
-    ) {
-        let Some(frames) = packed.named() else {
-            return report(packed.frames[0].tag, self.outputs.port(sender.port).counted(Err(Status::Invalid), 0));
-        };
-        self.outputs.is_burst = frames.len() > 1;
-        for frame in frames {
-            self.outputs.deliveries = 0;
-            let sent = self.send_whole(network, sender, &frame.extent(packed.memory), memory, &now_ns);
-            report(frame.tag, self.outputs.port(sender.port).counted(sent, self.deliveries()));
-        }
-        self.outputs.is_burst = false;
-    }
-
-    /// As [`send`](Self::send), of a frame in memory, whose first bytes are copied here.
-    #[inline(always)]
-    fn send_whole(
-        &mut self,
-        network: &Network,
-        sender: Sender,
-        extent: &Extent,
-        memory: &RegionTable,
-        now_ns: impl Fn() -> u64,
-    ) -> Result<(u64, u64), Status> {
-        if extent.length_bytes < HEADER_BYTES.into() {
-            return Err(Status::TooShort);
-        }
-        let whole = memory.span(*extent, ACCESS_READ).map_err(|_| Status::BadMemory)?;
-        // SAFETY: found just now in memory that the sender's queue keeps mapped.
-        let first = unsafe { First::of(&whole) };
-        let rest = whole.without_first(first.bytes().len());
-        let rest_bytes = u32::try_from(rest.length_bytes()).unwrap_or(u32::MAX);
-        let find = |spans: &mut Vec<Span>| {
-            spans.push(rest);
-            Ok(())
-        };
-        self.send(network, (sender.port, sender.offloads), (first.bytes(), Offload::NONE), (rest_bytes, find), now_ns)
-    }
-
     /// A message that is no frame.
     fn request(&mut self, network: &Network, sender: Sender, operation: u8, request: &Request) -> Result<(), Status> {
         let (group, port) = (Mac(request.group), sender.port);
@@ -408,8 +362,8 @@ impl Data {
         (rest_bytes, find): (u32, impl FnOnce(&mut Vec<Span>) -> Result<(), Status>),
         now_ns: impl Fn() -> u64,
     ) -> Result<(u64, u64), Status> {
-        let Self { switch, outputs, to, spans, software } = self;
-        outputs.deliveries = 0;
+        let Self { switch, outputs, constant, to, spans, software } = self;
+        (outputs.deliveries, *constant) = (0, None);
         spans.clear();
         let (is_plain, deeply) = (offload == Offload::NONE, switch.looks_at_ips(port));
         if !is_plain && (offloads == 0 || offload.needs().is_none_or(|needs| needs & !offloads != 0)) {
@@ -444,8 +398,11 @@ impl Data {
             // SAFETY: likewise.
             return Ok((length_bytes, unsafe { inspected.deliver(outputs, to, spans, software) }));
         }
-        forward(switch, to)?;
+        let is_constant = forward(switch, to)?;
         stages::stamp(Stage::Decided);
+        if let ([(only, Tagging::AsItIs)], true, None) = (&to[..], is_constant, header.tag) {
+            *constant = Some(*only);
+        }
         let mut moved_bytes = 0;
         for (number, tagging) in to.iter() {
             let changed;

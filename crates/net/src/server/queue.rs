@@ -15,6 +15,7 @@ use fipsee_serve::{Blocks, Engine, Queue, Taken, Turn};
 
 use super::events::Events;
 use super::network::{Network, Outcome};
+use super::packed::Flow;
 use super::port::ServedPort;
 use super::stages::{self, Stage};
 use crate::switch::PortNumber;
@@ -148,7 +149,7 @@ impl<E: Engine> Queue<E> for TransmitQueue {
         // Most frames need no time.
         let (now_ns, most) = (LazyCell::new(now_ns), BUDGET.min(*depth).min(turn.requests));
         let mut answers = Answers { returned, completions, blocks, taken: Taken::NOTHING };
-        let (mut message, mut is_asked_for) = (Message::ZERO, false);
+        let (mut message, mut is_asked_for, mut flow) = (Message::ZERO, false, Flow::default());
         while answers.taken.requests < most && answers.taken.units < turn.units && requests.receive(&mut message) {
             stages::stamp(Stage::Taken);
             if first_byte(&message) == OPERATION_SEND_PACKED {
@@ -157,9 +158,11 @@ impl<E: Engine> Queue<E> for TransmitQueue {
                 }
                 is_asked_for = ask_for_next(requests, memory);
                 let packed = SendPacked::within(&message);
-                data.transmit_packed((network, *sender), packed, memory, || *now_ns, |tag, outcome| answers.add(tag, outcome));
+                let sender = (&**network, *sender, &mut flow);
+                data.transmit_packed(sender, packed, memory, || *now_ns, |tag, outcome| answers.add(tag, outcome));
             } else {
                 is_asked_for = false;
+                flow.forget();
                 let (tag, outcome) = data.transmit(network, *sender, &message, memory, || *now_ns);
                 answers.add(tag, outcome);
             }

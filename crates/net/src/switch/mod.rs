@@ -320,11 +320,12 @@ impl Switch {
     /// # Errors
     /// The sender may not send it.
     pub fn forward(&mut self, from: PortNumber, header: &Header, now_ns: u64, to: &mut Vec<Delivery>) -> Result<(), Status> {
-        self.forward_between(from, (header.source.key(), header.destination.key()), header, || now_ns, to)
+        self.forward_between(from, (header.source.key(), header.destination.key()), header, || now_ns, to).map(|_| ())
     }
 
     /// As [`forward`](Self::forward), with the keys of source and destination: a load of an address that was just stored in two parts would wait until these
-    /// have left this CPU. The clock is read if the time matters.
+    /// have left this CPU. The clock is read if the time matters. `true`: all with these addresses and this type, without a tag, go there until something but a
+    /// frame of this kind changes the switch.
     ///
     /// # Errors
     /// As [`forward`](Self::forward).
@@ -335,7 +336,7 @@ impl Switch {
         header: &Header,
         now_ns: impl Fn() -> u64,
         to: &mut Vec<Delivery>,
-    ) -> Result<(), Status> {
+    ) -> Result<bool, Status> {
         if let Some(unblock_ns) = self.unblock_ns {
             let now_ns = now_ns();
             if unblock_ns <= now_ns {
@@ -363,9 +364,10 @@ impl Switch {
                 self.suspect(from, vlan, now_ns);
             }
         }
+        let configured = if destination & 1 != 0 { None } else { self.own.get(destination) };
         let known = match destination & 1 != 0 {
             true => None,
-            false => self.own.get(destination).or_else(|| self.table.find((vlan, header.destination), now_ns())),
+            false => configured.or_else(|| self.table.find((vlan, header.destination), now_ns())),
         };
         let first = to.len();
         match known {
@@ -373,7 +375,7 @@ impl Switch {
             None => self.flood(from, vlan, header, now_ns(), to)?,
         }
         self.mirror(from, first, to);
-        Ok(())
+        Ok(is_own && configured.is_some())
     }
 
     /// The port that was blocked by the frame before.
