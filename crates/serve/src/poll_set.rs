@@ -10,7 +10,7 @@ use self::places::Places;
 use self::slot::Clock;
 pub(crate) use self::slot::Slot;
 use crate::due::DueQueues;
-use crate::share::{QUANTUM, Schedule, Taken, Turn, Visited};
+use crate::share::{QUANTUM, Schedule, Turn, Visited};
 use crate::{Engine, QueueName, Which, turns};
 
 const IDLE_SAMPLES_PER_PASS: usize = 4;
@@ -202,7 +202,7 @@ impl<E: Engine> PollSet<E> {
     fn visit_several(&mut self, engine: &mut E) -> u32 {
         let Self { slots, polls, active, places, clock, due, .. } = self;
         places.begin_pass(engine.in_flight() >= engine.places() / 2);
-        let mut all = Taken::NOTHING;
+        let (mut requests, mut units) = (0_u32, 0_u32);
         active.turns(&mut |id| {
             let Some(slot) = slots.get_mut(id as usize).and_then(Option::as_mut) else {
                 return Visited { units: 0, stays: false };
@@ -211,11 +211,13 @@ impl<E: Engine> PollSet<E> {
             if !stays {
                 polls[id as usize] = slot.make_idle();
             }
-            all = all.and(taken);
+            // One by one: numbers that were stored apart and are loaded together wait until they have left this CPU.
+            requests = requests.saturating_add(taken.requests);
+            units = units.saturating_add(taken.units);
             Visited { units: taken.units, stays }
         });
-        self.units = all.units;
-        all.requests
+        self.units = units;
+        requests
     }
 
     /// Something has ended that a queue had in flight. A request may have waited for its place.
@@ -304,6 +306,7 @@ mod tests {
 
     use super::slot::EMPTY_VISITS_BEFORE_IDLE;
     use super::*;
+    use crate::share::Taken;
     use crate::{Queue, QueueName, Share};
 
     const SLOTS: u32 = 4;

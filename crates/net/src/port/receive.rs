@@ -17,33 +17,61 @@ use crate::wire::{
     Offload, PackedBuffer, Post, PostedBuffer, Small, first_byte,
 };
 
-/// What was found in the ring. The message stays where it was copied to: a copy of it, of which parts are loaded across those that were stored, would wait
-/// until these have left this CPU.
+/// What was found in the ring: a word, which is stored and loaded at once. The message stays where it was copied to. Of both a copy that is loaded across
+/// the pieces in which it was stored would wait until these have left this CPU.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Came {
-    Nothing,
-    /// A frame in the message.
-    Small {
-        length_bytes: u8,
-        tag: u16,
-    },
-    /// One of several that came by a message.
-    Packed(PackedBuffer),
-    /// A frame in buffers, whose tags are in the message.
-    Filled {
-        length_bytes: u32,
-        count: u8,
-    },
-}
+struct Came(u64);
 
 impl Came {
+    const NOTHING: Self = Self(0);
+    /// The lowest byte.
+    const SMALL: u64 = 1;
+    const PACKED: u64 = 2;
+    const FILLED: u64 = 3;
+
+    #[inline(always)]
+    fn new(kind: u64, length_bytes: u32, number: u16) -> Self {
+        Self(kind | u64::from(number) << 16 | u64::from(length_bytes) << 32)
+    }
+
+    /// A frame in the message.
+    #[inline(always)]
+    fn small(length_bytes: u8, tag: u16) -> Self {
+        Self::new(Self::SMALL, length_bytes.into(), tag)
+    }
+
+    /// One of several that came by a message.
+    #[inline(always)]
+    fn packed(PackedBuffer { tag, length_bytes }: PackedBuffer) -> Self {
+        Self::new(Self::PACKED, length_bytes.into(), tag)
+    }
+
+    /// A frame in so many buffers, whose tags are in the message.
+    #[inline(always)]
+    fn filled(length_bytes: u32, count: u8) -> Self {
+        Self::new(Self::FILLED, length_bytes, count.into())
+    }
+
+    #[inline(always)]
+    const fn kind(self) -> u64 {
+        self.0 & 0xff
+    }
+
+    #[inline(always)]
     fn length_bytes(self) -> u32 {
-        match self {
-            Self::Nothing => 0,
-            Self::Small { length_bytes, .. } => length_bytes.into(),
-            Self::Packed(PackedBuffer { length_bytes, .. }) => length_bytes.into(),
-            Self::Filled { length_bytes, .. } => length_bytes,
-        }
+        u32::try_from(self.0 >> 32).unwrap_or(0)
+    }
+
+    #[inline(always)]
+    fn packed_buffer(self) -> PackedBuffer {
+        PackedBuffer { tag: self.number(), length_bytes: u16::try_from(self.length_bytes()).unwrap_or(u16::MAX) }
+    }
+
+    /// The tag, or the count of a frame in buffers.
+    #[inline(always)]
+    fn number(self) -> u16 {
+        let [_, _, low, high, ..] = self.0.to_le_bytes();
+        u16::from_le_bytes([low, high])
     }
 }
 
@@ -154,7 +182,7 @@ impl Port {
         }
         let mut message = Message::ZERO;
         let came = self.next(&mut message).inspect_err(|_| frame.clear())?;
-        if came == Came::Nothing {
+        if came == Came::NOTHING {
             return Ok(false);
         }
         // What it has already is not filled with zeroes before.
@@ -167,25 +195,25 @@ impl Port {
         let mut message = Message::ZERO;
         let came = self.next(&mut message)?;
         self.copy_out(came, &message, into)?;
-        Ok((came != Came::Nothing).then(|| came.length_bytes()))
+        Ok((came != Came::NOTHING).then(|| came.length_bytes()))
     }
 
     /// Copy as much as fits; the buffers are free.
     #[inline(always)]
     fn copy_out(&mut self, came: Came, message: &Message, into: &mut [u8]) -> Result<(), Error> {
-        match came {
-            Came::Nothing => return Ok(()),
-            Came::Packed(packed) => return self.copy_packed(packed, into),
-            Came::Small { length_bytes, tag } => {
-                self.unposted.push_back(tag);
-                let count = into.len().min(usize::from(length_bytes));
+        let (length_bytes, number) = (came.length_bytes(), came.number());
+        match came.kind() {
+            Came::PACKED => return self.copy_packed(came.packed_buffer(), into),
+            Came::SMALL => {
+                self.unposted.push_back(number);
+                let count = into.len().min(length_bytes as usize);
                 into[..count].copy_from_slice(&Small::within(message).bytes[..count]);
             }
-            Came::Filled { length_bytes, count } => {
+            Came::FILLED => {
                 let length = into.len().min(length_bytes as usize);
                 let (places, touches) = (self.receiving.places, self.receive.queue.tuning.touch != Touch::Never);
                 let mut pieces = into[..length].chunks_mut(places.stride_bytes as usize);
-                for tag in &Filled::within(message).tags[..usize::from(count)] {
+                for tag in &Filled::within(message).tags[..usize::from(number)] {
                     self.unposted.push_back(*tag);
                     let Some(piece) = pieces.next() else { continue };
                     let (region, offset_bytes) = (&self.attachment.region, places.region_offset_bytes(*tag));
@@ -195,6 +223,7 @@ impl Port {
                     }
                 }
             }
+            _ => return Ok(()),
         }
         self.post(false);
         Ok(())
@@ -202,20 +231,20 @@ impl Port {
 
     fn try_take(&mut self) -> Result<Option<Frame>, Error> {
         let mut message = Message::ZERO;
-        let frame = match self.next(&mut message)? {
-            Came::Nothing => return Ok(None),
-            Came::Small { length_bytes, tag } => {
-                let place = self.receiving.places.region_offset_bytes(tag);
-                self.attachment.region.write(place, &Small::within(&message).bytes[..usize::from(length_bytes)])?;
-                Frame::new(&self.home, length_bytes.into(), Offload::NONE, &[tag])
+        let came = self.next(&mut message)?;
+        let (length_bytes, number) = (came.length_bytes(), came.number());
+        let frame = match came.kind() {
+            Came::SMALL => {
+                let place = self.receiving.places.region_offset_bytes(number);
+                self.attachment.region.write(place, &Small::within(&message).bytes[..length_bytes as usize])?;
+                Frame::new(&self.home, length_bytes, Offload::NONE, &[number])
             }
-            Came::Packed(PackedBuffer { tag, length_bytes }) => {
-                Frame::new(&self.home, length_bytes.into(), Offload::NONE, &[tag])
-            }
-            Came::Filled { length_bytes, count } => {
+            Came::PACKED => Frame::new(&self.home, length_bytes, Offload::NONE, &[number]),
+            Came::FILLED => {
                 let Filled { offload, ref tags, .. } = *Filled::within(&message);
-                Frame::new(&self.home, length_bytes, offload, &tags[..usize::from(count)])
+                Frame::new(&self.home, length_bytes, offload, &tags[..usize::from(number)])
             }
+            _ => return Ok(None),
         };
         self.held += frame.buffer_count();
         self.post(false);
@@ -227,26 +256,26 @@ impl Port {
     fn next(&mut self, message: &mut Message) -> Result<Came, Error> {
         self.received_offload = Offload::NONE;
         if let Some(packed) = self.unpacked.next() {
-            return Ok(Came::Packed(packed));
+            return Ok(Came::packed(packed));
         }
         // Behind an event there may be a frame: without it the caller would wait.
         for _ in 0..MOST_EVENTS {
             if !self.receive.queue.completions.receive(message) {
-                return self.nothing_came().map(|()| Came::Nothing);
+                return self.nothing_came().map(|()| Came::NOTHING);
             }
             if first_byte(message) == KIND_RECEIVED_PACKED {
                 self.unpack(message)?;
-                return Ok(self.unpacked.next().map_or(Came::Nothing, Came::Packed));
+                return Ok(self.unpacked.next().map_or(Came::NOTHING, Came::packed));
             }
             self.prefetch_next();
             match first_byte(message) {
                 KIND_RECEIVED_SMALL => return self.check_small(Small::within(message)),
                 KIND_RECEIVED => return self.check_filled(message),
                 KIND_EVENT => self.take_event(message)?,
-                _ => return self.take_returned(message).map(|()| Came::Nothing),
+                _ => return self.take_returned(message).map(|()| Came::NOTHING),
             }
         }
-        Ok(Came::Nothing)
+        Ok(Came::NOTHING)
     }
 
     fn nothing_came(&mut self) -> Result<(), Error> {
@@ -286,7 +315,7 @@ impl Port {
         let is_possible = usize::from(length_bytes) <= MAX_SMALL_BYTES && u32::from(length_bytes) >= HEADER_BYTES;
         expect("the length of a small frame", length_bytes, is_possible)?;
         self.take_back(tag)?;
-        Ok(Came::Small { length_bytes, tag })
+        Ok(Came::small(length_bytes, tag))
     }
 
     #[inline(always)]
@@ -307,7 +336,7 @@ impl Port {
             self.received_offload = offload;
         }
         tags[..usize::from(count)].iter().try_for_each(|tag| self.take_back(*tag))?;
-        Ok(Came::Filled { length_bytes, count })
+        Ok(Came::filled(length_bytes, count))
     }
 
     #[inline(always)]

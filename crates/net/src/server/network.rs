@@ -172,6 +172,13 @@ pub struct Outcome {
     pub deliveries: u64,
 }
 
+impl Outcome {
+    /// The work beyond that of a request: a frame for one receiver costs a worker as much.
+    pub fn more_work(&self) -> u64 {
+        self.deliveries.saturating_sub(1)
+    }
+}
+
 impl Network {
     pub(super) fn new(setup: NetworkSetup) -> Self {
         let NetworkSetup { name, mtu, learning, ports } = setup;

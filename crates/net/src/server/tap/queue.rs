@@ -162,8 +162,8 @@ impl<E: Engine> Queue<E> for TapQueue {
                 break;
             };
             let sent = send(&mut sending, &mut buffer[..length]);
-            let (bytes, deliveries) = sent.map_or((0, 0), |outcome| (outcome.bytes, outcome.deliveries));
-            taken = taken.and(Taken::new(1, blocks.complete(bytes)).with_more_work(deliveries + u64::from(CALL_COST)));
+            let (bytes, more_work) = sent.map_or((0, 0), |outcome| (outcome.bytes, outcome.more_work()));
+            taken = taken.and(Taken::new(1, blocks.complete(bytes)).with_more_work(more_work + u64::from(CALL_COST)));
             pause.worked = now;
         }
         taken

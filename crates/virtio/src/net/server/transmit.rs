@@ -71,8 +71,7 @@ impl Transmitter {
                 break;
             };
             queue.put_used(head, 0);
-            // To give it to one receiver costs about as much as a request.
-            taken = taken.and(Taken::new(1, blocks.complete(outcome.bytes)).with_more_work(outcome.deliveries));
+            taken = taken.and(Taken::new(1, blocks.complete(outcome.bytes)).with_more_work(outcome.more_work()));
             if taken.units >= turn.units {
                 break;
             }
