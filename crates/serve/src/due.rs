@@ -139,6 +139,10 @@ mod tests {
             Taken { requests: self.taken, units: self.taken, work_units: 0 }
         }
 
+        fn has_work(&self) -> bool {
+            self.taken > 0
+        }
+
         fn flush(&mut self) {
             self.flushed.fetch_add(1, Ordering::Relaxed);
             self.due.store(self.next, Ordering::Relaxed);

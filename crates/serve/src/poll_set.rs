@@ -30,6 +30,14 @@ enum Poll {
     Ask,
 }
 
+/// Active queues with work.
+enum Look {
+    Nothing,
+    One(u32),
+    /// Or it was not looked.
+    Several,
+}
+
 // SAFETY: an address of memory that stays mapped, whichever thread has it (`polled` of the same slot); it is only loaded from,
 // atomically.
 unsafe impl Send for Poll {}
@@ -187,9 +195,17 @@ impl<E: Engine> PollSet<E> {
     /// Visit every active queue at most once, as its share permits; returns how many requests were taken.
     #[inline(always)]
     pub(crate) fn visit_active(&mut self, engine: &mut E) -> u32 {
-        let Some(id) = self.active.only() else { return self.visit_several(engine) };
+        match self.active.only() {
+            Some(id) => self.visit_one(id, engine, Turn::whole(true)),
+            None => self.visit_several(engine),
+        }
+    }
+
+    /// A queue while no other has work, so that nothing is divided.
+    #[inline(always)]
+    fn visit_one(&mut self, id: u32, engine: &mut E, turn: Turn) -> u32 {
         let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) else { return 0 };
-        let (taken, stays) = slot.visit(id, engine, Turn::whole(true), self.clock, &mut self.places, &mut self.due);
+        let (taken, stays) = slot.visit(id, engine, turn, self.clock, &mut self.places, &mut self.due);
         if !stays {
             self.polls[id as usize] = slot.make_idle();
             self.active.remove(id);
@@ -200,8 +216,42 @@ impl<E: Engine> PollSet<E> {
 
     #[inline(never)]
     fn visit_several(&mut self, engine: &mut E) -> u32 {
+        self.places.begin_pass(engine.in_flight() >= engine.places() / 2);
+        match self.look_at_few() {
+            Look::Nothing => {
+                self.units = 0;
+                0
+            }
+            Look::One(id) => self.visit_one(id, engine, Turn::whole(false)),
+            Look::Several => self.divide(engine),
+        }
+    }
+
+    /// Where work is, if the active queues are few, none has a limit, and each was found to have work lately. To divide a pass costs more than these looks.
+    #[inline(always)]
+    fn look_at_few(&mut self) -> Look {
+        let few = self.active.few();
+        if few.is_empty() || self.limited {
+            return Look::Several;
+        }
+        let mut found = Look::Nothing;
+        for id in few {
+            let Some(slot) = self.slots.get_mut(*id as usize).and_then(Option::as_mut) else { return Look::Several };
+            if slot.is_quiet() {
+                if slot.has_been_empty() {
+                    return Look::Several;
+                }
+            } else if let Look::Nothing = found {
+                found = Look::One(*id);
+            } else {
+                return Look::Several;
+            }
+        }
+        found
+    }
+
+    fn divide(&mut self, engine: &mut E) -> u32 {
         let Self { slots, polls, active, places, clock, due, .. } = self;
-        places.begin_pass(engine.in_flight() >= engine.places() / 2);
         let (mut requests, mut units) = (0_u32, 0_u32);
         active.turns(&mut |id| {
             let Some(slot) = slots.get_mut(id as usize).and_then(Option::as_mut) else {
@@ -295,116 +345,4 @@ fn number(id: usize) -> u32 {
 mod fairness_tests;
 
 #[cfg(test)]
-mod tests {
-    use std::any::Any;
-    use std::ptr::NonNull;
-    use std::sync::Arc;
-    use std::thread;
-
-    use fipsee_ring::mapped::{MappedRing, NextStamp};
-    use fipsee_ring::ring::{Cursor, RingMemory};
-
-    use super::slot::EMPTY_VISITS_BEFORE_IDLE;
-    use super::*;
-    use crate::share::Taken;
-    use crate::{Queue, QueueName, Share};
-
-    const SLOTS: u32 = 4;
-
-    /// A cache line of ordinary memory, so that Miri checks every access.
-    #[derive(Debug, Default)]
-    #[repr(align(64))]
-    struct Line([AtomicU32; 16]);
-
-    fn ring() -> (MappedRing, MappedRing) {
-        let lines: Arc<Vec<Line>> = Arc::new((0..SLOTS + 2).map(|_| Line::default()).collect());
-        let at = |line: usize| NonNull::from(&lines[line].0).cast();
-        let (slots, cold) = (NonNull::from(&lines[..]).cast(), at(SLOTS as usize));
-        // SAFETY: both addresses lie in the vector, which has as many lines as the ring and its cold words; it does not change, `lines` keeps
-        // it, and it consists of atomics.
-        let open = || unsafe { MappedRing::over(Arc::<Vec<Line>>::clone(&lines), slots, SLOTS, cold) }.expect("it is aligned");
-        (open(), open())
-    }
-
-    /// A queue whose only message may be in the first slot.
-    struct OneMessage(Option<MappedRing>);
-
-    impl Queue<()> for OneMessage {
-        fn visit(&mut self, (): &mut (), _turn: Turn) -> Taken {
-            Taken::NOTHING
-        }
-
-        fn next_stamp(&self) -> Option<NextStamp> {
-            Some(self.0.as_ref()?.next_stamp(Cursor::at_start(0)))
-        }
-
-        fn moved(&mut self, _id: u32) {}
-
-        fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
-            None
-        }
-    }
-
-    /// Must not be looked at.
-    struct Unvisited;
-
-    impl Queue<()> for Unvisited {
-        fn visit(&mut self, (): &mut (), _turn: Turn) -> Taken {
-            panic!("it is visited")
-        }
-
-        fn has_work(&self) -> bool {
-            panic!("it is sampled")
-        }
-
-        fn is_visited(&self) -> bool {
-            false
-        }
-
-        fn moved(&mut self, _id: u32) {}
-
-        fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
-            None
-        }
-    }
-
-    #[test]
-    fn queue_that_is_not_visited_costs_no_look() {
-        let mut queues = PollSet::default();
-        queues.add(Slot::new(Box::new(Unvisited), QueueName { client: 1, index: 0 }, Share::own("")));
-        queues.activate(0);
-        assert_eq!((queues.active.len(), queues.visit_active(&mut ()), queues.sample_idle()), (0, 0, 0));
-        assert!(queues.remove(0).is_some());
-    }
-
-    #[test]
-    fn idle_queue_is_polled_in_memory_that_stays_until_it_is_active_or_gone() {
-        let mut queues = PollSet::default();
-        let rings = [(); 3].map(|()| ring());
-        let clients = rings.into_iter().zip(0..).map(|((ours, theirs), index)| {
-            queues.add(Slot::new(Box::new(OneMessage(Some(ours))), QueueName { client: 1, index }, Share::own("")));
-            theirs
-        });
-        let [first, second, third] = clients.collect::<Vec<_>>().try_into().expect("three");
-        for _ in 0..=EMPTY_VISITS_BEFORE_IDLE {
-            assert_eq!(queues.visit_active(&mut ()), 0);
-        }
-        assert_eq!((queues.active.len(), queues.sample_idle()), (0, 0));
-        // Each drops its ring: only the poll set keeps that mapped now.
-        for (_, slot) in queues.iter_mut() {
-            (&mut *slot.queue as &mut dyn Any).downcast_mut::<OneMessage>().expect("one of ours").0 = None;
-        }
-        drop(third);
-        assert_eq!(queues.sample_idle(), 0);
-        let writer = thread::spawn(move || first.stamp(0).store(1, Ordering::Release));
-        while queues.sample_idle() == 0 {
-            thread::yield_now();
-        }
-        writer.join().expect("it stores");
-        assert_eq!(queues.active.only(), Some(0));
-        drop((queues.remove(1), second));
-        assert_eq!(queues.sample_idle(), 0, "what was removed is not looked at");
-        queues.activate(2);
-        assert_eq!(queues.sample_idle(), 0);
-    }
-}
+mod tests;

@@ -55,6 +55,11 @@ pub trait Queue<E: Engine>: Any + Send {
         self.end().is_some_and(|end| end.requests.has_message())
     }
 
+    /// Would a visit find nothing to do? A worker with a few active queues asks each of them, and visits none if that is so for all.
+    fn is_quiet(&self) -> bool {
+        !self.has_work()
+    }
+
     /// A piece of work that [`visit`](Self::visit) began has ended; [`flush`](Self::flush) follows.
     fn finish(&mut self, _ticket: E::Ticket, _status: E::Status) {}
 

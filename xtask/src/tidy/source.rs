@@ -21,6 +21,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/block/src/server",
     "crates/block/src/client/",
     "crates/serve/src/poll_set.rs",
+    "crates/serve/src/poll_set/tests.rs",
     "crates/serve/src/uring",
     "crates/virtio/src/core/",
     "crates/virtio/src/blk/server",

@@ -212,6 +212,20 @@ impl<E: Engine> Slot<E> {
         self.visited(taken)
     }
 
+    /// Would a visit find nothing?
+    #[inline(always)]
+    pub(super) fn is_quiet(&self) -> bool {
+        self.takes_requests() && self.queue.is_quiet()
+    }
+
+    /// In place of a visit that finds nothing. `true`: it is to be idle, which a visit brings about.
+    #[inline(always)]
+    pub(super) const fn has_been_empty(&mut self) -> bool {
+        let is_over = self.empty_visits >= EMPTY_VISITS_BEFORE_IDLE;
+        self.empty_visits += if is_over { 0 } else { 1 };
+        is_over
+    }
+
     #[inline(always)]
     const fn visited(&mut self, taken: Taken) -> (Taken, bool) {
         if taken.requests > 0 {

@@ -212,13 +212,16 @@ impl Node for GroupNode {
     }
 }
 
+/// So few queues are looked at before any is visited.
+pub(crate) const FEW: usize = 8;
+
 /// The active queues of a worker, by their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     groups: Level<GroupNode>,
     len: usize,
-    /// The only one, if there is one.
-    only: u32,
+    /// All of them, if they are few.
+    few: [u32; FEW],
 }
 
 impl Schedule {
@@ -228,7 +231,13 @@ impl Schedule {
 
     #[inline(always)]
     pub(crate) fn only(&self) -> Option<u32> {
-        (self.len == 1).then_some(self.only)
+        (self.len == 1).then_some(self.few[0])
+    }
+
+    /// All of them, if they are few; otherwise none.
+    #[inline(always)]
+    pub(crate) fn few(&self) -> &[u32] {
+        self.few.get(..self.len).unwrap_or_default()
     }
 
     /// Give every queue a turn whose connection and group have credit. A visit ends no other queue's membership.
@@ -290,8 +299,9 @@ impl Schedule {
 
     fn set_len(&mut self, len: usize) {
         self.len = len;
-        let connection = self.groups.nodes.first().and_then(|group| group.connections.nodes.first());
-        self.only = connection.and_then(|connection| connection.queues.nodes.first()).map_or(0, |queue| queue.id);
+        let connections = self.groups.nodes.iter().flat_map(|group| &group.connections.nodes);
+        let queues = connections.flat_map(|connection| &connection.queues.nodes);
+        self.few.iter_mut().zip(queues).for_each(|(id, queue)| *id = queue.id);
     }
 }
 

@@ -431,6 +431,11 @@ impl Queue<Engine> for GuestDiskQueue {
         self.queue.has_work()
     }
 
+    /// A visit reports a fault.
+    fn is_quiet(&self) -> bool {
+        !self.queue.has_work() && (self.fault_is_reported || self.queue.queue.fault().is_none())
+    }
+
     fn finish(&mut self, ticket: Ticket, status: Status) {
         self.queue.finish(ticket, status);
     }

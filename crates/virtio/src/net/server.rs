@@ -167,6 +167,12 @@ impl<E: Engine> Queue<E> for PortQueue {
         }
     }
 
+    /// A visit reports a fault.
+    fn is_quiet(&self) -> bool {
+        let is_to_be_reported = self.broke.is_some() && self.queue().is_some_and(|queue| queue.fault().is_some());
+        !Queue::<E>::has_work(self) && !is_to_be_reported
+    }
+
     fn flush(&mut self) {}
 
     fn arm_and_work_remains(&mut self) -> bool {

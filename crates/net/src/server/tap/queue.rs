@@ -181,6 +181,11 @@ impl<E: Engine> Queue<E> for TapQueue {
         is_readable
     }
 
+    /// A visit reads at once, without a system call more.
+    fn is_quiet(&self) -> bool {
+        !self.pause.is_over(clock::ticks())
+    }
+
     fn flush(&mut self) {}
 
     fn arm_and_work_remains(&mut self) -> bool {
