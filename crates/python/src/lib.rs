@@ -9,6 +9,7 @@ mod error;
 mod events;
 mod list;
 mod memory;
+mod offload;
 mod opened;
 mod port;
 mod transfer;
@@ -31,6 +32,8 @@ mod _fipsee {
     use super::list::{ListedDisk, list_disks};
     #[pymodule_export]
     use super::memory::Memory;
+    #[pymodule_export]
+    use super::offload::Offload;
     #[pymodule_export]
     use super::opened::forked;
     #[pymodule_export]
