@@ -89,7 +89,7 @@ impl Port {
 
     /// Address and MTU of now, or as they were last.
     fn now(&self) -> (Mac, u16) {
-        let client = if self.is_inherited() { None } else { self.client.try_lock().ok() };
+        let client = if self.opener.is_inherited() { None } else { self.client.try_lock().ok() };
         let now = client.and_then(|client| client.as_ref().map(|client| (client.mac(), client.mtu())));
         now.unwrap_or((Mac(self.info.mac), self.info.mtu))
     }
