@@ -54,7 +54,9 @@ functions! {
 
     fn fipsee_port_stage_offloaded(port: OpenPort, frame: *const c_void, length_bytes: usize, offload: *const FrameOffload) {
         // SAFETY: promised by the caller.
-        let (frame, offload) = unsafe { (bytes(frame, length_bytes)?, FrameOffload::read(offload)) };
+        let frame = unsafe { bytes(frame, length_bytes) }?;
+        // SAFETY: likewise.
+        let offload = unsafe { FrameOffload::read(offload) };
         port.port.stage_offloaded(frame, offload)?;
         Ok(0)
     }
@@ -94,7 +96,9 @@ functions! {
         offload: *const FrameOffload,
     ) {
         // SAFETY: promised by the caller.
-        let (handle, offload) = unsafe { (handle(buffer)?, FrameOffload::read(offload)) };
+        let handle = unsafe { handle(buffer) }?;
+        // SAFETY: likewise.
+        let offload = unsafe { FrameOffload::read(offload) };
         let taken = port.take_buffer(handle)?;
         port.port.send_buffer_offloaded(taken, length_bytes, offload)?;
         Ok(0)

@@ -229,13 +229,15 @@ impl PortFault {
             }
             Kind::Takes { sends } => {
                 (0..4).try_for_each(|tag| post(&mut attached, tag))?;
-                while until.more() {
+                let mut taken = 0;
+                // Not over before the other thread has sent something.
+                while until.more() || taken == 0 && !until.is_stopped() {
                     if sends {
                         send(&mut attached, &Frame::new(own, own))?;
                     } else {
                         std::thread::yield_now();
                     }
-                    take(&mut attached)?;
+                    taken += take(&mut attached)?;
                 }
             }
         }
@@ -274,9 +276,9 @@ fn post(attached: &mut AttachedChannel, tag: u8) -> io::Result<()> {
     published.map_err(|_| io::Error::other("no room for a buffer"))
 }
 
-/// Take the frames that are there, and post their buffers again.
-fn take(attached: &mut AttachedChannel) -> io::Result<()> {
-    let mut message = Message::ZERO;
+/// Take the frames that are there, and post their buffers again: how many.
+fn take(attached: &mut AttachedChannel) -> io::Result<u64> {
+    let (mut message, mut taken) = (Message::ZERO, 0);
     while attached.queues[1].completions.receive(&mut message) {
         let bytes = message.to_bytes();
         if bytes[..2] != [1, 1] || bytes[20] > 3 {
@@ -284,8 +286,9 @@ fn take(attached: &mut AttachedChannel) -> io::Result<()> {
         }
         attached.queues[1].requests.answered();
         post(attached, bytes[20])?;
+        taken += 1;
     }
-    Ok(())
+    Ok(taken)
 }
 
 /// The status of a frame.

@@ -9,8 +9,9 @@ use super::{DEPTH, Victim};
 const FRAME_BYTES: usize = 200;
 /// Of the time that a frame carries, behind the Ethernet header.
 const TOKEN: std::ops::Range<usize> = 14..22;
-/// More than the pair has on their way: frames of others that come to all ports have places, too.
-const PORT_DEPTH: u32 = 256;
+/// More than the pair has on their way: frames of others that come to all ports have places, too, as many as come while other programs
+/// have the pair's CPU for most of a second.
+const PORT_DEPTH: u32 = 1024;
 
 /// A correct client of two ports.
 pub(in super::super) struct Pair {
