@@ -17,6 +17,11 @@ mod wait;
 
 use pyo3::pymodule;
 
+/// Objects are in memory that Python allocates, which begins at a multiple of this many bytes.
+const PYTHON_ALIGNMENT: usize = 16;
+const _: () = assert!(align_of::<disk::Disk>() <= PYTHON_ALIGNMENT && align_of::<events::EventQueue>() <= PYTHON_ALIGNMENT);
+const _: () = assert!(align_of::<memory::Memory>() <= PYTHON_ALIGNMENT && align_of::<port::Port>() <= PYTHON_ALIGNMENT);
+
 /// The internals of `fipsee`; import that instead.
 #[pymodule]
 mod _fipsee {
