@@ -41,12 +41,14 @@ struct fipsee_port_options {
 	uint32_t wait;			/* FIPSEE_WAIT_* */
 	uint32_t receive_depth;		/* receive buffers, default `depth` */
 	uint64_t look_ns;		/* adaptive waiting: how long to poll before sleeping, default 200 us */
+	uint32_t offloads;		/* FIPSEE_PORT_OFFLOAD_*, default none; the daemon may grant fewer: fipsee_port_info.offloads */
+	uint32_t least_mtu;		/* refuse to open a port of a network with a smaller MTU */
 };
 
 /* Set every field to its default. */
 static inline void fipsee_port_options_init(struct fipsee_port_options *options)
 {
-	static const struct fipsee_port_options defaults = { sizeof(struct fipsee_port_options), NULL, NULL, 0, 0, 0, 0, 0 };
+	static const struct fipsee_port_options defaults = { sizeof(struct fipsee_port_options), NULL, NULL, 0, 0, 0, 0, 0, 0, 0 };
 
 	*options = defaults;
 }
@@ -70,12 +72,22 @@ int fipsee_port_open_pairs(const struct fipsee_port_options *options, struct fip
  */
 int fipsee_port_close(struct fipsee_port *port);
 
+/*
+ * What frames may leave to be done, the ones that are sent and the ones that come: see fipsee_port_stage_offloaded. The numbers
+ * are those of fipsee_net.h.
+ */
+#define FIPSEE_PORT_OFFLOAD_CHECKSUM 1	/* the checksum of TCP, UDP or another protocol with a sum of 16-bit words */
+#define FIPSEE_PORT_OFFLOAD_TSO4 2	/* the division of TCP over IPv4 into frames that fit the MTU; frames have up to 64 KiB then */
+#define FIPSEE_PORT_OFFLOAD_TSO6 4	/* of TCP over IPv6 */
+#define FIPSEE_PORT_OFFLOAD_ECN 8	/* of TCP with CWR, with one of these two */
+#define FIPSEE_PORT_OFFLOAD_USO 16	/* of UDP */
+
 struct fipsee_port_info {
 	size_t size_bytes;		/* sizeof(struct fipsee_port_info), set before the call; it may grow at its end */
 	uint8_t mac[6];			/* the port's address */
 	uint16_t mtu;			/* of the network */
-	uint32_t max_frame_bytes;	/* MTU, Ethernet header and a VLAN tag */
-	uint32_t offloads;		/* in force: 0, as this library asks for none */
+	uint32_t max_frame_bytes;	/* MTU, Ethernet header and a VLAN tag; 65553 with a division in force */
+	uint32_t offloads;		/* FIPSEE_PORT_OFFLOAD_* in force */
 	uint16_t vlan;			/* of a port that has one; else 0 */
 	uint16_t pairs;			/* granted */
 	uint32_t send_depth;		/* transmit buffers */
@@ -84,6 +96,24 @@ struct fipsee_port_info {
 
 /* Describe the port. */
 int fipsee_port_get_info(const struct fipsee_port *port, struct fipsee_port_info *info);
+
+#define FIPSEE_PORT_UP 1	/* it sends and gets frames: no administrator has taken it down */
+
+struct fipsee_port_status {
+	size_t size_bytes;		/* sizeof(struct fipsee_port_status), set before the call; it may grow at its end */
+	uint64_t changes;		/* how often the daemon has reported a change since the port was opened */
+	uint8_t mac[6];			/* the port's address */
+	uint16_t mtu;			/* never greater than that of fipsee_port_info, for which the buffers are */
+	uint32_t flags;			/* FIPSEE_PORT_UP */
+	uint32_t reserved;
+};
+
+/*
+ * What the port is like now, as the daemon has reported it. Reports come among the frames: those that came so far are looked at by
+ * the calls that receive (fipsee_port_receive, _take, and those that wait), with or without a frame after them. They wake an event
+ * loop, but no call that waits for a frame: let that time out now and then, if changes matter.
+ */
+int fipsee_port_get_status(const struct fipsee_port *port, struct fipsee_port_status *status);
 
 struct fipsee_port_counters {
 	size_t size_bytes;		/* sizeof(struct fipsee_port_counters), set before the call; it may grow at its end */
@@ -103,6 +133,7 @@ struct fipsee_port_counters {
 #define FIPSEE_PORT_REFUSED_WRONG_SOURCE 6	/* not the port's address */
 #define FIPSEE_PORT_REFUSED_WRONG_VLAN 7	/* the port is not in it */
 #define FIPSEE_PORT_REFUSED_LIMITED 8		/* more broadcasts than the port may send */
+#define FIPSEE_PORT_REFUSED_BAD_OFFLOAD 10	/* the frame is not what its offload says */
 #define FIPSEE_PORT_REFUSED_WRONG_IP 11		/* not an IP address that the port may send with */
 #define FIPSEE_PORT_REFUSED_DOWN 12		/* an administrator took the port down */
 
@@ -147,6 +178,33 @@ int fipsee_port_get_buffer(struct fipsee_port *port, struct fipsee_port_buffer *
 int fipsee_port_stage_buffer(struct fipsee_port *port, const struct fipsee_port_buffer *buffer, uint32_t length_bytes);
 int fipsee_port_put_back(struct fipsee_port *port, const struct fipsee_port_buffer *buffer);
 
+#define FIPSEE_PORT_CHECKSUM_NEEDED 1	/* left to be done: its place holds the sum of what is not covered, as the pseudo header of TCP */
+#define FIPSEE_PORT_CHECKSUM_VALID 2	/* the checksum was checked and is right; not together with _NEEDED */
+#define FIPSEE_PORT_SEGMENT_TCP4 1
+#define FIPSEE_PORT_SEGMENT_TCP6 4
+#define FIPSEE_PORT_SEGMENT_UDP 5
+#define FIPSEE_PORT_SEGMENT_ECN 0x80	/* added to one of TCP */
+
+/* What a frame leaves to be done, in the order of a virtio-net header. All 0: nothing. */
+struct fipsee_port_offload {
+	uint8_t flags;			/* FIPSEE_PORT_CHECKSUM_* */
+	uint8_t segmentation;		/* FIPSEE_PORT_SEGMENT_*, with FIPSEE_PORT_CHECKSUM_NEEDED; 0: the frame is not to be divided */
+	uint16_t header_bytes;		/* of all headers, of frames that are received and to be divided */
+	uint16_t segment_bytes;		/* most payload of a segment */
+	uint16_t checksum_start;	/* where the sum begins, from the beginning of the frame */
+	uint16_t checksum_offset;	/* its place, from there */
+};
+
+/*
+ * As fipsee_port_stage and fipsee_port_stage_buffer, of a frame that leaves this to be done, by offloads that are in force. A
+ * receiver that takes the same gets it as it is; for any other the daemon does it. A frame that is not what `offload` says is
+ * refused (FIPSEE_PORT_REFUSED_BAD_OFFLOAD). NULL: nothing is left.
+ */
+int fipsee_port_stage_offloaded(struct fipsee_port *port, const void *frame, size_t length_bytes,
+				const struct fipsee_port_offload *offload);
+int fipsee_port_stage_buffer_offloaded(struct fipsee_port *port, const struct fipsee_port_buffer *buffer, uint32_t length_bytes,
+				       const struct fipsee_port_offload *offload);
+
 /* Take what the daemon gave back, without waiting; returns how many frames. Sending does so when it needs buffers. */
 int fipsee_port_reap(struct fipsee_port *port);
 
@@ -166,6 +224,9 @@ int fipsee_port_receive(struct fipsee_port *port, void *buffer, size_t buffer_by
 
 /* The same, and wait for a frame; 0 when timeout_ns passed (negative: wait for ever). Errors: -ENOTCONN when the daemon is gone. */
 int fipsee_port_wait(struct fipsee_port *port, void *buffer, size_t buffer_bytes, int64_t timeout_ns);
+
+/* What the frame leaves to be done that was copied last. Nothing, unless offloads are in force. */
+int fipsee_port_received_offload(const struct fipsee_port *port, struct fipsee_port_offload *offload);
 
 /* A received frame, where the daemon put it. */
 struct fipsee_port_frame {
@@ -187,6 +248,9 @@ int fipsee_port_wait_take(struct fipsee_port *port, struct fipsee_port_frame *fr
 /* All pieces of a frame, at most 20; returns how many there are, -EMSGSIZE when `max_pieces` are fewer. */
 int fipsee_port_frame_pieces(struct fipsee_port *port, const struct fipsee_port_frame *frame, struct iovec *pieces,
 			     uint32_t max_pieces);
+
+/* What a frame that was taken leaves to be done. */
+int fipsee_port_frame_offload(struct fipsee_port *port, const struct fipsee_port_frame *frame, struct fipsee_port_offload *offload);
 
 /* Give `count` frames back; their buffers are posted again by the next call that receives. -EINVAL: one was given back before. */
 int fipsee_port_release(struct fipsee_port *port, const struct fipsee_port_frame *frames, uint32_t count);

@@ -65,9 +65,15 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
 fn net(root: &Path, arguments: &[String]) -> Command {
     let mut command = cargo(root);
     command.args(["test", "--package", "fipsee-daemon", "--test", "network", "--", "tap_long", "--ignored", "--nocapture"]);
-    let minutes = arguments.iter().position(|argument| argument == "--minutes").and_then(|place| arguments.get(place + 1));
-    minutes.iter().for_each(|minutes| _ = command.env("FIPSEE_ENDURE_MINUTES", minutes));
+    value_of(arguments, "--minutes").iter().for_each(|minutes| _ = command.env("FIPSEE_ENDURE_MINUTES", minutes));
     command
+}
+
+/// Of `--option value` or `--option=value`.
+fn value_of<'a>(arguments: &'a [String], option: &str) -> Option<&'a str> {
+    let after = arguments.iter().position(|argument| argument == option).and_then(|place| arguments.get(place + 1));
+    let joined = || arguments.iter().find_map(|argument| argument.strip_prefix(option)?.strip_prefix('='));
+    after.map(String::as_str).or_else(joined)
 }
 
 /// Optimised: it makes and compares every byte.
@@ -85,9 +91,7 @@ fn chooses_a_victim(arguments: &[String]) -> bool {
 }
 
 fn kills(arguments: &[String]) -> String {
-    let after = arguments.iter().position(|argument| argument == "--kills").and_then(|place| arguments.get(place + 1));
-    let joined = arguments.iter().find_map(|argument| argument.strip_prefix("--kills="));
-    after.map_or_else(|| joined.unwrap_or(DEFAULT_KILLS).to_owned(), Clone::clone)
+    value_of(arguments, "--kills").unwrap_or(DEFAULT_KILLS).to_owned()
 }
 
 #[cfg(test)]

@@ -42,12 +42,12 @@ usage: cargo xtask COMMAND
   models  the models in docs/models under spin, and their broken variants, which must fail
   vm      disks in virtual machines; `vm --list` and `vm --help` say more
   endure  kill daemon and clients 500 times and more under load, and compare; `endure oracle`: requests that overlap;
-          `endure net --minutes N`: host stacks over TAP devices beside ports at full load;
+          `endure net`: host stacks (iperf3, ssh, ping) over TAP devices beside ports at full load, for ten minutes or `--minutes N`;
           `endure --help` and `endure oracle --help` say more
   simulate   clients and daemons by seed, with every kind of fault, in one thread; `simulate --help` says more
   bench   setup, dist, then the benchmarks, on a quiet machine; arguments go to fipsee-bench
   bench ipc   messages between two CPUs, ours and others, on a quiet machine; `bench ipc --help` says more
-  bench hostile   what each fault of a client or guest costs a correct client, on a quiet machine; `bench --help` says more
+  bench hostile   what each fault of a client, guest or port costs a correct client, on a quiet machine; `bench --help` says more
   bench net       frames between programs through the switch, beside the kernel's sockets and dpdk-testpmd, on a quiet machine
   bench notice    how soon each side notices the other's end, and the pause of a takeover, on a quiet machine; `bench --help` says more
   bench pairs OLD NEW   is the new daemon slower than the old one? programs or git revisions; `bench pairs --help`

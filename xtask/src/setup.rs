@@ -1,7 +1,9 @@
 //! The programs the tests need, and where Debian has them.
 
 use std::env;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
 
@@ -68,8 +70,13 @@ const TOOLS: &[Tool] = &[
     tool("ping", "iputils-ping", "the tests of TAP devices"),
     tool("iperf3", "iperf3", "the tests of TAP devices"),
     tool("tcpdump", "tcpdump", "the tests of TAP devices"),
+    tool("ssh", "openssh-client", "`endure net`"),
+    tool("sshd", SSH_SERVER, "`endure net`"),
     tool("dpdk-testpmd", "dpdk-dev", "ports of networks with an independent driver"),
 ];
+
+/// Its service is not wanted, now or after the next start of the machine.
+const SSH_SERVER: &str = "openssh-server";
 
 const fn tool(program: &'static str, package: &'static str, needed_for: &'static str) -> Tool {
     Tool { program, package, needed_for }
@@ -147,7 +154,34 @@ pub(crate) fn install_with_fresh_lists(packages: &[&str]) -> Result<String, Stri
 fn install(packages: &[&str]) -> Result<String, String> {
     let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
     arguments.extend(packages);
-    apt_get(&arguments)
+    let _no_services = NoServices::begin();
+    let outcome = apt_get(&arguments);
+    if outcome.is_ok() && packages.contains(&SSH_SERVER) {
+        // It was not there before. Without systemd there is nothing to disable.
+        let _ = step::succeed(Command::new("systemctl").args(["disable", "ssh.service"]));
+    }
+    outcome
+}
+
+/// While it exists, packages that are installed start no service, unless the machine has a policy of its own.
+struct NoServices(Option<&'static Path>);
+
+impl NoServices {
+    fn begin() -> Self {
+        const POLICY: &str = "/usr/sbin/policy-rc.d";
+        let write = || -> std::io::Result<()> {
+            let mut file = File::options().write(true).create_new(true).mode(0o755).open(POLICY)?;
+            // "Action forbidden by policy".
+            file.write_all(b"#!/bin/sh\nexit 101\n")
+        };
+        Self(write().is_ok().then_some(Path::new(POLICY)))
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|path| _ = fs::remove_file(path));
+    }
 }
 
 fn apt_get(arguments: &[&str]) -> Result<String, String> {

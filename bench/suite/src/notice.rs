@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::Settings;
 use crate::daemon::Daemon;
-use crate::hostile::{Neighbour, await_release, holdings};
+use crate::hostile::{Injected, Neighbour, await_release, holdings};
 use crate::table::{MILLISECONDS, Results};
 
 const RELEASE: &str = "client killed: everything of it is released";
@@ -114,7 +114,7 @@ fn release() -> Result<f64, String> {
     let daemon = daemon("neighbour=memory:64M")?;
     let before = holdings(daemon.pid())?;
     let baseline = FAULTS.iter().find_map(|fault| fault.baseline).ok_or("no fault has a baseline")?;
-    let neighbour = Neighbour::start(baseline, &daemon.socket(), Cpus::choose().client)?;
+    let neighbour = Neighbour::start(Injected::Disk(baseline), &daemon.socket(), Cpus::choose().client)?;
     std::thread::sleep(AROUND); // tidy: allow sleep, it is to be killed in the middle of its work
     await_release(daemon.pid(), before, neighbour.kill())
 }

@@ -210,6 +210,27 @@ fn frames_are_measured_beside_the_null_disk_and_the_kernel_and_their_stages_are_
     assert!(left.is_empty(), "left behind: {left:?}");
 }
 
+#[test]
+fn faulty_clients_of_ports_are_measured_beside_a_pair_and_beside_the_client_of_a_disk() {
+    let directory = Scratch::new();
+    let Some(mut command) = bench("benchmark of faulty clients", &directory.0) else { return };
+    let cases =
+        ["slots of random bytes", "port: frames that are never taken", "port, beside a disk's client: addresses of others"];
+    command.args(["hostile", "--quick", "--markdown"]).args(cases.map(|case| format!("--only={case}")));
+    let (status, text) = run(&mut command);
+    assert!(status.success(), "{text}");
+    let run = only_line(&directory.0, "hostile-part.jsonl", &text);
+    let series = run["series"].as_array().expect("series");
+    for case in cases {
+        for beside in ["alone", "beside the baseline", "beside the faulty peer"] {
+            assert!(number(series, &format!("{case}: {beside}"), "iops") > 0.0, "{text}");
+        }
+        assert!(number(series, &format!("{case}: beside the faulty peer"), "released_ms") > 0.0, "{text}");
+    }
+    let shares = run["shares"].as_array().expect("shares");
+    assert!(shares.len() == 3 && shares.iter().all(|share| share["of_baseline_own_cpu"].as_f64() > Some(0.0)), "{run}");
+}
+
 /// Processes whose parent is `pid`.
 fn children(pid: u32) -> Vec<u32> {
     let is_child = |child: &u32| {

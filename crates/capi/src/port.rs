@@ -15,7 +15,7 @@ use std::time::Duration;
 use fipsee_net::wire::Status;
 use fipsee_net::{AttachOptions, Buffer, Error, Frame, Port, ReconnectPolicy};
 
-use self::options::{Counters, Info, Options};
+use self::options::{Counters, FrameOffload, Info, Options, PortStatus};
 use self::slab::Slab;
 use crate::failure::{Failure, guarded, null};
 use crate::fork::Opener;
@@ -202,11 +202,27 @@ pub(crate) unsafe extern "C" fn fipsee_port_reconnect(
 }
 
 functions! {
-    "`port` is null or open, and no other call on it runs meanwhile; `info` and `counters` are null or as the header says."
+    "`port` is null or open, and no other call on it runs meanwhile; `info`, `status`, `offload` and `counters` are null or as the header says."
 
     fn fipsee_port_get_info(port: OpenPort, info: *mut Info) {
         // SAFETY: promised by the caller.
         unsafe { port.describe().give(info) }?;
+        Ok(0)
+    }
+
+    fn fipsee_port_get_status(port: OpenPort, status: *mut PortStatus) {
+        const UP: u32 = 1;
+        let flags = if port.port.is_up() { UP } else { 0 };
+        let (mac, mtu) = (port.port.mac().0, port.port.mtu());
+        let found = PortStatus { size_bytes: 0, changes: port.port.changes(), mac, mtu, flags, reserved: 0 };
+        // SAFETY: promised by the caller.
+        unsafe { found.give(status) }?;
+        Ok(0)
+    }
+
+    fn fipsee_port_received_offload(port: OpenPort, offload: *mut FrameOffload) {
+        // SAFETY: promised by the caller.
+        unsafe { FrameOffload::give(port.port.received_offload(), offload) }?;
         Ok(0)
     }
 

@@ -9,12 +9,18 @@ mod error;
 mod events;
 mod list;
 mod memory;
+mod offload;
 mod opened;
 mod port;
 mod transfer;
 mod wait;
 
 use pyo3::pymodule;
+
+/// Objects are in memory that Python allocates, which begins at a multiple of this many bytes.
+const PYTHON_ALIGNMENT: usize = 16;
+const _: () = assert!(align_of::<disk::Disk>() <= PYTHON_ALIGNMENT && align_of::<events::EventQueue>() <= PYTHON_ALIGNMENT);
+const _: () = assert!(align_of::<memory::Memory>() <= PYTHON_ALIGNMENT && align_of::<port::Port>() <= PYTHON_ALIGNMENT);
 
 /// The internals of `fipsee`; import that instead.
 #[pymodule]
@@ -31,6 +37,8 @@ mod _fipsee {
     use super::list::{ListedDisk, list_disks};
     #[pymodule_export]
     use super::memory::Memory;
+    #[pymodule_export]
+    use super::offload::Offload;
     #[pymodule_export]
     use super::opened::forked;
     #[pymodule_export]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fipsee_block::client::default_socket_path;
 use fipsee_net::frame::Mac;
-use fipsee_net::wire::PortInfo;
+use fipsee_net::wire::{OFFLOADS, Offload as WireOffload, PortInfo};
 use fipsee_net::{AttachOptions, Error, Frame, ListedPortInfo, Port as Client};
 use fipsee_ring::clock;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -16,6 +16,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::error::{Failure, net_exception};
 use crate::memory::View;
+use crate::offload::Offload;
 use crate::opened::{Opener, closed, detached, keep_trying};
 use crate::wait::SIGNAL_PERIOD;
 
@@ -24,7 +25,8 @@ use crate::wait::SIGNAL_PERIOD;
 /// It is for one thread at a time. A receiver that is too slow loses frames; no sender waits for it.
 #[pyclass(frozen, module = "fipsee")]
 pub(crate) struct Port {
-    client: Mutex<Option<Client>>,
+    /// In memory of Rust's: it begins at a cache line, which Python's memory need not.
+    client: Mutex<Option<Box<Client>>>,
     name: String,
     info: PortInfo,
     opener: Opener,
@@ -71,7 +73,7 @@ fn bytes_of(py: Python<'_>, frame: &Frame) -> PyResult<Py<PyBytes>> {
 }
 
 impl Port {
-    fn client(&self) -> PyResult<MutexGuard<'_, Option<Client>>> {
+    fn client(&self) -> PyResult<MutexGuard<'_, Option<Box<Client>>>> {
         self.opener.check()?;
         match self.client.try_lock() {
             Ok(client) => Ok(client),
@@ -84,6 +86,13 @@ impl Port {
 
     fn with<R>(&self, call: impl FnOnce(&mut Client) -> Result<R, Error>) -> PyResult<R> {
         call(self.client()?.as_mut().ok_or_else(|| closed("port"))?).map_err(|error| net_exception(&error))
+    }
+
+    /// Address and MTU of now, or as they were last.
+    fn now(&self) -> (Mac, u16) {
+        let client = if self.opener.is_inherited() { None } else { self.client.try_lock().ok() };
+        let now = client.and_then(|client| client.as_ref().map(|client| (client.mac(), client.mtu())));
+        now.unwrap_or((Mac(self.info.mac), self.info.mtu))
     }
 
     fn received(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Frame>> {
@@ -101,7 +110,8 @@ impl Port {
 #[pymethods]
 impl Port {
     #[new]
-    #[pyo3(signature = (name, *, socket=None, depth=256, buffer_size=None, wait="adaptive"))]
+    #[pyo3(signature = (name, *, socket=None, depth=256, buffer_size=None, wait="adaptive", offloads=0, least_mtu=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         py: Python<'_>,
         name: String,
@@ -109,13 +119,19 @@ impl Port {
         depth: u32,
         buffer_size: Option<u32>,
         wait: &str,
+        offloads: u32,
+        least_mtu: Option<u16>,
     ) -> PyResult<Self> {
         let wait = wait.parse().map_err(PyValueError::new_err::<String>)?;
-        let options = AttachOptions { depth, buffer_bytes: buffer_size, wait, ..AttachOptions::new(&name) };
+        if offloads & !OFFLOADS != 0 {
+            return Err(PyValueError::new_err(format!("offloads of {offloads}; add Offload.CHECKSUM, TSO4, TSO6, TSO_ECN, USO")));
+        }
+        let attach = AttachOptions { depth, buffer_bytes: buffer_size, wait, ..AttachOptions::new(&name) };
+        let options = AttachOptions { offloads, least_mtu, ..attach };
         let socket = socket.unwrap_or_else(default_socket_path);
         let client = py.detach(|| Client::attach(&socket, &options)).map_err(|error| net_exception(&error))?;
         let info = client.info();
-        Ok(Self { client: Mutex::new(Some(client)), name, info, opener: Opener::this("port") })
+        Ok(Self { client: Mutex::new(Some(Box::new(client))), name, info, opener: Opener::this("port") })
     }
 
     /// Network and port, such as "lan/a".
@@ -127,24 +143,42 @@ impl Port {
     /// The port's address, as in "02:00:00:00:00:0a".
     #[getter]
     fn mac(&self) -> String {
-        Mac(self.info.mac).to_string()
+        self.now().0.to_string()
     }
 
     /// The port's address, as in a frame.
     #[getter]
     fn address<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.info.mac)
+        PyBytes::new(py, &self.now().0.0)
     }
 
     #[getter]
-    const fn mtu(&self) -> u16 {
-        self.info.mtu
+    fn mtu(&self) -> u16 {
+        self.now().1
     }
 
-    /// Longest frame: MTU, Ethernet header and a VLAN tag.
+    /// Longest frame: MTU, Ethernet header and a VLAN tag; more with TSO4, TSO6 or USO in force.
     #[getter]
     const fn max_frame_size(&self) -> u32 {
         self.info.max_frame_bytes
+    }
+
+    /// What frames may leave to be done: of `Offload.CHECKSUM` and so on, those in force.
+    #[getter]
+    const fn offloads(&self) -> u32 {
+        self.info.offloads
+    }
+
+    /// Does it send and get frames, or has an administrator taken it down? As of the last call that received, with or without a frame.
+    #[getter]
+    fn up(&self) -> PyResult<bool> {
+        self.with(|client| Ok(client.is_up()))
+    }
+
+    /// How often the daemon has reported a change, of `up`, `mtu` or `mac`; as `up`.
+    #[getter]
+    fn changes(&self) -> PyResult<u64> {
+        self.with(|client| Ok(client.changes()))
     }
 
     /// Of a port that has one; else None.
@@ -174,10 +208,16 @@ impl Port {
         Ok(dict)
     }
 
-    /// Send a frame. It is copied; BusyError when all transmit buffers are in use.
-    fn send(&self, frame: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Send a frame. It is copied; BusyError when all transmit buffers are in use. `offload`: what it leaves to be done, of what is in force.
+    #[pyo3(signature = (frame, offload=None))]
+    fn send(&self, frame: &Bound<'_, PyAny>, offload: Option<Offload>) -> PyResult<()> {
         let view = View::of(frame, false)?;
-        self.with(|client| client.send(view.slice(frame.py())))
+        let offload = offload.map_or(WireOffload::NONE, WireOffload::from);
+        self.with(|client| {
+            client.stage_offloaded(view.slice(frame.py()), offload)?;
+            client.submit();
+            Ok(())
+        })
     }
 
     /// Send frames in one burst. Returns how many: fewer when transmit buffers ran out.
@@ -219,6 +259,13 @@ impl Port {
     #[pyo3(signature = (timeout=None))]
     fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyBytes>>> {
         self.received(py, timeout)?.map(|frame| bytes_of(py, &frame)).transpose()
+    }
+
+    /// The next frame with what it leaves to be done; None when none came within `timeout` seconds.
+    #[pyo3(signature = (timeout=None))]
+    fn receive_offloaded(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<(Py<PyBytes>, Offload)>> {
+        let Some(frame) = self.received(py, timeout)? else { return Ok(None) };
+        Ok(Some((bytes_of(py, &frame)?, frame.offload().into())))
     }
 
     /// The next frame into a buffer: its length, of which what does not fit is cut off; None when none came in time.

@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+import json
 import os
+import socket
 import threading
 
 import fipsee
@@ -84,6 +86,85 @@ def test_refused_frames_are_counted_with_the_reason(ports):
         with pytest.raises(fipsee.Error, match=f"a frame of {length} bytes") as error:
             a.send(bytes(length))
         assert error.value.errno == errno.EMSGSIZE
+
+
+BOTH = fipsee.Offload.CHECKSUM | fipsee.Offload.TSO4
+NEEDED = fipsee.Offload(flags=fipsee.Offload.NEEDS_CHECKSUM, checksum_start=34, checksum_offset=16)
+
+
+def test_offloads_are_carried_or_done(lan):
+    with fipsee.Port("lan/a", socket=lan.socket, offloads=BOTH, least_mtu=9000) as a:
+        with fipsee.Port("lan/b", socket=lan.socket, offloads=BOTH) as b:
+            assert (a.offloads, a.max_frame_size) == (BOTH, 65553)
+            sent = frame(b, a, 200)
+            a.send(sent, NEEDED)
+            assert b.receive_offloaded(timeout=60) == (sent, NEEDED)
+            a.send(sent)
+            assert b.receive_offloaded(timeout=60) == (sent, fipsee.Offload())
+            assert b.receive_offloaded(timeout=0) is None
+            # TCP over IPv4 in one frame.
+            payload = bytes(index % 251 for index in range(40_000))
+            ip = b"\x45\0" + (40 + len(payload)).to_bytes(2, "big") + bytes(4) + b"\x40\x06" + bytes(10)
+            sent = b.address + a.address + b"\x08\0" + ip + bytes(12) + b"\x50\x10" + bytes(6) + payload
+            tcp = fipsee.Offload(flags=1, segmentation=fipsee.Offload.TCP4, segment_size=1448, checksum_start=34, checksum_offset=16)
+            a.send(sent, tcp)
+            received, offload = b.receive_offloaded(timeout=60)
+            assert received == sent and (offload.segmentation, offload.segment_size, offload.header_size) == (1, 1448, 54)
+        with fipsee.Port("lan/b", socket=lan.socket) as b:
+            a.send(sent, tcp)
+            segments = [b.receive(timeout=60) for _ in range(28)]
+            assert b"".join(segment[54:] for segment in segments) == payload and b.offloads == 0
+            b.send(frame(a, b, 200), NEEDED)
+            assert b.wait_sent(timeout=60) and "offload is not in force" in b.counters["refusal"]
+        a.send(frame(a, a, 200), fipsee.Offload(flags=1, checksum_start=300))
+        assert a.wait_sent(timeout=60) and "what its offload says" in a.counters["refusal"]
+    with pytest.raises(ValueError, match=r"add Offload\.CHECKSUM"):
+        fipsee.Port("lan/a", socket=lan.socket, offloads=64)
+    with pytest.raises(fipsee.Error, match="MTU of 9000"):
+        fipsee.Port("lan/a", socket=lan.socket, least_mtu=9001)
+    assert repr(NEEDED).startswith("fipsee.Offload(flags=1, segmentation=0,") and hash(NEEDED) != hash(fipsee.Offload())
+
+
+def set_down(lan, port, down):
+    with socket.socket(socket.AF_UNIX) as admin:
+        admin.connect(f"{lan.socket}.admin")
+        request = {"jsonrpc": "2.0", "id": 1, "method": "net.set", "params": {"port": port, "down": down}}
+        admin.sendall(json.dumps(request).encode() + b"\n")
+        assert "result" in json.loads(admin.makefile().readline())
+
+
+def test_changes_of_the_link_are_seen(lan, ports):
+    a, b = ports
+
+    def has_changed(count):
+        assert b.receive(timeout=0) is None
+        return b.changes == count
+
+    assert (b.up, b.changes) == (True, 0)
+    for count, down in enumerate((True, False), start=1):
+        set_down(lan, "lan/b", down)
+        eventually("a change is reported", lambda count=count: has_changed(count))
+        assert (b.up, b.mtu, b.mac) == (not down, 9000, "02:00:00:00:00:0b")
+    a.send(frame(b, a, 60))
+    assert b.receive(timeout=60) == frame(b, a, 60)
+
+
+def test_changes_and_offloads_in_an_event_loop(lan):
+    async def main():
+        async with await fipsee.aopen_port("lan/a", socket=lan.socket, offloads=1) as a, await fipsee.aopen_port(
+            "lan/b", socket=lan.socket, offloads=1, least_mtu=1500
+        ) as b:
+            task = asyncio.create_task(b.receive_offloaded())
+            for count, down in enumerate((True, False), start=1):
+                set_down(lan, "lan/b", down)
+                while b.changes < count:
+                    await asyncio.sleep(0)
+                assert b.up is not down
+            await a.send(frame(b, a, 200), NEEDED)
+            assert await asyncio.wait_for(task, 60) == (frame(b, a, 200), NEEDED)
+            assert a.offloads == b.offloads == 1
+
+    asyncio.run(asyncio.wait_for(main(), 120))
 
 
 def test_ports_are_listed(lan):

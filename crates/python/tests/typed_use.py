@@ -42,11 +42,19 @@ def frames() -> list[str]:
         count: int = port.send_batch([bytes(60), bytearray(60)])
         found: bytes | None = port.receive(timeout=0.5)
         length: int | None = port.receive_into(bytearray(count), 1)
-        print(found, length, port.receive_batch(most=2), port.counters["refused"])
+        print(found, length, port.receive_batch(most=2), port.counters["refused"], port.up, port.changes + port.mtu)
     return [listed.mac for listed in fipsee.list_ports() if not listed.in_use]
 
 
+def offloaded() -> fipsee.Offload | None:
+    with fipsee.Port("lan/a", offloads=fipsee.Offload.CHECKSUM | fipsee.Offload.TSO4, least_mtu=1500) as port:
+        port.send(bytes(60), fipsee.Offload(flags=fipsee.Offload.NEEDS_CHECKSUM, checksum_start=34, checksum_offset=16))
+        received = port.receive_offloaded(timeout=1)
+        return None if received is None or port.offloads == 0 else received[1]
+
+
 async def awaited_frames() -> bytes:
-    async with await fipsee.aopen_port("lan/a") as port:
-        await port.send(port.address + bytes(8))
-        return await port.receive()
+    async with await fipsee.aopen_port("lan/a", offloads=1) as port:
+        await port.send(port.address + bytes(8), fipsee.Offload())
+        frame, offload = await port.receive_offloaded()
+        return await port.receive() if offload.segmentation else frame

@@ -85,6 +85,8 @@ int main(void)
 	FIELD(fipsee_port_options, wait);
 	FIELD(fipsee_port_options, receive_depth);
 	FIELD(fipsee_port_options, look_ns);
+	FIELD(fipsee_port_options, offloads);
+	FIELD(fipsee_port_options, least_mtu);
 	STRUCT(fipsee_port_info);
 	FIELD(fipsee_port_info, size_bytes);
 	FIELD(fipsee_port_info, mac);
@@ -95,6 +97,13 @@ int main(void)
 	FIELD(fipsee_port_info, pairs);
 	FIELD(fipsee_port_info, send_depth);
 	FIELD(fipsee_port_info, receive_depth);
+	STRUCT(fipsee_port_status);
+	FIELD(fipsee_port_status, size_bytes);
+	FIELD(fipsee_port_status, changes);
+	FIELD(fipsee_port_status, mac);
+	FIELD(fipsee_port_status, mtu);
+	FIELD(fipsee_port_status, flags);
+	FIELD(fipsee_port_status, reserved);
 	STRUCT(fipsee_port_counters);
 	FIELD(fipsee_port_counters, size_bytes);
 	FIELD(fipsee_port_counters, sent_back);
@@ -102,6 +111,13 @@ int main(void)
 	FIELD(fipsee_port_counters, lost);
 	FIELD(fipsee_port_counters, newest_refusal);
 	FIELD(fipsee_port_counters, unsent);
+	STRUCT(fipsee_port_offload);
+	FIELD(fipsee_port_offload, flags);
+	FIELD(fipsee_port_offload, segmentation);
+	FIELD(fipsee_port_offload, header_bytes);
+	FIELD(fipsee_port_offload, segment_bytes);
+	FIELD(fipsee_port_offload, checksum_start);
+	FIELD(fipsee_port_offload, checksum_offset);
 	STRUCT(fipsee_port_buffer);
 	FIELD(fipsee_port_buffer, data);
 	FIELD(fipsee_port_buffer, handle);

@@ -1,65 +1,11 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* ports SOCKET: every call of fipsee_port.h on the network lan, with right and wrong arguments; the harness kills the daemon. */
-#include "check.h"
-#include <fipsee_port.h>
+#include "ports.h"
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { TYPE_BYTES = 14, LONGEST_BYTES = 9018, DEPTH = 16 };
-
 static const uint8_t everyone[6] = { 0xff, 0xff, 0xff, 0xff, 0xff, 0xff };
-
-static struct fipsee_port_options options_of(const char *name)
-{
-	struct fipsee_port_options options;
-
-	fipsee_port_options_init(&options);
-	options.socket_path = the_socket;
-	options.port = name;
-	options.depth = DEPTH;
-	return options;
-}
-
-static struct fipsee_port *open_port(const char *name, uint32_t buffer_bytes)
-{
-	struct fipsee_port_options options = options_of(name);
-	struct fipsee_port *port = NULL;
-
-	options.buffer_bytes = buffer_bytes;
-	EXPECT(fipsee_port_open(&options, &port), 0);
-	return port;
-}
-
-static struct fipsee_port_info info_of(const struct fipsee_port *port)
-{
-	struct fipsee_port_info info = { .size_bytes = sizeof(info) };
-
-	EXPECT(fipsee_port_get_info(port, &info), 0);
-	EXPECT(info.size_bytes, sizeof(info));
-	return info;
-}
-
-static struct fipsee_port_counters counters_of(struct fipsee_port *port)
-{
-	struct fipsee_port_counters counters = { .size_bytes = sizeof(counters) };
-
-	EXPECT(fipsee_port_get_counters(port, &counters), 0);
-	return counters;
-}
-
-/* A frame between two ports, whose contents the seed determines. */
-static void make(uint8_t *frame, const uint8_t to[6], struct fipsee_port *from, size_t length, uint64_t seed)
-{
-	struct fipsee_port_info info = info_of(from);
-	size_t i;
-
-	memcpy(frame, to, 6);
-	memcpy(frame + 6, info.mac, 6);
-	memcpy(frame + 12, "\x88\xb5", 2);
-	for (i = TYPE_BYTES; i < length; i++)
-		frame[i] = (uint8_t)next_random(&seed);
-}
 
 static void opening(void)
 {
@@ -84,6 +30,14 @@ static void opening(void)
 	options.wait = FIPSEE_WAIT_MONITORX + 1;
 	FAILS(fipsee_port_open(&options, &port), -EINVAL, "FIPSEE_WAIT_");
 	options.wait = FIPSEE_WAIT_SLEEP;
+	options.offloads = 64;
+	FAILS(fipsee_port_open(&options, &port), -EINVAL, "FIPSEE_PORT_OFFLOAD_");
+	options.offloads = 0;
+	options.least_mtu = 70000;
+	FAILS(fipsee_port_open(&options, &port), -EINVAL, "options->least_mtu");
+	options.least_mtu = 9001;
+	FAILS(fipsee_port_open(&options, &port), -EDQUOT, "MTU of 9000");
+	options.least_mtu = 0;
 	options.socket_path = "/nowhere/at/all";
 	FAILS(fipsee_port_open(&options, &port), -ENOENT, "options.socket_path");
 	memset(&grown, 0, sizeof(grown));

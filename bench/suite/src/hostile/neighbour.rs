@@ -6,9 +6,10 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use fipsee_testkit::faulty::fault::{InjectedFault, Until};
+use fipsee_testkit::faulty::fault::Until;
 use fipsee_testkit::process::{Guard, die_with_parent};
 
+use super::injected::Injected;
 use crate::place::bind_to;
 
 /// Longer than this nothing is waited for.
@@ -21,16 +22,16 @@ pub(crate) struct Neighbour(Guard);
 
 impl Neighbour {
     /// Start it, and wait until it is about to begin.
-    pub(crate) fn start(fault: &InjectedFault, socket: &Path, cpu: usize) -> Result<Self, String> {
+    pub(crate) fn start(fault: Injected, socket: &Path, cpu: usize) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
-        command.args(["hostile", "--neighbour", fault.name, "--cpu", &cpu.to_string(), "--socket"]).arg(socket);
+        command.args(["hostile", "--neighbour", fault.name(), "--cpu", &cpu.to_string(), "--socket"]).arg(socket);
         let child = die_with_parent(command.stdout(Stdio::piped())).spawn();
         let mut neighbour = Self(Guard(child.map_err(|error| format!("cannot start this program again: {error}"))?));
         let mut line = String::new();
         let said = neighbour.0.0.stdout.as_mut().map(|out| BufReader::new(out).read_line(&mut line));
         if !matches!(said, Some(Ok(1..))) {
-            return Err(format!("{}: it ended before it began", fault.name));
+            return Err(format!("{}: it ended before it began", fault.name()));
         }
         Ok(neighbour)
     }
@@ -50,13 +51,12 @@ impl Neighbour {
 /// Be a neighbour: begin again whenever the daemon has closed the channel, until killed.
 pub(crate) fn be_neighbour(name: &str, socket: &Path, cpu: Option<usize>) -> Result<(), String> {
     cpu.into_iter().for_each(bind_to);
-    let mut all = super::faults().flat_map(|fault| std::iter::once(fault).chain(fault.baseline));
-    let fault = all.find(|fault| fault.name == name).ok_or_else(|| format!("no fault '{name}'"))?;
+    let fault = Injected::find(name).ok_or_else(|| format!("no fault '{name}'"))?;
     println!("begin");
     let stop = AtomicBool::new(false);
     let mut failures = 0;
     loop {
-        match fault.inject(socket, "neighbour", &mut Until::times(u64::MAX, &stop)) {
+        match fault.inject(socket, &mut Until::times(u64::MAX, &stop)) {
             Ok(()) => {}
             // A peer that connects again faster than the daemon releases its last connection may be refused now and then.
             Err(_) if failures < MOST_FAILURES => failures += 1,

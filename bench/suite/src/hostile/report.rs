@@ -1,58 +1,59 @@
 //! What was measured, for the terminal and for docs/reliability.md.
 
-use fipsee_testkit::faulty::fault::InjectedFault;
-
+use super::injected::Case;
 use super::{ALONE, BASELINE, FAULTY, RELEASED, named, share};
 use crate::table::{IOPS, IOPS_OF_OWN, P99, Results};
 
-fn median(results: &Results, fault: &InjectedFault, of: &str, metric: &str) -> f64 {
-    results.get(&named(fault, of), metric).map_or(f64::NAN, |series| series.median())
+fn median(results: &Results, case: &Case, of: &str, metric: &str) -> f64 {
+    results.get(&named(case, of), metric).map_or(f64::NAN, |series| series.median())
 }
 
-fn percent_of_baseline(results: &Results, fault: &InjectedFault, metric: &str) -> f64 {
-    100.0 * share(results, fault, BASELINE, metric).unwrap_or(f64::NAN)
+fn percent_of_baseline(results: &Results, case: &Case, metric: &str) -> f64 {
+    100.0 * share(results, case, BASELINE, metric).unwrap_or(f64::NAN)
 }
 
 /// A line for each fault.
-pub(super) fn print(faults: &[&InjectedFault], results: &Results) {
-    println!("\nthe victim's requests, in thousands: per second of its own processor time, and per second; medians of rounds\n");
+pub(super) fn print(cases: &[Case], results: &Results) {
     println!(
-        "{:<50} {:>9} {:>9} {:>9} {:>8} | {:>9} {:>9} {:>8} | {:>9} {:>9} | {:>11}",
+        "\nthe victim's requests or frames, in thousands: per second of its own processor time, and per second; medians of rounds\n"
+    );
+    println!(
+        "{:<70} {:>9} {:>9} {:>9} {:>8} | {:>9} {:>9} {:>8} | {:>9} {:>9} | {:>11}",
         "fault", "alone", "base", "faulty", "of base", "base", "faulty", "of base", "p99 base", "p99 fault", "released ms"
     );
-    for fault in faults {
-        let thousands = |of: &str, metric: &str| median(results, fault, of, metric) / 1e3;
+    for case in cases {
+        let thousands = |of: &str, metric: &str| median(results, case, of, metric) / 1e3;
         println!(
-            "{:<50} {:>9.1} {:>9.1} {:>9.1} {:>7.1}% | {:>9.1} {:>9.1} {:>7.1}% | {:>9.0} {:>9.0} | {:>11.1}",
-            fault.name,
+            "{:<70} {:>9.1} {:>9.1} {:>9.1} {:>7.1}% | {:>9.1} {:>9.1} {:>7.1}% | {:>9.0} {:>9.0} | {:>11.1}",
+            case.name(),
             thousands(ALONE, IOPS_OF_OWN),
             thousands(BASELINE, IOPS_OF_OWN),
             thousands(FAULTY, IOPS_OF_OWN),
-            percent_of_baseline(results, fault, IOPS_OF_OWN),
+            percent_of_baseline(results, case, IOPS_OF_OWN),
             thousands(BASELINE, IOPS),
             thousands(FAULTY, IOPS),
-            percent_of_baseline(results, fault, IOPS),
-            median(results, fault, BASELINE, P99),
-            median(results, fault, FAULTY, P99),
-            median(results, fault, FAULTY, RELEASED),
+            percent_of_baseline(results, case, IOPS),
+            median(results, case, BASELINE, P99),
+            median(results, case, FAULTY, P99),
+            median(results, case, FAULTY, RELEASED),
         );
     }
 }
 
 /// The rows of the table in docs/reliability.md.
-pub(super) fn print_markdown(faults: &[&InjectedFault], results: &Results) {
+pub(super) fn print_markdown(cases: &[Case], results: &Results) {
     println!("\n| fault | the peer gets | victim, of beside baseline | its p99, beside baseline, peer | all released after |");
     println!("|---|---|---|---|---|");
-    for fault in faults {
-        let microseconds = |of: &str| median(results, fault, of, P99) / 1e3;
+    for case in cases {
+        let microseconds = |of: &str| median(results, case, of, P99) / 1e3;
         println!(
             "| {} | {} | {:.0} % | {:.0} us, {:.0} us | {:.1} ms |",
-            fault.name,
-            fault.gets,
-            percent_of_baseline(results, fault, IOPS_OF_OWN),
+            case.name(),
+            case.fault.gets(),
+            percent_of_baseline(results, case, IOPS_OF_OWN),
             microseconds(BASELINE),
             microseconds(FAULTY),
-            median(results, fault, FAULTY, RELEASED),
+            median(results, case, FAULTY, RELEASED),
         );
     }
 }

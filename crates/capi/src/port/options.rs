@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use fipsee_block::client::default_socket_path;
 use fipsee_net::AttachOptions;
+use fipsee_net::wire::{MAX_MTU, OFFLOADS, Offload};
 
 use crate::failure::{Failure, null};
 use crate::options::{copy, give, text, wait_mode};
@@ -24,6 +25,8 @@ pub(crate) struct Options {
     wait: u32,
     receive_depth: u32,
     look_ns: u64,
+    offloads: u32,
+    least_mtu: u32,
 }
 
 /// `struct fipsee_port_info`.
@@ -51,6 +54,53 @@ pub(crate) struct Counters {
     pub(super) lost: u64,
     pub(super) newest_refusal: u32,
     pub(super) unsent: u32,
+}
+
+/// `struct fipsee_port_status`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct PortStatus {
+    pub(super) size_bytes: usize,
+    pub(super) changes: u64,
+    pub(super) mac: [u8; 6],
+    pub(super) mtu: u16,
+    pub(super) flags: u32,
+    pub(super) reserved: u32,
+}
+
+/// `struct fipsee_port_offload`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct FrameOffload {
+    flags: u8,
+    segmentation: u8,
+    header_bytes: u16,
+    segment_bytes: u16,
+    checksum_start: u16,
+    checksum_offset: u16,
+}
+
+impl FrameOffload {
+    /// # Safety
+    /// `offload` is null or valid for a read.
+    pub(super) unsafe fn read(offload: *const Self) -> Offload {
+        // SAFETY: promised by the caller.
+        let Some(&offload) = (unsafe { offload.as_ref() }) else { return Offload::NONE };
+        let Self { flags, segmentation, header_bytes, segment_bytes, checksum_start, checksum_offset } = offload;
+        Offload { flags, segmentation, header_bytes, segment_bytes, checksum_start, checksum_offset }
+    }
+
+    /// # Safety
+    /// `to` is null or valid for a write.
+    pub(super) unsafe fn give(offload: Offload, to: *mut Self) -> Result<(), Failure> {
+        if to.is_null() {
+            return Err(null("offload"));
+        }
+        let Offload { flags, segmentation, header_bytes, segment_bytes, checksum_start, checksum_offset } = offload;
+        // SAFETY: not null, the rest was promised.
+        unsafe { to.write(Self { flags, segmentation, header_bytes, segment_bytes, checksum_start, checksum_offset }) };
+        Ok(())
+    }
 }
 
 /// `struct fipsee_port_buffer`.
@@ -105,6 +155,16 @@ pub(super) unsafe fn read(options: *const Options) -> Result<(PathBuf, AttachOpt
     if options.look_ns != 0 {
         attach.look = Duration::from_nanos(options.look_ns);
     }
+    if options.offloads & !OFFLOADS != 0 {
+        let text =
+            format!("options->offloads is {:#x}; this library knows FIPSEE_PORT_OFFLOAD_* of {OFFLOADS:#x}", options.offloads);
+        return Err(Failure::invalid(text));
+    }
+    attach.offloads = options.offloads;
+    let least_mtu = u16::try_from(options.least_mtu);
+    attach.least_mtu = least_mtu.map(|mtu| (mtu != 0).then_some(mtu)).map_err(|_| {
+        Failure::invalid(format!("options->least_mtu is {}; no network has an MTU above {MAX_MTU}", options.least_mtu))
+    })?;
     Ok((socket, attach))
 }
 
@@ -134,17 +194,21 @@ macro_rules! given {
 given! {
     Info: max_frame_bytes, "info", "fipsee_port_info";
     Counters: refused, "counters", "fipsee_port_counters";
+    PortStatus: mac, "status", "fipsee_port_status";
     ListedPort: mac, "port", "fipsee_listed_port";
 }
 
 /// These structures as in crates/capi/abi/abi.txt, from Rust's side.
 #[cfg(test)]
-pub(crate) fn layouts() -> [Vec<String>; 6] {
+pub(crate) fn layouts() -> [Vec<String>; 8] {
     use crate::options::tests::layout;
     [
-        layout!("fipsee_port_options", Options: size_bytes, socket_path, port, depth, buffer_bytes, wait, receive_depth, look_ns),
+        layout!("fipsee_port_options", Options: size_bytes, socket_path, port, depth, buffer_bytes, wait, receive_depth, look_ns, offloads,
+            least_mtu),
         layout!("fipsee_port_info", Info: size_bytes, mac, mtu, max_frame_bytes, offloads, vlan, pairs, send_depth, receive_depth),
+        layout!("fipsee_port_status", PortStatus: size_bytes, changes, mac, mtu, flags, reserved),
         layout!("fipsee_port_counters", Counters: size_bytes, sent_back, refused, lost, newest_refusal, unsent),
+        layout!("fipsee_port_offload", FrameOffload: flags, segmentation, header_bytes, segment_bytes, checksum_start, checksum_offset),
         layout!("fipsee_port_buffer", PortBuffer: data, handle, capacity_bytes, reserved),
         layout!("fipsee_port_frame", PortFrame: data, length_bytes, piece_bytes, handle),
         layout!("fipsee_listed_port", ListedPort: size_bytes, name, mac, mtu, flags, reserved),

@@ -7,7 +7,7 @@ use fipsee_net::wire::MAX_FRAME_BUFFERS;
 use rustix::io::Errno;
 
 use super::OpenPort;
-use super::options::PortFrame;
+use super::options::{FrameOffload, PortFrame};
 use crate::caller::deadline_ticks;
 use crate::failure::{Failure, null};
 use crate::function::functions;
@@ -130,6 +130,15 @@ functions! {
             unsafe { pieces.wrapping_add(index).write(piece) };
         }
         Ok(count(found))
+    }
+
+    fn fipsee_port_frame_offload(port: OpenPort, frame: *const PortFrame, offload: *mut FrameOffload) {
+        // SAFETY: promised by the caller.
+        let handle = unsafe { frame.as_ref() }.ok_or_else(|| null("frame"))?.handle;
+        let frame = port.frames.get(handle).ok_or_else(OpenPort::no_frame)?;
+        // SAFETY: promised by the caller.
+        unsafe { FrameOffload::give(frame.offload(), offload) }?;
+        Ok(0)
     }
 
     fn fipsee_port_release(port: OpenPort, frames: *const PortFrame, frames_count: u32) {

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use rustix::io::Errno;
 
 use super::OpenPort;
-use super::options::PortBuffer;
+use super::options::{FrameOffload, PortBuffer};
 use crate::caller::deadline_ticks;
 use crate::failure::{Failure, null};
 use crate::function::functions;
@@ -38,7 +38,7 @@ impl OpenPort {
 }
 
 functions! {
-    "`port` is null or open, and no other call on it runs meanwhile; `frame` is null or leads to so many bytes, `buffer` is null or valid."
+    "`port` is null or open, and no other call on it runs meanwhile; `frame` is null or leads to so many bytes, `buffer` and `offload` are null or valid."
 
     fn fipsee_port_send(port: OpenPort, frame: *const c_void, length_bytes: usize) {
         // SAFETY: promised by the caller.
@@ -49,6 +49,15 @@ functions! {
     fn fipsee_port_stage(port: OpenPort, frame: *const c_void, length_bytes: usize) {
         // SAFETY: promised by the caller.
         port.port.stage(unsafe { bytes(frame, length_bytes) }?)?;
+        Ok(0)
+    }
+
+    fn fipsee_port_stage_offloaded(port: OpenPort, frame: *const c_void, length_bytes: usize, offload: *const FrameOffload) {
+        // SAFETY: promised by the caller.
+        let frame = unsafe { bytes(frame, length_bytes) }?;
+        // SAFETY: likewise.
+        let offload = unsafe { FrameOffload::read(offload) };
+        port.port.stage_offloaded(frame, offload)?;
         Ok(0)
     }
 
@@ -77,6 +86,21 @@ functions! {
         // SAFETY: promised by the caller.
         let taken = port.take_buffer(unsafe { handle(buffer) }?)?;
         port.port.send_buffer(taken, length_bytes)?;
+        Ok(0)
+    }
+
+    fn fipsee_port_stage_buffer_offloaded(
+        port: OpenPort,
+        buffer: *const PortBuffer,
+        length_bytes: u32,
+        offload: *const FrameOffload,
+    ) {
+        // SAFETY: promised by the caller.
+        let handle = unsafe { handle(buffer) }?;
+        // SAFETY: likewise.
+        let offload = unsafe { FrameOffload::read(offload) };
+        let taken = port.take_buffer(handle)?;
+        port.port.send_buffer_offloaded(taken, length_bytes, offload)?;
         Ok(0)
     }
 

@@ -94,6 +94,23 @@ fn faulty_clients_pay_themselves_and_are_counted_by_reason() {
 }
 
 #[test]
+fn the_correct_clients_that_faulty_ones_are_compared_with_get_what_they_ask_for() {
+    let daemon = lan(1500, ["", "", ""]);
+    let stop = AtomicBool::new(false);
+    for fault in FAULTS {
+        let baseline = fault.baseline.unwrap_or_else(|| panic!("{} has no baseline", fault.name));
+        let mut until = Until::times(200, &stop);
+        let outcome = baseline.inject_beside(&daemon.socket(), ["lan/a", "lan/b"], [mac(1).0, mac(2).0], &mut until);
+        outcome.unwrap_or_else(|error| panic!("{}: {error}", baseline.name));
+        eventually("its ports are free", || ["a", "b"].iter().all(|port| stat(&daemon, port).get("client").is_none()));
+    }
+    let of_a = stat(&daemon, "a");
+    let refused = of_a["refused"].as_object().expect("counts");
+    assert!(refused.values().all(|count| count.as_u64() == Some(0)), "{of_a}");
+    assert!(of_a["sent"].as_u64() > Some(0) && of_a["received"].as_u64() > Some(0), "{of_a}");
+}
+
+#[test]
 fn port_that_takes_no_frame_drops_its_own() {
     let deaf = FAULTS.iter().find(|fault| fault.name == "frames that are never taken").expect("a fault of this name");
     let daemon = lan(1500, ["", "", ""]);

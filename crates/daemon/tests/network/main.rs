@@ -15,6 +15,7 @@ mod offloads;
 mod packed;
 mod placed;
 mod port;
+mod ssh;
 mod tap;
 mod tap_long;
 mod testpmd;

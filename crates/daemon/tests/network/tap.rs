@@ -82,7 +82,7 @@ fn station<'a>(scope: &'a thread::Scope<'a, '_>, mut port: Port, end: &'a Atomic
 }
 
 /// Ends it also after a panic.
-struct Ends<'a>(&'a AtomicBool);
+pub(crate) struct Ends<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {

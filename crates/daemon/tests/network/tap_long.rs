@@ -1,14 +1,23 @@
 //! The long form of what `tap` does for a moment: `cargo xtask endure net --minutes N`.
 
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use fipsee_net::{Error, Port};
+use fipsee_testkit::Daemon;
 use fipsee_testkit::netns::Namespace;
-use fipsee_testkit::process::{Guard, await_word};
+use fipsee_testkit::process::{Guard, await_word, die_with_parent};
+use serde_json::Value;
 
-use super::tap::{child_in, two_stacks};
+use super::ssh::{self, Server, Streamed};
+use super::tap::{Ends, child_in, two_stacks};
 use super::{attach, frame, mac, stat};
+
+const DEFAULT_MINUTES: u32 = 10;
+/// In seconds.
+const LONGEST_GAP: f64 = 1.0;
 
 /// Keep the network's worker busy, until the daemon ends.
 fn flood(mut port: Port, from: u8, to: u8) {
@@ -34,49 +43,75 @@ fn longest_gap(said: &str) -> f64 {
     times.windows(2).map(|pair| pair[1] - pair[0]).fold(0.0, f64::max)
 }
 
-#[test]
-#[ignore = "minutes; cargo xtask endure net"]
-fn stacks_reach_each_other_for_minutes_while_other_ports_are_at_full_load() {
-    let minutes: u32 = std::env::var("FIPSEE_ENDURE_MINUTES").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-    let seconds = minutes * 60;
-    let Some(spaces) = Namespace::several::<2>("minutes over TAP devices", &["iperf3", "ping"]) else { return };
-    let daemon = two_stacks(&spaces);
-    // It floods a port that takes nothing, and one that is not there.
-    for (name, from, to) in [("a", 1, 4), ("b", 4, 1)] {
-        let port = attach(&daemon.socket(), name);
-        thread::spawn(move || flood(port, from, to));
-    }
-    let [first, second] = &spaces;
+/// Twenty pings per second, whose answers go into a file: with a pipe that is full it would wait, and be taken for a gap.
+fn ping(from: &Namespace, seconds: u32, answers: &Path) -> Child {
+    let mut ping = from.command("ping");
+    let output = std::fs::File::options().append(true).open(answers).expect("a file");
+    ping.args(["-n", "-D", "-i", "0.05", "-c", &(seconds * 20).to_string(), "-p", "5a3c", "10.9.0.2"]).stdout(output);
+    die_with_parent(&mut ping).spawn().expect("ping")
+}
+
+struct Endured {
+    iperf3: Value,
+    pings: String,
+    /// The stream of the child that compares.
+    is_unchanged: bool,
+    ssh: Streamed,
+}
+
+/// All of it at once, from the first to the second.
+fn endure([first, second]: &[Namespace; 2], daemon: &Daemon, seconds: u32) -> Endured {
     let mut server = second.command("iperf3");
     let mut server = Guard(server.args(["-s", "-1", "--forceflush"]).stdout(Stdio::piped()).spawn().expect("iperf3"));
     await_word(&mut server.0, "listening");
     let mut compared = child_in(second, "tap_tcp_server");
     await_word(&mut compared.0, "listens");
     let mut client = child_in(first, "tap_tcp_client");
-    let pings = (seconds * 20).to_string();
-    let mut ping = first.command("ping");
-    // Into a file: with a pipe that is full it would wait, and be taken for a gap.
+    let shell = Server::start(second, "10.9.0.2");
     let answers = daemon.dir.file("answers", "");
-    let output = std::fs::File::options().append(true).open(&answers).expect("a file");
-    ping.args(["-n", "-D", "-i", "0.05", "-c", &pings, "-p", "5a3c", "10.9.0.2"]).stdout(output);
-    let mut ping = ping.spawn().expect("ping");
-    let result = first.run(&format!("iperf3 -c 10.9.0.2 -t {seconds} -i 1 --json"));
-    assert!(ping.wait().expect("a child").success(), "ping got no answers");
-    let said = std::fs::read_to_string(&answers).expect("a file");
-    drop(client.0.stdin.take());
-    let is_unchanged = client.0.wait().expect("a child").success();
-    let result: serde_json::Value = serde_json::from_str(&result).expect("JSON");
-    let intervals = result["intervals"].as_array().cloned().unwrap_or_default();
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let ends = Ends(&over);
+        let stream = scope.spawn(|| shell.exchange(first, &over));
+        let mut ping = ping(first, seconds, &answers);
+        let iperf3 = first.run(&format!("iperf3 -c 10.9.0.2 -t {seconds} -i 1 --json"));
+        assert!(ping.wait().expect("a child").success(), "ping got no answers");
+        drop(client.0.stdin.take());
+        let is_unchanged = client.0.wait().expect("a child").success();
+        drop(ends);
+        let ssh = stream.join().expect("see above");
+        let pings = std::fs::read_to_string(&answers).expect("a file");
+        Endured { iperf3: serde_json::from_str(&iperf3).expect("JSON"), pings, is_unchanged, ssh }
+    })
+}
+
+#[test]
+#[ignore = "minutes; cargo xtask endure net"]
+fn stacks_reach_each_other_for_minutes_while_other_ports_are_at_full_load() {
+    let minutes = std::env::var("FIPSEE_ENDURE_MINUTES").ok().and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_MINUTES);
+    let programs = ["iperf3", "ping"].into_iter().chain(ssh::PROGRAMS).collect::<Vec<_>>();
+    let Some(spaces) = Namespace::several::<2>("minutes over TAP devices", &programs) else { return };
+    let daemon = two_stacks(&spaces);
+    // It floods a port that takes nothing, and one that is not there.
+    for (name, from, to) in [("a", 1, 4), ("b", 4, 1)] {
+        let port = attach(&daemon.socket(), name);
+        thread::spawn(move || flood(port, from, to));
+    }
+    let Endured { iperf3, pings, is_unchanged, ssh } = endure(&spaces, &daemon, minutes * 60);
+    let intervals = iperf3["intervals"].as_array().cloned().unwrap_or_default();
     let silent = intervals.iter().filter(|interval| interval["sum"]["bytes"] == 0).count();
-    let (gap, sent) = (longest_gap(&said), stat(&daemon, "a")["sent"].as_u64());
-    let summary = said.lines().find(|line| line.contains("packets transmitted")).unwrap_or_default();
+    let (gap, sent) = (longest_gap(&pings), stat(&daemon, "a")["sent"].as_u64());
+    let ssh_gap = ssh.longest.as_secs_f64();
+    let summary = pings.lines().find(|line| line.contains("packets transmitted")).unwrap_or_default();
     println!(
         "{minutes} minutes: iperf3 {} bits/s, {silent} of {} seconds without a byte; ping: {summary}, longest gap {gap:.3} s; \
-         port a sent {sent:?} frames; log: {}",
-        result["end"]["sum_received"]["bits_per_second"],
+         ssh: {} blocks of 16 KiB there and back, longest gap {ssh_gap:.3} s; port a sent {sent:?} frames; log: {}",
+        iperf3["end"]["sum_received"]["bits_per_second"],
         intervals.len(),
+        ssh.blocks,
         daemon.log()
     );
-    assert!(is_unchanged && !said.contains("wrong data"), "what came back was changed");
-    assert!(silent == 0 && gap < 1.0, "a gap of a second or more"); // tidy: allow time, that is what is looked for
+    assert!(is_unchanged && !pings.contains("wrong data"), "what came back was changed");
+    // tidy: allow time, that is what is looked for
+    assert!(silent == 0 && gap < LONGEST_GAP && ssh_gap < LONGEST_GAP, "a gap of a second or more");
 }

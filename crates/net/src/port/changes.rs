@@ -17,12 +17,19 @@ pub(super) struct Changes {
     /// An event that is to be acknowledged once a transmit buffer's tag is free.
     unacknowledged: bool,
     count: u64,
+    /// As of the last event.
+    mtu: Option<u16>,
 }
 
 impl Port {
     /// Is the port up? Not if an administrator took it down. Looked at by [`receive`](Self::receive).
     pub const fn is_up(&self) -> bool {
         !self.changes.is_down
+    }
+
+    /// The MTU of now, which is never greater than that of [`info`](Self::info), for which the buffers are.
+    pub fn mtu(&self) -> u16 {
+        self.changes.mtu.unwrap_or(self.info.mtu)
     }
 
     /// How often the daemon has reported a change.
@@ -69,6 +76,7 @@ impl Port {
         // Its buffers are as long as the MTU of the beginning needs.
         expect("the MTU of a port that has been attached to", mtu, mtu <= self.info.mtu)?;
         self.info.mac = mac;
+        self.changes.mtu = Some(mtu);
         self.changes.is_down = link == 0;
         self.changes.count += 1;
         self.changes.unacknowledged = true;

@@ -29,7 +29,7 @@ from ._errors import (
     NotFoundError,
     TimedOutError,
 )
-from ._fipsee import Disk, ListedDisk, ListedPort, Memory, Port, _forked, list_disks, list_ports
+from ._fipsee import Disk, ListedDisk, ListedPort, Memory, Offload, Port, _forked, list_disks, list_ports
 from ._fipsee import __version__ as __version__
 from .aio import AsyncDisk
 from .aio import open as aopen
@@ -49,6 +49,7 @@ __all__ = [
     "Memory",
     "NotAllowedError",
     "NotFoundError",
+    "Offload",
     "Port",
     "TimedOutError",
     "aio",

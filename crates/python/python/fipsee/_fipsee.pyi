@@ -1,13 +1,15 @@
 from collections.abc import Iterable, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, SupportsIndex, Union, final
+from typing import Any, ClassVar, Literal, SupportsIndex, Union, final
 
 import numpy
 import numpy.typing
 from typing_extensions import Buffer, Self
 
-__all__ = ["Disk", "EventQueue", "ListedDisk", "ListedPort", "Memory", "Port", "__version__", "_forked", "list_disks", "list_ports"]
+__all__ = [
+    "Disk", "EventQueue", "ListedDisk", "ListedPort", "Memory", "Offload", "Port", "__version__", "_forked", "list_disks", "list_ports"
+]
 
 __version__: str
 
@@ -123,6 +125,42 @@ class ListedPort:
     def in_use(self) -> bool: ...
 
 @final
+class Offload:
+    CHECKSUM: ClassVar[int]
+    TSO4: ClassVar[int]
+    TSO6: ClassVar[int]
+    TSO_ECN: ClassVar[int]
+    USO: ClassVar[int]
+    NEEDS_CHECKSUM: ClassVar[int]
+    CHECKSUM_VALID: ClassVar[int]
+    TCP4: ClassVar[int]
+    TCP6: ClassVar[int]
+    UDP: ClassVar[int]
+    ECN: ClassVar[int]
+    def __new__(
+        cls,
+        *,
+        flags: int = 0,
+        segmentation: int = 0,
+        header_size: int = 0,
+        segment_size: int = 0,
+        checksum_start: int = 0,
+        checksum_offset: int = 0,
+    ) -> Self: ...
+    @property
+    def flags(self) -> int: ...
+    @property
+    def segmentation(self) -> int: ...
+    @property
+    def header_size(self) -> int: ...
+    @property
+    def segment_size(self) -> int: ...
+    @property
+    def checksum_start(self) -> int: ...
+    @property
+    def checksum_offset(self) -> int: ...
+
+@final
 class Port:
     def __new__(
         cls,
@@ -132,6 +170,8 @@ class Port:
         depth: int = 256,
         buffer_size: int | None = None,
         wait: Wait = "adaptive",
+        offloads: int = 0,
+        least_mtu: int | None = None,
     ) -> Self: ...
     @property
     def name(self) -> str: ...
@@ -144,15 +184,22 @@ class Port:
     @property
     def max_frame_size(self) -> int: ...
     @property
+    def offloads(self) -> int: ...
+    @property
+    def up(self) -> bool: ...
+    @property
+    def changes(self) -> int: ...
+    @property
     def vlan(self) -> int | None: ...
     @property
     def closed(self) -> bool: ...
     @property
     def counters(self) -> dict[str, Any]: ...
-    def send(self, frame: Data) -> None: ...
+    def send(self, frame: Data, offload: Offload | None = None) -> None: ...
     def send_batch(self, frames: Iterable[Data]) -> int: ...
     def wait_sent(self, timeout: float | None = None) -> bool: ...
     def receive(self, timeout: float | None = None) -> bytes | None: ...
+    def receive_offloaded(self, timeout: float | None = None) -> tuple[bytes, Offload] | None: ...
     def receive_into(self, buffer: Data, timeout: float | None = None) -> int | None: ...
     def receive_batch(self, most: int = 64, timeout: float | None = ...) -> list[bytes]: ...
     def reconnect(self, timeout: float = 60.0) -> None: ...

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ._errors import BusyError, Error
-from ._fipsee import Port
+from ._fipsee import Offload, Port
 
 if TYPE_CHECKING:
     from ._fipsee import Data, Wait
@@ -21,11 +21,21 @@ async def open_port(
     depth: int = 256,
     buffer_size: Optional[int] = None,
     wait: Wait = "adaptive",
+    offloads: int = 0,
+    least_mtu: Optional[int] = None,
 ) -> AsyncPort:
     """Attach to the port `name`; the options are those of `fipsee.Port`. Use it with `async with`."""
 
     def attach() -> Port:
-        return Port(name, socket=socket, depth=depth, buffer_size=buffer_size, wait=wait)
+        return Port(
+            name,
+            socket=socket,
+            depth=depth,
+            buffer_size=buffer_size,
+            wait=wait,
+            offloads=offloads,
+            least_mtu=least_mtu,
+        )
 
     loop = asyncio.get_running_loop()
     return AsyncPort(await loop.run_in_executor(None, attach), loop)
@@ -68,6 +78,21 @@ class AsyncPort:
         return self._port.max_frame_size
 
     @property
+    def offloads(self) -> int:
+        """What frames may leave to be done: of `fipsee.Offload.CHECKSUM` and so on, those in force."""
+        return self._port.offloads
+
+    @property
+    def up(self) -> bool:
+        """Does it send and get frames? As of the last look for a frame, of which there is one whenever something came."""
+        return self._port.up
+
+    @property
+    def changes(self) -> int:
+        """How often the daemon has reported a change, of `up`, `mtu` or `mac`; as `up`."""
+        return self._port.changes
+
+    @property
     def counters(self) -> dict[str, Any]:
         """As of `fipsee.Port`."""
         return self._port.counters
@@ -84,6 +109,14 @@ class AsyncPort:
                 return frame
             await self._wait()
 
+    async def receive_offloaded(self) -> tuple[bytes, Offload]:
+        """The next frame with what it leaves to be done."""
+        while True:
+            frame = self._port.receive_offloaded(timeout=0)
+            if frame is not None:
+                return frame
+            await self._wait()
+
     async def receive_batch(self, most: int = 64) -> list[bytes]:
         """At least one frame, and those that are there with it."""
         while True:
@@ -92,11 +125,11 @@ class AsyncPort:
                 return frames
             await self._wait()
 
-    async def send(self, frame: Data) -> None:
-        """Send a frame, after a buffer became free."""
+    async def send(self, frame: Data, offload: Optional[Offload] = None) -> None:
+        """Send a frame, after a buffer became free; `offload`: what it leaves to be done."""
         while True:
             try:
-                return self._port.send(frame)
+                return self._port.send(frame, offload)
             except BusyError:
                 await self._wait()
 

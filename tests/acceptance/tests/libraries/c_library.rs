@@ -11,7 +11,7 @@ use fipsee_testkit::eventually;
 
 const DISKS: [&str; 4] = ["a=memory:16M,max=64M", "f=file:{dir}/f.img,size=16M,block=4096", "r=memory:1M,ro", "n=null:1G"];
 
-/// For `ports.c`, and the example with ports.
+/// For `ports.c` and `offloads.c`, and the example with ports.
 const NETWORK: &str = "[[network]]\nname = \"lan\"\nmtu = 9000\n\
     [[network.port]]\nname = \"a\"\nmac = \"02:00:00:00:00:0a\"\n\
     [[network.port]]\nname = \"b\"\nmac = \"02:00:00:00:00:0b\"\n";
@@ -24,7 +24,7 @@ fn play(name: &str, under: Under, arguments: &[&str]) {
     if under == Under::Valgrind && !has_program(&what, "valgrind") {
         return;
     }
-    let served = if name == "ports" { serve_file(&what, NETWORK) } else { serve(&what, &DISKS) };
+    let served = if matches!(name, "ports" | "offloads") { serve_file(&what, NETWORK) } else { serve(&what, &DISKS) };
     let Some(daemon) = served else { return };
     let program = daemon.dir.path("program");
     // The sanitizers see more of a static library: calls between it and the program go through nothing.
@@ -84,6 +84,10 @@ fn act(daemon: &mut Daemon, measured: &mut Option<(usize, u64)>, request: &str) 
             let fipsee = shipped("c", "bin/fipsee").expect("shipped with the daemon");
             run(Command::new(fipsee).arg("--connect").arg(daemon.socket()).args(["resize", "a", size, "--shrink", "--force"]));
         }
+        ("link", option) => {
+            let fipsee = shipped("c", "bin/fipsee").expect("shipped with the daemon");
+            run(Command::new(fipsee).arg("--connect").arg(daemon.socket()).args(["net", "set", "lan/b", option]));
+        }
         ("terminate", _) => {
             let pid = i32::try_from(daemon.pid()).ok().and_then(rustix::process::Pid::from_raw).expect("its pid");
             rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("the daemon is asked to end");
@@ -117,6 +121,7 @@ fn every_call_does_what_the_header_says() {
     play("calls", Under::Nothing, &[]);
     play("batches", Under::Nothing, &[]);
     play("ports", Under::Nothing, &[]);
+    play("offloads", Under::Nothing, &[]);
 }
 
 #[test]
@@ -142,7 +147,7 @@ fn ten_million_requests_leave_memory_and_descriptors_as_they_were() {
 
 #[test]
 fn sanitizers_find_nothing() {
-    for name in ["calls", "batches", "death", "events", "ports"] {
+    for name in ["calls", "batches", "death", "events", "ports", "offloads"] {
         play(name, Under::Sanitizers, &[]);
     }
     play("verify", Under::Sanitizers, &["a", "100"]);
@@ -150,7 +155,7 @@ fn sanitizers_find_nothing() {
 
 #[test]
 fn valgrind_finds_nothing() {
-    for name in ["calls", "batches", "death", "events", "ports"] {
+    for name in ["calls", "batches", "death", "events", "ports", "offloads"] {
         play(name, Under::Valgrind, &[]);
     }
     play("verify", Under::Valgrind, &["a", "20"]);

@@ -1,8 +1,10 @@
-//! What the client of a port can do to a network. Each fault goes on until it is stopped; none may cost any port but its own.
+//! What the client of a port can do to a network. Each fault goes on until it is stopped; none may cost any port but its own. Each has a
+//! baseline: a correct client of a port that does as much.
 
 use std::convert::Infallible;
 use std::io;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use fipsee_ring::Message;
 use fipsee_ring::channel::Profile;
@@ -10,7 +12,7 @@ use fipsee_ring::control::Wanted;
 use fipsee_ring::handshake::{self, AttachedChannel};
 use fipsee_ring::ring::{Cursor, Writer};
 
-use super::fault::Until;
+use super::fault::{Until, beside};
 use super::faults::ask;
 use crate::Random;
 
@@ -33,6 +35,8 @@ pub struct PortFault {
     /// Offloads that its client asks for.
     offloads: u32,
     kind: Kind,
+    /// The correct client that does as much; a baseline has none.
+    pub baseline: Option<&'static Self>,
 }
 
 #[derive(Debug)]
@@ -45,6 +49,8 @@ enum Kind {
     Buffers,
     /// It posts buffers and takes no frame.
     Deaf,
+    /// It posts buffers and takes what comes, and sends to itself if that is set.
+    Takes { sends: bool },
 }
 
 /// A correct frame in a message that sends it; a fault changes that.
@@ -62,8 +68,22 @@ const fn frames(name: &'static str, refused: &'static str, status: u16, change: 
         refused: Some(refused),
         offloads: 0,
         kind: Kind::Frames(change, status),
+        baseline: Some(&FRAMES),
     }
 }
+
+const fn baseline(name: &'static str, offloads: u32, kind: Kind) -> PortFault {
+    PortFault { name, gets: "what it asks for", times: 0, refused: None, offloads, kind, baseline: None }
+}
+
+/// Frames to a port without a client.
+const FRAMES: PortFault = baseline("frames", 0, Kind::Frames(|_, _| {}, 0));
+/// The same, whose checksum is left to be done.
+const OFFLOADED: PortFault = baseline("frames without a checksum", 31, Kind::Frames(|frame, _| frame.leave_checksum(), 0));
+/// Buffers for the frames that come.
+const RECEIVER: PortFault = baseline("frames that are taken", 0, Kind::Takes { sends: false });
+/// The same, and frames to itself.
+const EXCHANGE: PortFault = baseline("frames that are sent and taken", 0, Kind::Takes { sends: true });
 
 /// All of them.
 pub const FAULTS: &[PortFault] = &[
@@ -81,6 +101,7 @@ pub const FAULTS: &[PortFault] = &[
     }),
     PortFault {
         offloads: 31,
+        baseline: Some(&OFFLOADED),
         ..frames("offloads that are not true", "bad_offload", 10, |frame, random| match random.below(4) {
             // A checksum behind the end, of TCP in a frame that has none, checked and not, and segments without a checksum.
             0 => frame.message[14..24].copy_from_slice(&[1, 0, 0, 0, 0, 0, byte(random, 255), 1, 16, 0]),
@@ -115,6 +136,7 @@ pub const FAULTS: &[PortFault] = &[
         refused: Some("limited"),
         offloads: 0,
         kind: Kind::Flood,
+        baseline: Some(&FRAMES),
     },
     PortFault {
         name: "buffers that are none, are elsewhere, or are posted twice",
@@ -123,6 +145,7 @@ pub const FAULTS: &[PortFault] = &[
         refused: None,
         offloads: 0,
         kind: Kind::Buffers,
+        baseline: Some(&RECEIVER),
     },
     PortFault {
         name: "frames that are never taken",
@@ -131,6 +154,7 @@ pub const FAULTS: &[PortFault] = &[
         refused: None,
         offloads: 0,
         kind: Kind::Deaf,
+        baseline: Some(&EXCHANGE),
     },
 ];
 
@@ -158,22 +182,24 @@ impl Frame {
     fn put_u32(&mut self, at: usize, value: u32) {
         self.message[at..at + 4].copy_from_slice(&value.to_le_bytes());
     }
+
+    /// Of all behind the first 34 bytes.
+    fn leave_checksum(&mut self) {
+        self.message[14..24].copy_from_slice(&[1, 0, 0, 0, 0, 0, 34, 0, 16, 0]);
+    }
+}
+
+fn attach(socket: &Path, port: &str, offloads: u32) -> io::Result<AttachedChannel> {
+    let (name, pool_bytes) = (port.to_owned(), POOL_BYTES.into());
+    let wanted = Wanted { service: SERVICE, queue_count: 2, depth: DEPTH, flags: offloads, pool_bytes, name };
+    let attached = handshake::attach::<Infallible>(socket, 0, &PROFILE, wanted);
+    attached.map_err(|error| io::Error::other(format!("{error:?}")))
 }
 
 impl PortFault {
     /// Inject it into the daemon at `socket`, at a port that has the first of these addresses; the second is another port's.
     pub fn inject(&self, socket: &Path, port: &str, [own, other]: [[u8; 6]; 2], until: &mut Until<'_>) -> io::Result<()> {
-        let wanted = Wanted {
-            service: SERVICE,
-            queue_count: 2,
-            depth: DEPTH,
-            flags: self.offloads,
-            pool_bytes: POOL_BYTES.into(),
-            name: port.to_owned(),
-        };
-        let attached = handshake::attach::<Infallible>(socket, 0, &PROFILE, wanted);
-        let mut attached = attached.map_err(|error| io::Error::other(format!("{error:?}")))?;
-        let mut random = Random(3);
+        let (mut attached, mut random) = (attach(socket, port, self.offloads)?, Random(3));
         match self.kind {
             Kind::Frames(change, status) => {
                 while until.more() {
@@ -195,23 +221,74 @@ impl PortFault {
             }
             Kind::Buffers => post_anything(&mut attached, &mut random, until),
             Kind::Deaf => {
-                let buffer =
-                    |tag: u8| [[tag, 0, 0, 0], (4096 + 2048 * u32::from(tag)).to_le_bytes(), 2048_u32.to_le_bytes()].concat();
-                for tag in 0..4 {
-                    let mut message = [0; 60];
-                    (message[0], message[1]) = (3, 1);
-                    message[4..16].copy_from_slice(&buffer(tag));
-                    let published = attached.queues[1].requests.publish(&Message::from_payload(&message));
-                    published.map_err(|_| io::Error::other("no room for a buffer"))?;
-                }
+                (0..4).try_for_each(|tag| post(&mut attached, tag))?;
                 // To itself, which no port receives: no other has to take what it sends.
                 while until.more() {
                     send(&mut attached, &Frame::new(own, own))?;
                 }
             }
+            Kind::Takes { sends } => {
+                (0..4).try_for_each(|tag| post(&mut attached, tag))?;
+                let mut taken = 0;
+                // Not over before the other thread has sent something.
+                while until.more() || taken == 0 && !until.is_stopped() {
+                    if sends {
+                        send(&mut attached, &Frame::new(own, own))?;
+                    } else {
+                        std::thread::yield_now();
+                    }
+                    taken += take(&mut attached)?;
+                }
+            }
         }
         Ok(())
     }
+
+    /// As [`inject`](Self::inject), while a correct client of the port `sender`, which has the second address, sends frames to it, if frames
+    /// that come are what it is about.
+    pub fn inject_beside(
+        &self,
+        socket: &Path,
+        [port, sender]: [&str; 2],
+        [own, other]: [[u8; 6]; 2],
+        until: &mut Until<'_>,
+    ) -> io::Result<()> {
+        if !matches!(self.kind, Kind::Buffers | Kind::Deaf | Kind::Takes { .. }) {
+            return self.inject(socket, port, [own, other], until);
+        }
+        let sender = Mutex::new(attach(socket, sender, 0)?);
+        let feed = || {
+            let mut sender = sender.lock().unwrap_or_else(PoisonError::into_inner);
+            // An error: the daemon is gone, which the faulty client finds, too.
+            let _ = send(&mut sender, &Frame::new(other, own));
+        };
+        beside(feed, || self.inject(socket, port, [own, other], until))
+    }
+}
+
+/// Post a buffer of 2 KiB.
+fn post(attached: &mut AttachedChannel, tag: u8) -> io::Result<()> {
+    let mut message = [0; 60];
+    (message[0], message[1], message[4]) = (3, 1, tag);
+    message[8..12].copy_from_slice(&(4096 + 2048 * u32::from(tag)).to_le_bytes());
+    message[12..16].copy_from_slice(&2048_u32.to_le_bytes());
+    let published = attached.queues[1].requests.publish(&Message::from_payload(&message));
+    published.map_err(|_| io::Error::other("no room for a buffer"))
+}
+
+/// Take the frames that are there, and post their buffers again: how many.
+fn take(attached: &mut AttachedChannel) -> io::Result<u64> {
+    let (mut message, mut taken) = (Message::ZERO, 0);
+    while attached.queues[1].completions.receive(&mut message) {
+        let bytes = message.to_bytes();
+        if bytes[..2] != [1, 1] || bytes[20] > 3 {
+            return Err(io::Error::other(format!("{bytes:02x?} is no frame in one of the buffers")));
+        }
+        attached.queues[1].requests.answered();
+        post(attached, bytes[20])?;
+        taken += 1;
+    }
+    Ok(taken)
 }
 
 /// The status of a frame.
