@@ -42,8 +42,7 @@ usage: cargo xtask COMMAND
   models  the models in docs/models under spin, and their broken variants, which must fail
   vm      disks in virtual machines; `vm --list` and `vm --help` say more
   endure  kill daemon and clients 500 times and more under load, and compare; `endure oracle`: requests that overlap;
-          `endure net`: host stacks (iperf3, ping, and ssh before all other programs) over TAP devices beside ports at full load, for ten
-          minutes or `--minutes N`;
+          `endure net`: host stacks (iperf3, ssh, ping) over TAP devices beside ports at full load, for ten minutes or `--minutes N`;
           `endure --help` and `endure oracle --help` say more
   simulate   clients and daemons by seed, with every kind of fault, in one thread; `simulate --help` says more
   bench   setup, dist, then the benchmarks, on a quiet machine; arguments go to fipsee-bench

@@ -11,10 +11,7 @@ use fipsee_testkit::random::Random;
 use fipsee_testkit::system::{find_program, run};
 use fipsee_testkit::{Scratch, eventually};
 
-pub(crate) const PROGRAMS: [&str; 4] = ["ssh", "sshd", "ssh-keygen", "chrt"];
-/// Before all that is busy: otherwise its gaps on few CPUs are for the most part the time that sshd waits for a CPU (docs/reliability.md). Not
-/// `nice`, which counts within a session only where sessions are groups of the scheduler. The daemon has no priority.
-const FIRST: [&str; 3] = ["chrt", "--rr", "1"];
+pub(crate) const PROGRAMS: [&str; 3] = ["ssh", "sshd", "ssh-keygen"];
 const PORT: u16 = 2222;
 /// Less than the pipes to and from ssh hold.
 const BLOCK_BYTES: usize = 16 << 10;
@@ -53,10 +50,9 @@ impl Server {
         // With a folder below /run for itself, and nothing of the system's.
         let script =
             "mount -t tmpfs none /run && mkdir /run/sshd && mount --bind $1 /etc/shadow && exec $2 -D -e -f $3 >>$4 2>&1";
-        let mut command = space.command(FIRST[0]);
+        let mut command = space.command("unshare");
         command
-            .args(&FIRST[1..])
-            .args(["unshare", "--mount", "sh", "-c", script, "sh"])
+            .args(["--mount", "sh", "-c", script, "sh"])
             .arg(dir.path("shadow"))
             .arg(find_program("sshd").expect("it is there"));
         command.arg(config).arg(&log);
@@ -68,8 +64,7 @@ impl Server {
 
     /// Blocks there and back, one after the other, until `over`; each is compared.
     pub(crate) fn exchange(&self, from: &Namespace, over: &AtomicBool) -> Streamed {
-        let mut command = from.command(FIRST[0]);
-        command.args(&FIRST[1..]).arg("ssh");
+        let mut command = from.command("ssh");
         command.args(["-F", "none", "-p", &PORT.to_string(), "-o", "BatchMode=yes", "-o", "IdentitiesOnly=yes", "-i"]);
         command.arg(self.dir.path("user")).arg("-o").arg(format!("UserKnownHostsFile={}", self.dir.path("known").display()));
         command.args(["-o", "GlobalKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=yes"]);

@@ -105,7 +105,7 @@ fn stacks_reach_each_other_for_minutes_while_other_ports_are_at_full_load() {
     let summary = pings.lines().find(|line| line.contains("packets transmitted")).unwrap_or_default();
     println!(
         "{minutes} minutes: iperf3 {} bits/s, {silent} of {} seconds without a byte; ping: {summary}, longest gap {gap:.3} s; \
-         ssh, with real-time priority: {} blocks of 16 KiB there and back, longest gap {ssh_gap:.3} s; port a sent {sent:?} frames; log: {}",
+         ssh: {} blocks of 16 KiB there and back, longest gap {ssh_gap:.3} s; port a sent {sent:?} frames; log: {}",
         iperf3["end"]["sum_received"]["bits_per_second"],
         intervals.len(),
         ssh.blocks,
