@@ -364,11 +364,10 @@ impl Switch {
                 self.suspect(from, vlan, now_ns);
             }
         }
-        let configured = if destination & 1 != 0 { None } else { self.own.get(destination) };
-        let known = match destination & 1 != 0 {
-            true => None,
-            false => configured.or_else(|| self.table.find((vlan, header.destination), now_ns())),
-        };
+        let is_group = destination & 1 != 0;
+        let configured = if is_group { None } else { self.own.get(destination) };
+        let learned = || if is_group { None } else { self.table.find((vlan, header.destination), now_ns()) };
+        let known = configured.or_else(learned);
         let first = to.len();
         match known {
             Some(port) => self.deliver(from, port, vlan, header, to),
