@@ -1,5 +1,11 @@
 //! Anything that a correct driver never does stops the queue, with a message, and nothing else.
 
+use std::sync::Arc;
+
+use fipsee_block::disk::AnyDisk;
+use fipsee_serve::{Queue as _, Taken, Turn};
+use fipsee_virtio::blk::server::GuestDiskQueue;
+
 use crate::common::driver::DATA;
 use crate::common::ram::{BASE, END};
 use crate::common::{Driver, Fixture, HeldDisk, IN, Memory as _, OK, Options, Ram, memory_disk, readable, rings, writable};
@@ -117,6 +123,20 @@ fn an_impossible_available_ring_stops_the_queue() {
     rig.visit();
     assert!(rig.fault().contains("by 65535 entries"), "{}", rig.fault());
     assert_eq!(rings(&rig.error), 1);
+}
+
+/// A worker with a few queues visits none that is quiet.
+#[test]
+fn queue_with_a_fault_that_was_found_between_visits_is_not_quiet_until_a_visit_has_reported_it() {
+    let mut rig = Fixture::new(memory_disk(), &Options::default());
+    rig.driver.stage(16);
+    rig.driver.publish();
+    rig.visit();
+    assert!(rig.fault().contains("descriptor 16"), "{}", rig.fault());
+    let mut queue = GuestDiskQueue::new(rig.server, Arc::new(AnyDisk::Memory(rig.disk)));
+    assert!(!queue.has_work() && !queue.is_quiet());
+    assert_eq!(queue.visit(&mut rig.engine, Turn::whole(false)), Taken::NOTHING);
+    assert!(queue.is_quiet());
 }
 
 #[test]
