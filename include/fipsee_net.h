@@ -24,6 +24,7 @@
 #define FIPSEE_NET_SEND_SMALL 2
 #define FIPSEE_NET_POST 3
 #define FIPSEE_NET_SEND_PACKED 9
+#define FIPSEE_NET_SEND_COMPRESSED 10
 
 /* Of a transmit queue, beside frames. */
 #define FIPSEE_NET_ACKNOWLEDGE 4
@@ -43,9 +44,12 @@
 #define FIPSEE_NET_RECEIVED_SMALL 2
 #define FIPSEE_NET_EVENT 3		/* answers nothing */
 #define FIPSEE_NET_RECEIVED_PACKED 4
+#define FIPSEE_NET_RECEIVED_COMPRESSED 5
 
 #define FIPSEE_NET_MAX_FIRST_BYTES 36
 #define FIPSEE_NET_MAX_SMALL_BYTES 56
+#define FIPSEE_NET_ADDRESSES_BYTES 12
+#define FIPSEE_NET_MAX_COMPRESSED_BYTES (FIPSEE_NET_MAX_SMALL_BYTES + FIPSEE_NET_ADDRESSES_BYTES)
 #define FIPSEE_NET_MAX_POSTED 4
 #define FIPSEE_NET_MAX_FRAME_BUFFERS 20
 #define FIPSEE_NET_MAX_RETURNED 14
@@ -117,7 +121,10 @@ FIPSEE_ASSERT_AT(struct fipsee_net_send, offload, 14);
 FIPSEE_ASSERT_AT(struct fipsee_net_send, first, 24);
 FIPSEE_ASSERT_AT(struct fipsee_net_send, stamp, FIPSEE_STAMP_OFFSET_BYTES);
 
-/* A frame in a message, in shared memory, in either direction: byte 0 is FIPSEE_NET_SEND_SMALL or FIPSEE_NET_RECEIVED_SMALL. */
+/*
+ * A frame in a message, in shared memory, in either direction: byte 0 is FIPSEE_NET_SEND_SMALL or FIPSEE_NET_RECEIVED_SMALL. With
+ * FIPSEE_NET_SEND_COMPRESSED or FIPSEE_NET_RECEIVED_COMPRESSED, it is in `bytes` but for its addresses, which count for the length.
+ */
 struct fipsee_net_small {
 	uint8_t operation;
 	uint8_t length_bytes;

@@ -76,6 +76,19 @@ static int take_returned(struct net_port *port, struct net_buffers *buffers, con
 	return 0;
 }
 
+/* ---- Addresses ------------------------------------------------------------------------------------------------- */
+
+static void remember(struct net_addresses *addresses, const uint8_t *frame)
+{
+	memcpy(addresses->bytes, frame, sizeof(addresses->bytes));
+	addresses->are_known = true;
+}
+
+static bool are_those_of(const struct net_addresses *addresses, const uint8_t *frame)
+{
+	return addresses->are_known && memcmp(addresses->bytes, frame, sizeof(addresses->bytes)) == 0;
+}
+
 /* ---- Sending --------------------------------------------------------------------------------------------------- */
 
 uint32_t net_port_unsent(const struct net_port *port)
@@ -122,7 +135,13 @@ int net_port_send(struct net_port *port, const uint8_t *frame, uint32_t length_b
 		return -EAGAIN;
 	tag = give(buffers);
 	memset(&request, 0, sizeof(request));
-	if (length_bytes <= FIPSEE_NET_MAX_SMALL_BYTES) {
+	if (length_bytes <= FIPSEE_NET_MAX_COMPRESSED_BYTES && are_those_of(&port->transmit.addresses, frame)) {
+		request.small.operation = FIPSEE_NET_SEND_COMPRESSED;
+		request.small.length_bytes = (uint8_t)length_bytes;
+		request.small.tag = tag;
+		memcpy(request.small.bytes, frame + FIPSEE_NET_ADDRESSES_BYTES, length_bytes - FIPSEE_NET_ADDRESSES_BYTES);
+	} else if (length_bytes <= FIPSEE_NET_MAX_SMALL_BYTES) {
+		remember(&port->transmit.addresses, frame);
 		request.small.operation = FIPSEE_NET_SEND_SMALL;
 		request.small.length_bytes = (uint8_t)length_bytes;
 		request.small.tag = tag;
@@ -131,6 +150,7 @@ int net_port_send(struct net_port *port, const uint8_t *frame, uint32_t length_b
 		/* The shortest that holds a tagged header is as good as the longest. */
 		uint32_t first_bytes = length_bytes % 2 ? TAGGED_HEADER_BYTES : FIPSEE_NET_MAX_FIRST_BYTES;
 
+		remember(&port->transmit.addresses, frame);
 		request.send.operation = FIPSEE_NET_SEND;
 		request.send.first_bytes = (uint8_t)first_bytes;
 		request.send.tag = tag;
@@ -173,6 +193,21 @@ static int take_small(struct net_port *port, const struct fipsee_net_small *smal
 	if (!take_back(&port->receive.buffers, small->tag))
 		return fault(port, "the tag of a buffer");
 	memcpy(frame, small->bytes, small->length_bytes);
+	remember(&port->receive.addresses, frame);
+	return small->length_bytes;
+}
+
+static int take_compressed(struct net_port *port, const struct fipsee_net_small *small, uint8_t *frame)
+{
+	const struct net_queue *queue = &port->receive;
+
+	if (small->length_bytes < HEADER_BYTES || small->length_bytes > FIPSEE_NET_MAX_COMPRESSED_BYTES ||
+	    small->length_bytes > queue->buffers.stride_bytes || !queue->addresses.are_known)
+		return fault(port, "the length of a frame without addresses, or there were none");
+	if (!take_back(&port->receive.buffers, small->tag))
+		return fault(port, "the tag of a buffer");
+	memcpy(frame, queue->addresses.bytes, FIPSEE_NET_ADDRESSES_BYTES);
+	memcpy(frame + FIPSEE_NET_ADDRESSES_BYTES, small->bytes, small->length_bytes - FIPSEE_NET_ADDRESSES_BYTES);
 	return small->length_bytes;
 }
 
@@ -234,6 +269,8 @@ static int take_filled(struct net_port *port, const struct fipsee_net_filled *fi
 		memcpy(frame + done, port->pool + place_of(buffers, filled->tags[index]), length_bytes);
 		done += length_bytes;
 	}
+	if (filled->length_bytes <= FIPSEE_NET_MAX_COMPRESSED_BYTES)
+		remember(&port->receive.addresses, frame);
 	return (int)filled->length_bytes;
 }
 
@@ -258,6 +295,9 @@ int net_port_receive(struct net_port *port, uint8_t *frame)
 	switch (answer.small.operation) {
 	case FIPSEE_NET_RECEIVED_SMALL:
 		outcome = take_small(port, &answer.small, frame);
+		break;
+	case FIPSEE_NET_RECEIVED_COMPRESSED:
+		outcome = take_compressed(port, &answer.small, frame);
 		break;
 	case FIPSEE_NET_RECEIVED:
 		outcome = take_filled(port, &answer.filled, frame);

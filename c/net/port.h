@@ -12,6 +12,12 @@
 #include "fipsee_net.h"
 #include "fipsee_ring.h"
 
+/* Destination and source of the last frame that had them in a message, or came in a short one, if there was one. */
+struct net_addresses {
+	uint8_t bytes[FIPSEE_NET_ADDRESSES_BYTES];
+	bool are_known;
+};
+
 /* Equal pieces of the pool, known by their numbers, which are their tags. */
 struct net_buffers {
 	uint32_t offset_bytes;			/* of the first, in the pool */
@@ -28,6 +34,7 @@ struct net_queue {
 	int daemon_doorbell;
 	int our_doorbell;
 	struct net_buffers buffers;
+	struct net_addresses addresses;
 };
 
 /* An attached port. */

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::wire::MAX_COMPRESSED_BYTES;
+
 /// Bytes of the Ethernet header: destination, source, type.
 pub const HEADER_BYTES: u32 = 14;
 /// Bytes of a VLAN tag (802.1Q).
@@ -117,8 +119,8 @@ pub struct Head<const MAX: usize> {
 /// So many of the first bytes of a frame are copied at most, before the switch decides: a cache line, more than a message has.
 pub const MAX_FIRST_COPIED_BYTES: usize = 64;
 
-/// Those, and a tag.
-pub type ShortHead = Head<{ MAX_FIRST_COPIED_BYTES + VLAN_TAG_BYTES as usize }>;
+/// The longest head of a frame without an offload, and a tag.
+pub type ShortHead = Head<{ MAX_COMPRESSED_BYTES + VLAN_TAG_BYTES as usize }>;
 
 impl<const MAX: usize> Head<MAX> {
     /// `first` begins with a whole header, with its tag if it has one. What does not fit is left out.
@@ -186,7 +188,7 @@ mod tests {
         assert_eq!(ShortHead::new(&PLAIN, Tagging::Put(42)).bytes(), expected);
         expected[15] = 7;
         assert_eq!(ShortHead::new(&TAGGED, Tagging::Put(7)).bytes(), expected);
-        let longest = [0; MAX_FIRST_COPIED_BYTES];
+        let longest = [0; MAX_COMPRESSED_BYTES];
         assert_eq!(ShortHead::new(&longest, Tagging::Put(1)).bytes().len(), longest.len() + 4);
     }
 

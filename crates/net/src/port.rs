@@ -36,7 +36,7 @@ use self::staged::Staged;
 use self::unpacked::Unpacked;
 use crate::error::Error;
 use crate::frame::Mac;
-use crate::wire::{MAX_MTU, Offload, PROFILE, PortInfo, QUEUES_PER_PAIR, SERVICE_NET, Status, max_offloaded_bytes};
+use crate::wire::{Addresses, MAX_MTU, Offload, PROFILE, PortInfo, QUEUES_PER_PAIR, SERVICE_NET, Status, max_offloaded_bytes};
 
 /// The pool has this id.
 const POOL: u16 = 0;
@@ -87,6 +87,9 @@ pub struct Port {
     counters: Counters,
     /// Of the frame that was received last.
     received_offload: Offload,
+    /// That frames without addresses have: of those that are sent, and of those that come.
+    sent_addresses: Option<Addresses>,
+    received_addresses: Option<Addresses>,
     changes: Changes,
 }
 
@@ -173,6 +176,8 @@ impl Port {
                 descriptor: None,
                 counters: Counters::default(),
                 received_offload: Offload::NONE,
+                sent_addresses: None,
+                received_addresses: None,
                 changes: Changes::default(),
             };
             port.post(true);

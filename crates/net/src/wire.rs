@@ -47,6 +47,8 @@ pub const OPERATION_ALL_GROUPS: u8 = 7;
 pub const OPERATION_NO_GROUP: u8 = 8;
 /// Operation of a transmit queue: several frames in memory.
 pub const OPERATION_SEND_PACKED: u8 = 9;
+/// Operation of a transmit queue: a frame in the message but for its addresses, which are those of the last one that was alone.
+pub const OPERATION_SEND_COMPRESSED: u8 = 10;
 
 /// Kind of an answer: what is given back, with a status each.
 pub const KIND_RETURNED: u8 = 0;
@@ -58,6 +60,8 @@ pub const KIND_RECEIVED_SMALL: u8 = 2;
 pub const KIND_EVENT: u8 = 3;
 /// Kind of an answer on a receive queue: several frames, each in one buffer.
 pub const KIND_RECEIVED_PACKED: u8 = 4;
+/// Kind of an answer on a receive queue: a frame in the message but for its addresses, which are those of the last short one that came alone.
+pub const KIND_RECEIVED_COMPRESSED: u8 = 5;
 
 /// Most bytes of a frame in the message that sends it, if the rest is in memory.
 pub const MAX_FIRST_BYTES: usize = 36;
@@ -212,7 +216,7 @@ fipsee_ring::wire_structures! {
         24 first: [u8; MAX_FIRST_BYTES],
         60 stamp: u32,
     }
-    /// A frame in a message, in either direction.
+    /// A frame in a message, in either direction, with or without its addresses.
     pub Small: 64 { 0 operation: u8, 1 length_bytes: u8, 2 tag: u16, 4 bytes: [u8; MAX_SMALL_BYTES], 60 stamp: u32 }
     /// A buffer for a frame.
     #[derive(Default, PartialEq, Eq)]
@@ -359,8 +363,10 @@ macro_rules! messages {
 
 messages! { Send Small Post Filled Returned Request Event }
 
+mod compressed;
 mod packed;
 
+pub use self::compressed::{ADDRESSES_BYTES, Addresses, MAX_COMPRESSED_BYTES, compressed, is_compressible};
 #[cfg(feature = "server")]
 pub(crate) use self::packed::Packing;
 pub(crate) use self::packed::SendPacking;

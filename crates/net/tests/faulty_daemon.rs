@@ -6,7 +6,8 @@ use std::thread::{self, JoinHandle};
 
 use fipsee_net::frame::Mac;
 use fipsee_net::wire::{
-    Event, Filled, FilledPacked, Offload, PROFILE, PackedBuffer, PackedFrame, PortInfo, Post, Returned, SendPacked, Small, Status,
+    Event, Filled, FilledPacked, Offload, PROFILE, PackedBuffer, PackedFrame, PortInfo, Post, Returned, SendPacked, Small,
+    Status, compressed,
 };
 use fipsee_net::{AttachOptions, Error, NetError, Port};
 use fipsee_ring::channel::RegionLayout;
@@ -134,7 +135,9 @@ fn answers_that_no_daemon_gives_end_the_attachment() {
         filled(&|filled| filled.offload = Offload { flags: 1, ..Offload::default() }),
         filled(&|filled| (filled.count, filled.length_bytes, filled.tags[1]) = (2, 1600, 0)),
         filled(&|filled| filled.kind = 3),
-        filled(&|filled| filled.kind = 5),
+        filled(&|filled| filled.kind = 6),
+        // No addresses came before it.
+        compressed(5, 0, &[0; 64]),
         returned(&|returned| returned.count = 0),
         returned(&|returned| returned.count = 15),
         returned(&|returned| returned.reserved = 1),
@@ -229,6 +232,101 @@ fn burst_is_sent_in_full_messages_and_a_frame_alone_in_its_own() {
     port.send(&[2; 20]).expect("sent");
     assert!(grant.queues[0].requests.receive(&mut message));
     assert_eq!(message.to_bytes()[..2], [2, 20]);
+}
+
+/// checks: R-10.3-20
+#[test]
+fn frame_is_sent_without_its_addresses_if_the_message_with_one_before_it_had_them() {
+    let (port, daemon) = attach(info().to_bytes(), 2, 1 << 20);
+    let (mut port, (mut grant, _control)) = (port.expect("attached"), daemon.join().expect("no panic"));
+    let frame = |to: u8, length: usize| [vec![to; 12], vec![9; length - 12]].concat();
+    let (mut message, mut given_back) = (Message::ZERO, Vec::new());
+    let mut sent = |port: &mut Port, frames: &[Vec<u8>]| {
+        frames.iter().for_each(|frame| port.stage(frame).expect("staged"));
+        port.submit();
+        assert!(grant.queues[0].requests.receive(&mut message) && !grant.queues[0].requests.has_message());
+        let bytes = message.to_bytes();
+        let tags = if bytes[0] == 9 { (0..bytes[1].into()).map(|at: usize| bytes[4 + 8 * at]).collect() } else { vec![bytes[2]] };
+        given_back.extend(tags.iter().map(|tag| (u16::from(*tag), Status::Ok)));
+        if given_back.len() > 4 {
+            grant.queues[0].completions.publish(&Returned::new(&std::mem::take(&mut given_back)).to_message());
+            port.reap().expect("given back");
+        }
+        if bytes[0] == 9 {
+            let frame = &SendPacked::of(&message).frames[0];
+            let mut bytes = vec![0; usize::from(frame.length_bytes)];
+            grant.region.read(grant.layout.pool_offset_bytes + u64::from(frame.offset_bytes), &mut bytes).expect("in the pool");
+            assert_eq!(bytes, frames[0]);
+        }
+        if bytes[0] == 10 {
+            let length = usize::from(bytes[1]);
+            assert_eq!((length, &bytes[4..length - 8]), (frames[0].len(), &frames[0][12..]));
+        }
+        bytes[0]
+    };
+    assert_eq!([57, 57, 68, 69, 60].map(|length| sent(&mut port, &[frame(2, length)])), [1, 10, 10, 1, 10]);
+    // Others than the last, and what has no need of it.
+    assert_eq!(
+        [(4, 60), (2, 60), (2, 60), (2, 56), (2, 14)].map(|(to, length)| sent(&mut port, &[frame(to, length)])),
+        [1, 1, 10, 2, 2]
+    );
+    assert_eq!([(6, 56), (6, 57)].map(|(to, length)| sent(&mut port, &[frame(to, length)])), [2, 10]);
+    // One that was to go alone goes with another one after all, and changes nothing.
+    assert_eq!(sent(&mut port, &[frame(8, 60), frame(8, 60)]), 9);
+    assert_eq!(sent(&mut port, &[frame(6, 60), frame(6, 70)]), 9);
+    assert_eq!([(8, 60), (8, 60)].map(|(to, length)| sent(&mut port, &[frame(to, length)])), [1, 10]);
+}
+
+/// checks: R-10.4-11
+#[test]
+fn frame_without_addresses_has_those_of_the_last_short_one_that_came_alone() {
+    let (port, daemon) = attach(info().to_bytes(), 2, 1 << 20);
+    let (mut port, (mut grant, _control)) = (port.expect("attached"), daemon.join().expect("no panic"));
+    let (mut message, mut posted) = (Message::ZERO, Vec::new());
+    let frame = |from: u8, length: usize| [vec![from; 12], (12..).take(length - 12).collect()].concat();
+    for (kind, from, length) in
+        [(1, 2, 60), (5, 2, 60), (2, 4, 20), (5, 4, 68), (1, 6, 69), (5, 4, 57), (4, 8, 60), (5, 4, 64), (1, 8, 68), (5, 8, 63)]
+    {
+        while grant.queues[1].requests.receive(&mut message) {
+            let post = Post::of(&message);
+            posted.extend(post.buffers[..usize::from(post.count)].to_vec());
+        }
+        for holds in [false, true] {
+            let buffer = posted.remove(0);
+            let expected = frame(from, length);
+            if kind == 1 || kind == 4 {
+                let place = grant.layout.pool_offset_bytes + u64::from(buffer.offset_bytes);
+                grant.region.write(place, &expected).expect("within the pool");
+            }
+            let length_bytes = u16::try_from(length).expect("short");
+            grant.queues[1].completions.publish(&match kind {
+                1 => Filled::new(length_bytes.into(), &[buffer.tag]).to_message(),
+                2 => Small::new(2, buffer.tag, &expected).to_message(),
+                4 => FilledPacked::new(&[PackedBuffer { tag: buffer.tag, length_bytes }]).to_message(),
+                _ => compressed(5, buffer.tag, &expected),
+            });
+            let mut found = Vec::new();
+            if holds {
+                found = port.take().expect("a frame").expect("a frame").to_vec().expect("its bytes");
+            } else {
+                assert!(port.receive(&mut found).expect("a frame"));
+            }
+            assert_eq!(found, expected, "kind {kind}");
+        }
+        port.post_returned();
+    }
+    // As much as fits.
+    let buffer = posted.remove(0);
+    grant.queues[1].completions.publish(&compressed(5, buffer.tag, &frame(8, 64)));
+    let mut into = [0; 21];
+    assert_eq!(port.receive_into(&mut into).expect("a frame"), Some(64));
+    assert_eq!(into, frame(8, 64)[..21]);
+    // One that its buffer, or a message, does not hold.
+    let buffer = posted.remove(0);
+    grant.queues[1]
+        .completions
+        .publish(&Small { length_bytes: 69, ..Small::of(&compressed(5, buffer.tag, &frame(8, 64))) }.to_message());
+    assert!(matches!(port.receive(&mut Vec::new()), Err(Error::Fault(_))));
 }
 
 #[test]

@@ -8,8 +8,9 @@ use fipsee_net::frame::Mac;
 use fipsee_net::server::{NetworkSetup, Networks, PortSetup, Switches};
 use fipsee_net::switch::{Learning, Rules, Vlans};
 use fipsee_net::wire::{
-    Filled, FilledPacked, KIND_RECEIVED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, KIND_RETURNED, MAX_SMALL_BYTES,
-    OPERATION_SEND_PACKED, Offload, PackedFrame, Post, PostedBuffer, Returned, SERVICE_NET, Send, SendPacked, Small, first_byte,
+    Filled, FilledPacked, KIND_RECEIVED, KIND_RECEIVED_COMPRESSED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, KIND_RETURNED,
+    MAX_SMALL_BYTES, OPERATION_SEND_COMPRESSED, OPERATION_SEND_PACKED, Offload, PackedFrame, Post, PostedBuffer, Returned,
+    SERVICE_NET, Send, SendPacked, Small, compressed, first_byte, is_compressible,
 };
 use fipsee_ring::Message;
 use fipsee_ring::control::Wanted;
@@ -97,6 +98,8 @@ impl Port {
             return self.send_packed(random, tag, first);
         }
         let mut message = if random.percent(30) {
+            compressed(OPERATION_SEND_COMPRESSED, tag, &vec![7; usize::try_from(13 + random.below(57)).expect("small")])
+        } else if random.percent(30) {
             let frame = &first[..usize::try_from(10 + random.below(46)).expect("small")];
             Small::new(2, tag, frame).to_message()
         } else {
@@ -186,6 +189,12 @@ impl Port {
                         filled_parts.push(offset_bytes as usize..(offset_bytes + stored) as usize);
                         frames += 1;
                     }
+                }
+                KIND_RECEIVED_COMPRESSED => {
+                    let Small { length_bytes, tag, .. } = Small::of(&message);
+                    assert!(is_compressible(length_bytes.into()), "a frame of {length_bytes} bytes");
+                    assert!(answered(tag).length_bytes >= length_bytes.into());
+                    frames += 1;
                 }
                 KIND_RECEIVED_SMALL => {
                     let small = Small::of(&message);

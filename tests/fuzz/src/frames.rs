@@ -116,6 +116,8 @@ struct Port {
     /// Buffers, and tags of messages that post none.
     posted: Vec<PostedBuffer>,
     posts: usize,
+    /// A short frame has come alone, with its addresses.
+    has_addresses: bool,
     _held: Box<dyn Attachment<()>>,
     _assigned: Vec<Assignment>,
 }
@@ -153,6 +155,7 @@ impl Port {
             sent: HashMap::new(),
             posted: Vec::new(),
             posts: 0,
+            has_addresses: false,
             _held: granted.attachment,
             _assigned: granted.assignments,
         }
@@ -216,12 +219,20 @@ impl Port {
                     assert!((14..=56).contains(&length) && bytes[4 + length..60].iter().all(|byte| *byte == 0), "{bytes:02x?}");
                     assert!(bytes[10..16] != Mac([2, 0, 0, 0, 0, 1 + number.to_le_bytes()[0]]).0, "its own frame");
                     self.answered(u16_at(&bytes, 2), true);
+                    self.has_addresses = true;
+                }
+                (5, length) => {
+                    assert!((57..=68).contains(&length) && bytes[length - 8..60].iter().all(|byte| *byte == 0), "{bytes:02x?}");
+                    assert!(self.has_addresses, "no addresses have come: {bytes:02x?}");
+                    let buffer = self.answered(u16_at(&bytes, 2), true);
+                    assert!(buffer.length_bytes as usize >= length, "it would not hold the frame: {bytes:02x?}");
                 }
                 (1, count) => {
                     assert!((1..=20).contains(&count) && bytes[2..4] == [0; 2] && bytes[18..20] == [0; 2], "{bytes:02x?}");
                     assert!(number != 1 || bytes[8..18] == [0; 10], "an offload that was not asked for: {bytes:02x?}");
                     let mut left = u32_at(&bytes, 4) as usize;
                     assert!((14..=65_553).contains(&left), "{bytes:02x?}");
+                    self.has_addresses |= left <= 68;
                     for index in 0..count {
                         let buffer = self.answered(u16_at(&bytes, 20 + 2 * index), true);
                         let (start, stored) = (buffer.offset_bytes as usize, left.min(buffer.length_bytes as usize));
@@ -293,6 +304,10 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let packed = SendPacked::new(0, &[frame(1, 64), frame(2, 13), frame(3, 30), frame(4, 20)]).to_message().to_bytes();
     let bytes = [&[0xf0, 2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0][..], &[7; 60]].concat();
     all.push([&[0][..], &of(4, &post), &of(0, &packed[..60]), &bytes].concat());
+    // Twice without addresses: to the port that has got a frame with them before, and from one that has sent none.
+    let compressed = example("frame-compressed");
+    let both = [of(0, &small), of(0, &compressed), of(1, &compressed)].concat();
+    all.push([&[0x10][..], &of(5, &post), &of(6, &post), &of(0, &send), &both, &of(0, &compressed), &[0xf0]].concat());
     for (name, bytes) in examples.iter().filter(|(name, bytes)| name.starts_with("frame-") && bytes.len() == 60) {
         let queue = if name.contains("post") { 5 } else { 0 };
         all.push([&[0x13][..], &of(5, &post), &of(queue, bytes)].concat());

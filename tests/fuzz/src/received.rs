@@ -6,7 +6,9 @@ use std::path::Path;
 
 use fipsee_interop::golden;
 use fipsee_net::frame::Mac;
-use fipsee_net::wire::{MAX_PACKED_RECEIVED, PROFILE, PackedBuffer, PortInfo, Returned, Status, max_offloaded_bytes};
+use fipsee_net::wire::{
+    KIND_RECEIVED_COMPRESSED, MAX_PACKED_RECEIVED, PROFILE, PackedBuffer, PortInfo, Returned, Status, max_offloaded_bytes,
+};
 use fipsee_net::{AttachOptions, Error, Port};
 use fipsee_ring::Message;
 use fipsee_ring::ring::{Cursor, Writer};
@@ -109,5 +111,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     all.push([&[0x00, 1][..], &payload(several), &[1], &payload(filled)].concat());
     let small = fipsee_net::wire::Small::new(2, 1, &[2; 30]).to_message();
     all.push([&[0x00, 1][..], &payload(filled), &[1], &payload(small)].concat());
+    // Without addresses, behind one with them.
+    let compressed = fipsee_net::wire::compressed(KIND_RECEIVED_COMPRESSED, 2, &[3; 64]);
+    all.push([&[0x00, 1][..], &payload(small), &[1], &payload(compressed)].concat());
     all
 }

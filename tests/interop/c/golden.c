@@ -155,6 +155,10 @@ static const struct fipsee_net_small frame_small = {
 	.operation = FIPSEE_NET_SEND_SMALL, .length_bytes = 15, .tag = 8,
 	.bytes = { 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, MAC_A, 0x88, 0xb5, 42 },
 };
+static const struct fipsee_net_small frame_compressed = {
+	.operation = FIPSEE_NET_SEND_COMPRESSED, .length_bytes = 64, .tag = 9,
+	.bytes = { 8, 0, 0x45, 0, 0, 0x32, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2 },
+};
 static const struct fipsee_net_send_packed frame_send_packed = {
 	.operation = FIPSEE_NET_SEND_PACKED, .count = 2, .frames = { { 7, 64, 0x1000 }, { 6, 1514, 0x1800 } },
 };
@@ -303,6 +307,7 @@ const char *interop_golden(size_t index, uint8_t *into, size_t *length_bytes)
 		STRUCTURE("vm-reply-rung", vm_rung),
 		STRUCTURE("attach-port", attach_port), STRUCTURE("port-info", port_info),
 		PAYLOAD("frame-send", frame_send), PAYLOAD("frame-small", frame_small), PAYLOAD("frame-post", frame_post),
+		PAYLOAD("frame-compressed", frame_compressed),
 		PAYLOAD("frame-send-packed", frame_send_packed), PAYLOAD("frame-filled-packed", frame_filled_packed),
 		PAYLOAD("frame-filled", frame_filled), PAYLOAD("frame-segmented", frame_segmented),
 		PAYLOAD("frame-event", frame_event), PAYLOAD("frame-join", frame_join), PAYLOAD("frame-returned", frame_returned),

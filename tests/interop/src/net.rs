@@ -42,6 +42,10 @@ pub(crate) fn layout(table: &mut Table) {
         ("NET_EVENT", wire::KIND_EVENT.into()),
         ("NET_SEND_PACKED", wire::OPERATION_SEND_PACKED.into()),
         ("NET_RECEIVED_PACKED", wire::KIND_RECEIVED_PACKED.into()),
+        ("NET_SEND_COMPRESSED", wire::OPERATION_SEND_COMPRESSED.into()),
+        ("NET_RECEIVED_COMPRESSED", wire::KIND_RECEIVED_COMPRESSED.into()),
+        ("NET_ADDRESSES_BYTES", number(wire::ADDRESSES_BYTES)),
+        ("NET_MAX_COMPRESSED_BYTES", number(wire::MAX_COMPRESSED_BYTES)),
         ("NET_MAX_PACKED_SENT", number(wire::MAX_PACKED_SENT)),
         ("NET_MAX_PACKED_RECEIVED", number(wire::MAX_PACKED_RECEIVED)),
         ("NET_MAX_GROUPS", number(wire::MAX_GROUPS)),
@@ -121,12 +125,15 @@ pub(crate) fn examples() -> Examples {
         name: "lan/a".to_owned(),
     };
     let broadcast = [&Mac::BROADCAST.0[..], &A, &[0x88, 0xb5, 42]].concat();
+    let packet = [0x45, 0, 0, 0x32, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    let datagram = [&B[..], &A, &[8, 0], &packet, &[0; 30]].concat();
     let buffer = |tag: u16, offset_bytes| PostedBuffer { tag, memory: 0, offset_bytes, length_bytes: 1536 };
     let frame = |tag, length_bytes, offset_bytes| PackedFrame { tag, length_bytes, offset_bytes };
     let filled = |(tag, length_bytes)| PackedBuffer { tag, length_bytes };
     let messages = [
         ("frame-send", send().to_message()),
         ("frame-small", Small::new(wire::OPERATION_SEND_SMALL, 8, &broadcast).to_message()),
+        ("frame-compressed", wire::compressed(wire::OPERATION_SEND_COMPRESSED, 9, &datagram)),
         ("frame-post", Post::new(&[buffer(0, 4096), buffer(1, 5632)]).to_message()),
         ("frame-send-packed", SendPacked::new(0, &[frame(7, 64, 0x1000), frame(6, 1514, 0x1800)]).to_message()),
         ("frame-filled-packed", FilledPacked::new(&[(0, 64), (1, 1514), (2, 42)].map(filled)).to_message()),

@@ -13,8 +13,9 @@ use super::{Frame, POOL, Port};
 use crate::error::{Error, NetError};
 use crate::frame::HEADER_BYTES;
 use crate::wire::{
-    Filled, KIND_EVENT, KIND_RECEIVED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS, MAX_POSTED, MAX_SMALL_BYTES,
-    Offload, PackedBuffer, Post, PostedBuffer, Small, first_byte,
+    Addresses, Filled, KIND_EVENT, KIND_RECEIVED, KIND_RECEIVED_COMPRESSED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL,
+    MAX_COMPRESSED_BYTES, MAX_FRAME_BUFFERS, MAX_POSTED, MAX_SMALL_BYTES, Offload, PackedBuffer, Post, PostedBuffer, Small,
+    first_byte,
 };
 
 /// What was found in the ring: a word, which is stored and loaded at once. The message stays where it was copied to. Of both a copy that is loaded across
@@ -28,16 +29,17 @@ impl Came {
     const SMALL: u64 = 1;
     const PACKED: u64 = 2;
     const FILLED: u64 = 3;
+    const COMPRESSED: u64 = 4;
 
     #[inline(always)]
     fn new(kind: u64, length_bytes: u32, number: u16) -> Self {
         Self(kind | u64::from(number) << 16 | u64::from(length_bytes) << 32)
     }
 
-    /// A frame in the message.
+    /// A frame in the message, with or without its addresses.
     #[inline(always)]
-    fn small(length_bytes: u8, tag: u16) -> Self {
-        Self::new(Self::SMALL, length_bytes.into(), tag)
+    fn in_message(kind: u64, length_bytes: u8, tag: u16) -> Self {
+        Self::new(kind, length_bytes.into(), tag)
     }
 
     /// One of several that came by a message.
@@ -81,6 +83,10 @@ const MOST_EVENTS: usize = 8;
 const ENOUGH_POSTED: u32 = 32;
 /// Of a longer frame the lines behind are on their way while the first are written.
 const MAX_TOUCHED_BYTES: usize = 256;
+
+/// As [`MAX_COMPRESSED_BYTES`].
+const MOST_COMPRESSED_BYTES: u32 = 68;
+const _: () = assert!(MOST_COMPRESSED_BYTES as usize == MAX_COMPRESSED_BYTES);
 
 /// While frames are held a wait is interrupted as often, to post the buffers of those that were dropped.
 const LONGEST_UNPOSTED: Duration = Duration::from_millis(10);
@@ -209,6 +215,10 @@ impl Port {
                 let count = into.len().min(length_bytes as usize);
                 into[..count].copy_from_slice(&Small::within(message).bytes[..count]);
             }
+            Came::COMPRESSED => {
+                self.unposted.push_back(number);
+                self.write_compressed(message, length_bytes as usize, into);
+            }
             Came::FILLED => {
                 let length = into.len().min(length_bytes as usize);
                 let (places, touches) = (self.receiving.places, self.receive.queue.tuning.touch != Touch::Never);
@@ -229,6 +239,19 @@ impl Port {
         Ok(())
     }
 
+    /// As much as fits of a frame whose addresses are known. By words, as it was stored.
+    #[inline(always)]
+    fn write_compressed(&self, message: &Message, length_bytes: usize, into: &mut [u8]) {
+        let Some(frame) = self.received_addresses.map(|known| known.expand(message)) else { return };
+        let count = into.len().min(length_bytes);
+        for (to, from) in into[..count].chunks_mut(size_of::<u64>()).zip(frame.as_chunks().0) {
+            match <&mut [u8; size_of::<u64>()]>::try_from(&mut *to) {
+                Ok(word) => *word = *from,
+                Err(_) => to.iter_mut().zip(from).for_each(|(to, from)| *to = *from),
+            }
+        }
+    }
+
     fn try_take(&mut self) -> Result<Option<Frame>, Error> {
         let mut message = Message::ZERO;
         let came = self.next(&mut message)?;
@@ -237,6 +260,13 @@ impl Port {
             Came::SMALL => {
                 let place = self.receiving.places.region_offset_bytes(number);
                 self.attachment.region.write(place, &Small::within(&message).bytes[..length_bytes as usize])?;
+                Frame::new(&self.home, length_bytes, Offload::NONE, &[number])
+            }
+            Came::COMPRESSED => {
+                let mut frame = [0; MAX_COMPRESSED_BYTES];
+                let frame = &mut frame[..length_bytes as usize];
+                self.write_compressed(&message, frame.len(), frame);
+                self.attachment.region.write(self.receiving.places.region_offset_bytes(number), frame)?;
                 Frame::new(&self.home, length_bytes, Offload::NONE, &[number])
             }
             Came::PACKED => Frame::new(&self.home, length_bytes, Offload::NONE, &[number]),
@@ -269,6 +299,7 @@ impl Port {
             }
             self.prefetch_next();
             match first_byte(message) {
+                KIND_RECEIVED_COMPRESSED => return self.check_compressed(Small::within(message)),
                 KIND_RECEIVED_SMALL => return self.check_small(Small::within(message)),
                 KIND_RECEIVED => return self.check_filled(message),
                 KIND_EVENT => self.take_event(message)?,
@@ -311,11 +342,22 @@ impl Port {
     }
 
     #[inline(always)]
-    fn check_small(&mut self, &Small { length_bytes, tag, .. }: &Small) -> Result<Came, Error> {
+    fn check_small(&mut self, &Small { length_bytes, tag, ref bytes, .. }: &Small) -> Result<Came, Error> {
         let is_possible = usize::from(length_bytes) <= MAX_SMALL_BYTES && u32::from(length_bytes) >= HEADER_BYTES;
         expect("the length of a small frame", length_bytes, is_possible)?;
         self.take_back(tag)?;
-        Ok(Came::small(length_bytes, tag))
+        self.received_addresses = Addresses::of(bytes);
+        Ok(Came::in_message(Came::SMALL, length_bytes, tag))
+    }
+
+    #[inline(always)]
+    fn check_compressed(&mut self, &Small { length_bytes, tag, .. }: &Small) -> Result<Came, Error> {
+        let most = self.receiving.places.stride_bytes.min(MOST_COMPRESSED_BYTES);
+        let is_possible = (HEADER_BYTES..=most).contains(&u32::from(length_bytes));
+        let has_addresses = self.received_addresses.is_some();
+        expect("the length of a frame without addresses, or there were none", length_bytes, is_possible && has_addresses)?;
+        self.take_back(tag)?;
+        Ok(Came::in_message(Came::COMPRESSED, length_bytes, tag))
     }
 
     #[inline(always)]
@@ -336,6 +378,12 @@ impl Port {
             self.received_offload = offload;
         }
         tags[..usize::from(count)].iter().try_for_each(|tag| self.take_back(*tag))?;
+        // Its buffers begin with a line at least.
+        if length_bytes as usize <= MAX_COMPRESSED_BYTES {
+            let mut first = [0; 2 * size_of::<u64>()];
+            self.attachment.region.read(self.receiving.places.region_offset_bytes(tags[0]), &mut first)?;
+            self.received_addresses = Addresses::of(&first);
+        }
         Ok(Came::filled(length_bytes, count))
     }
 

@@ -5,7 +5,10 @@ use fipsee_ring::Message;
 use super::buffers::SHORT_REST_BYTES;
 use super::{POOL, Port};
 use crate::error::Error;
-use crate::wire::{OPERATION_SEND_SMALL, PackedFrame, Send, SendPacking, Small, first_byte, sent_tag};
+use crate::wire::{
+    Addresses, OPERATION_SEND, OPERATION_SEND_COMPRESSED, OPERATION_SEND_SMALL, PackedFrame, Send, SendPacking, Small,
+    first_byte, sent_tag,
+};
 
 /// More than one message, for the ring.
 pub(super) const BURST: usize = 2;
@@ -66,8 +69,14 @@ impl Port {
     fn unfold(&mut self, message: &Message) -> Result<(), Error> {
         let (tag, send, small, region) =
             (sent_tag(message), Send::within(message), Small::within(message), &self.attachment.region);
-        if first_byte(message) == OPERATION_SEND_SMALL {
-            let frame = &small.bytes[..usize::from(small.length_bytes)];
+        let expanded = self.sent_addresses.map(|known| known.expand(message));
+        let length = usize::from(small.length_bytes);
+        let frame = match first_byte(message) {
+            OPERATION_SEND_SMALL => Some(&small.bytes[..length]),
+            OPERATION_SEND_COMPRESSED => expanded.as_ref().map(|bytes| &bytes[..length]),
+            _ => None,
+        };
+        if let Some(frame) = frame {
             let places = self.places(frame.len());
             let pool_offset_bytes = places.pool_offset_bytes(tag);
             region.write(places.region_offset_bytes(tag), frame)?;
@@ -115,6 +124,12 @@ impl Port {
 
     #[inline(always)]
     fn publish(&mut self, tag: u16, message: &Message) {
+        let (send, small) = (Send::within(message), Small::within(message));
+        match first_byte(message) {
+            OPERATION_SEND => self.sent_addresses = Addresses::of(&send.first),
+            OPERATION_SEND_SMALL => self.sent_addresses = Addresses::of(&small.bytes),
+            _ => {}
+        }
         self.sending.given[usize::from(tag)] = true;
         let published = self.transmit.queue.requests.publish(message);
         debug_assert!(published.is_ok(), "there are no more buffers than the ring takes");

@@ -9,7 +9,10 @@ use super::buffers::{Places, SHORT_REST_BYTES, give_back, too_long};
 use super::{Buffer, POOL, Port};
 use crate::error::{Error, NetError};
 use crate::frame::HEADER_BYTES;
-use crate::wire::{MAX_FIRST_BYTES, MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Send, Small, Status};
+use crate::wire::{
+    Addresses, MAX_FIRST_BYTES, MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_COMPRESSED, OPERATION_SEND_SMALL, Offload, Send,
+    Small, Status, compressed, is_compressible,
+};
 
 /// As [`MAX_FIRST_BYTES`].
 const FIRST_BYTES: u8 = 36;
@@ -56,6 +59,10 @@ impl Port {
         }
         if frame.len() <= MAX_SMALL_BYTES && is_plain {
             self.stage_alone(Small::new(OPERATION_SEND_SMALL, tag, frame).to_message());
+            return Ok(());
+        }
+        if is_plain && is_compressible(frame.len()) && self.sent_addresses == Addresses::of(frame) {
+            self.stage_alone(compressed(OPERATION_SEND_COMPRESSED, tag, frame));
             return Ok(());
         }
         let Some((first, rest)) = frame.split_first_chunk() else {

@@ -12,7 +12,7 @@ use crate::wire::{Event, Offload, Status};
 /// A frame on its way to a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    /// Its first bytes, which were copied from the sender: at most 64, or 142 with all headers of a frame that is or was to be divided.
+    /// Its first bytes, which were copied from the sender: at most 68, or 142 with all headers of a frame that is or was to be divided.
     pub head: &'a [u8],
     /// The rest, mostly in the sender's memory, which may change at any moment.
     pub rest: &'a [Span],

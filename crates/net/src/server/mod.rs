@@ -6,6 +6,7 @@
 mod copy;
 mod endpoint;
 mod events;
+mod flow;
 mod network;
 mod outputs;
 mod packed;

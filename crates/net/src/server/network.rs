@@ -12,6 +12,7 @@ use fipsee_serve::limit::Limiter;
 use fipsee_serve::session::Credentials;
 
 use super::endpoint::{Endpoint, Frame};
+use super::flow::Flow;
 use super::outputs::Outputs;
 use super::queue::Sender;
 use super::software::{Inspected, Software};
@@ -19,9 +20,9 @@ use super::stages::{self, Stage};
 use crate::frame::{HEADER_BYTES, Header, Mac, ShortHead, Tagging, VLAN_TAG_BYTES};
 use crate::switch::{Delivery, DetectionFrame, Learning, Link, PortNumber, Rules, Switch};
 use crate::wire::{
-    Event, MAX_FIRST_BYTES, MAX_SEGMENTED_BYTES, MAX_SMALL_BYTES, OPERATION_ACKNOWLEDGE, OPERATION_ALL_GROUPS, OPERATION_JOIN,
-    OPERATION_LEAVE, OPERATION_NO_GROUP, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Request, Send, Small, Status, first_byte,
-    sent_offload,
+    Addresses, Event, MAX_COMPRESSED_BYTES, MAX_FIRST_BYTES, MAX_SEGMENTED_BYTES, OPERATION_ACKNOWLEDGE, OPERATION_ALL_GROUPS,
+    OPERATION_JOIN, OPERATION_LEAVE, OPERATION_NO_GROUP, OPERATION_SEND, OPERATION_SEND_COMPRESSED, OPERATION_SEND_SMALL,
+    Offload, Request, Send, Small, Status, first_byte, sent_offload,
 };
 
 /// Most ports of a network: more than any of a host has.
@@ -154,8 +155,8 @@ pub(super) struct Network {
 pub(super) struct Data {
     pub(super) switch: Switch,
     pub(super) outputs: Outputs,
-    /// Where the frame before went, if all with its addresses and its type that its sender sends go there as they are, until the switch is changed.
-    pub(super) constant: Option<PortNumber>,
+    /// Of each port.
+    pub(super) flows: Vec<Flow>,
     /// Places to work in.
     to: Vec<Delivery>,
     spans: Vec<Span>,
@@ -185,9 +186,9 @@ impl Network {
         let switch = Switch::new(ports.iter().map(|port| port.rules.clone()).collect(), learning);
         let (to, spans, software) = (Vec::with_capacity(ports.len()), Vec::with_capacity(1), Software::new());
         let ports: Vec<_> = ports.into_iter().map(|setup| Arc::new(Port::new(setup))).collect();
-        let holders = vec![None; ports.len()];
+        let (holders, flows) = (vec![None; ports.len()], vec![Flow::default(); ports.len()]);
         let attached = Attached { ports: ports.iter().cloned().map(Some).collect(), holders, worker: None };
-        let data = Mutex::new(Data { switch, outputs: Outputs::new(ports), constant: None, to, spans, software });
+        let data = Mutex::new(Data { switch, outputs: Outputs::new(ports), flows, to, spans, software });
         Self { name, mtu, attached: Mutex::new(attached), data, alarm: OnceLock::new() }
     }
 
@@ -237,6 +238,7 @@ impl Data {
     /// A port of this number is there from now on.
     pub(super) fn put(&mut self, number: PortNumber, port: Arc<Port>) {
         self.switch.put(number, port.setup.rules.clone());
+        self.flows.resize(self.flows.len().max(usize::from(number) + 1), Flow::default());
         // One that was removed, and is put back, may be served.
         let is_served = self.outputs.put(number, port);
         self.switch.set_up(number, is_served);
@@ -302,24 +304,32 @@ impl Data {
         self.outputs.flush()
     }
 
-    /// Carry out a message of a transmit queue, whose memory is `memory`.
+    /// Carry out a message of a transmit queue, whose memory is `memory`, and which has last had these addresses in a message with a frame.
     pub(super) fn transmit(
         &mut self,
         network: &Network,
-        sender: Sender,
+        (sender, addresses): (Sender, &mut Option<Addresses>),
         message: &Message,
         memory: &RegionTable,
         now_ns: impl Fn() -> u64,
     ) -> (u16, Outcome) {
         self.outputs.deliveries = 0;
-        let (send, small) = (Send::within(message), Small::within(message));
+        let (send, small, expanded) =
+            (Send::within(message), Small::within(message), addresses.map(|known| known.expand(message)));
         let parsed = match first_byte(message) {
+            OPERATION_SEND_COMPRESSED => {
+                let whole =
+                    expanded.as_ref().and_then(|bytes| bytes[..MAX_COMPRESSED_BYTES].get(..usize::from(small.length_bytes)));
+                whole.ok_or(Status::Invalid).map(|whole| (whole, 0, Offload::NONE))
+            }
             OPERATION_SEND => {
                 let first = send.first.get(..usize::from(send.first_bytes)).ok_or(Status::Invalid);
+                *addresses = first.ok().and_then(Addresses::of);
                 first.map(|first| (first, send.rest_bytes, sent_offload(message)))
             }
             OPERATION_SEND_SMALL => {
                 let first = small.bytes.get(..usize::from(small.length_bytes)).ok_or(Status::Invalid);
+                *addresses = first.ok().and_then(Addresses::of);
                 first.map(|first| (first, 0, Offload::NONE))
             }
             operation @ OPERATION_ACKNOWLEDGE..=OPERATION_NO_GROUP => {
@@ -369,8 +379,8 @@ impl Data {
         (rest_bytes, find): (u32, impl FnOnce(&mut Vec<Span>) -> Result<(), Status>),
         now_ns: impl Fn() -> u64,
     ) -> Result<(u64, u64), Status> {
-        let Self { switch, outputs, constant, to, spans, software } = self;
-        (outputs.deliveries, *constant) = (0, None);
+        let Self { switch, outputs, flows, to, spans, software } = self;
+        outputs.deliveries = 0;
         spans.clear();
         let (is_plain, deeply) = (offload == Offload::NONE, switch.looks_at_ips(port));
         if !is_plain && (offloads == 0 || offload.needs().is_none_or(|needs| needs & !offloads != 0)) {
@@ -386,6 +396,14 @@ impl Data {
         }
         if rest_bytes > 0 {
             find(spans)?;
+        }
+        let (key, flow) = (if is_plain && !deeply { Flow::key(first) } else { None }, &mut flows[usize::from(port)]);
+        if let Some(port) = flow.find(key, switch.changes()) {
+            stages::stamp(Stage::Decided);
+            let length_bytes_here = u32::try_from(length_bytes).unwrap_or(u32::MAX);
+            let frame = Frame { head: first, rest: spans, length_bytes: length_bytes_here, offload };
+            // SAFETY: found in memory that the sender's queue keeps mapped, which lends it during this call.
+            return Ok((length_bytes, unsafe { outputs.deliver(port, &frame) }));
         }
         to.clear();
         let forward = |switch: &mut Switch, to: &mut Vec<Delivery>| {
@@ -408,7 +426,7 @@ impl Data {
         let is_constant = forward(switch, to)?;
         stages::stamp(Stage::Decided);
         if let ([(only, Tagging::AsItIs)], true, None) = (&to[..], is_constant, header.tag) {
-            *constant = Some(*only);
+            flow.remember(key, *only, switch.changes());
         }
         let mut moved_bytes = 0;
         for (number, tagging) in to.iter() {
@@ -429,4 +447,4 @@ impl Data {
     }
 }
 
-const _: () = assert!(MAX_FIRST_BYTES <= MAX_SMALL_BYTES, "a head holds the first bytes of either message");
+const _: () = assert!(MAX_FIRST_BYTES <= MAX_COMPRESSED_BYTES, "a head holds the first bytes of each message");

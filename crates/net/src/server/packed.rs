@@ -5,45 +5,20 @@ use fipsee_ring::memory::{Extent, RegionTable, Span};
 
 use super::copy::copy_first;
 use super::endpoint::Frame;
+use super::flow::Flow;
 use super::network::{Data, Network, Outcome};
 use super::queue::Sender;
 use super::stages::{self, Stage};
 use crate::frame::{HEADER_BYTES, MAX_FIRST_COPIED_BYTES};
-use crate::switch::PortNumber;
 use crate::wire::{Offload, SendPacked, Status};
-
-/// Where frames of a sender go, by their addresses and type: those of the last frame, if the switch decides the same for all of them until it is changed, which
-/// nothing does during a visit but frames that it looks at.
-#[derive(Debug, Default)]
-pub(super) struct Flow(Option<([u64; 2], PortNumber)>);
-
-impl Flow {
-    /// Addresses and type.
-    #[inline(always)]
-    fn key(first: &[u8]) -> Option<[u64; 2]> {
-        const BEHIND: u32 = 8 * (16 - HEADER_BYTES);
-        let [low, high] = *first.as_chunks::<8>().0.first_chunk()?;
-        Some([u64::from_le_bytes(low), u64::from_le_bytes(high) << BEHIND])
-    }
-
-    #[inline(always)]
-    fn find(&self, key: Option<[u64; 2]>) -> Option<PortNumber> {
-        let (known, port) = self.0?;
-        (key? == known).then_some(port)
-    }
-
-    /// A message that may change the switch follows.
-    pub(super) const fn forget(&mut self) {
-        self.0 = None;
-    }
-}
 
 impl Data {
     /// Send the frames of a message, and report for each tag what came of it.
     #[inline(always)]
     pub(super) fn transmit_packed(
         &mut self,
-        (network, sender, flow): (&Network, Sender, &mut Flow),
+        network: &Network,
+        sender: Sender,
         packed: &SendPacked,
         memory: &RegionTable,
         now_ns: impl Fn() -> u64,
@@ -57,7 +32,7 @@ impl Data {
         for frame in frames {
             self.outputs.deliveries = 0;
             let extent = frame.extent(packed.memory);
-            let sent = self.send_whole((network, sender, flow), (&extent, &mut first), memory, &now_ns);
+            let sent = self.send_whole(network, sender, (&extent, &mut first), memory, &now_ns);
             report(frame.tag, self.outputs.port(sender.port).counted(sent, self.deliveries()));
         }
         self.outputs.is_burst = false;
@@ -67,7 +42,8 @@ impl Data {
     #[inline(always)]
     fn send_whole(
         &mut self,
-        (network, sender, flow): (&Network, Sender, &mut Flow),
+        network: &Network,
+        sender: Sender,
         (extent, first): (&Extent, &mut [u8; MAX_FIRST_COPIED_BYTES]),
         memory: &RegionTable,
         now_ns: impl Fn() -> u64,
@@ -79,7 +55,7 @@ impl Data {
         // SAFETY: found just now in memory that the sender's queue keeps mapped.
         let first = unsafe { copy_first(&whole, first) };
         let (rest, key) = (whole.without_first(first.len()), Flow::key(first));
-        if let Some(port) = flow.find(key)
+        if let Some(port) = self.flows[usize::from(sender.port)].find(key, self.switch.changes())
             && extent.length_bytes <= u64::from(network.mtu) + u64::from(HEADER_BYTES)
         {
             stages::stamp(Stage::Decided);
@@ -94,8 +70,6 @@ impl Data {
             spans.push(rest);
             Ok(())
         };
-        let sent = self.send(network, (sender.port, sender.offloads), (first, Offload::NONE), (rest_bytes, find), now_ns);
-        flow.0 = key.zip(self.constant);
-        sent
+        self.send(network, (sender.port, sender.offloads), (first, Offload::NONE), (rest_bytes, find), now_ns)
     }
 }

@@ -13,8 +13,9 @@ use super::events::Events;
 use super::queue::QueueState;
 use super::stages::{self, Stage};
 use crate::wire::{
-    Event, Filled, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, MAX_FRAME_BUFFERS, MAX_POSTED, MAX_RETURNED, MAX_SMALL_BYTES,
-    OPERATION_POST, Offload, Packing, Post, PostedBuffer, Returned, Small, Status,
+    Addresses, Event, Filled, KIND_RECEIVED_COMPRESSED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, MAX_COMPRESSED_BYTES,
+    MAX_FRAME_BUFFERS, MAX_POSTED, MAX_RETURNED, MAX_SMALL_BYTES, OPERATION_POST, Offload, Packing, Post, PostedBuffer, Returned,
+    Small, Status, compressed, is_compressible,
 };
 
 /// A message of a client posts buffers for so much of a frame at least, as a rule.
@@ -38,6 +39,8 @@ pub(super) struct Receiver {
     /// In force.
     offloads: u32,
     events: Events,
+    /// Those of the last short frame that came alone.
+    addresses: Option<Addresses>,
     /// Checked buffers that hold no frame yet, with their memory.
     ready: VecDeque<(PostedBuffer, Span)>,
     ready_bytes: u64,
@@ -58,15 +61,29 @@ impl Receiver {
         let most = MAX_FRAME_BUFFERS + MAX_POSTED;
         let (ready, spans, tags) = (VecDeque::with_capacity(most), Vec::with_capacity(most), Vec::with_capacity(most));
         let collected = Packing::default();
-        Self { end, memory, offloads, events, ready, ready_bytes: 0, spans, tags, collected, touched: false, extra_work: 0 }
+        Self {
+            end,
+            memory,
+            offloads,
+            events,
+            addresses: None,
+            ready,
+            ready_bytes: 0,
+            spans,
+            tags,
+            collected,
+            touched: false,
+            extra_work: 0,
+        }
     }
 
-    /// Continue with buffers that were taken in another process.
+    /// Continue with addresses that were published and buffers that were taken in another process.
     ///
     /// # Errors
     /// One of them cannot be used.
-    pub(super) fn restore(&mut self, buffers: &[PostedBuffer]) -> Result<(), MemoryFault> {
-        buffers.iter().try_for_each(|buffer| self.add(buffer))
+    pub(super) fn restore(&mut self, state: &QueueState) -> Result<(), MemoryFault> {
+        self.addresses = state.addresses;
+        state.buffers.iter().try_for_each(|buffer| self.add(buffer))
     }
 
     /// Where it is, and the buffers that it has taken.
@@ -74,7 +91,7 @@ impl Receiver {
         debug_assert!(self.collected.is_empty(), "a visit ends with what it has collected published");
         let buffers = self.ready.iter().map(|(buffer, _)| *buffer).collect();
         let positions = (self.end.requests.cursor(), self.end.completions.cursor());
-        QueueState { positions, buffers, events: self.events }
+        QueueState { positions, buffers, events: self.events, addresses: self.addresses }
     }
 
     /// Publish the event that is due after this change, if one is; `true`: it is the first message since the last flush.
@@ -115,6 +132,7 @@ impl Receiver {
         // Other messages have no room for an offload.
         let is_plain = offload == Offload::NONE;
         let is_small = is_plain && length_bytes as usize <= MAX_SMALL_BYTES;
+        let addresses = if length_bytes as usize <= MAX_COMPRESSED_BYTES { Addresses::of(head) } else { None };
         if !self.gather(if is_small { 1 } else { length_bytes.into() }) {
             return false;
         }
@@ -122,9 +140,16 @@ impl Receiver {
         let is_held = self.ready.front().is_some_and(|(buffer, _)| buffer.length_bytes >= length_bytes);
         if is_small && !(collects && is_held) {
             // SAFETY: by the caller.
-            return unsafe { self.deliver_small(head, rest, length_bytes as usize) };
+            let is_taken = unsafe { self.deliver_small(head, rest, length_bytes as usize) };
+            self.addresses = addresses.filter(|_| is_taken).or(self.addresses);
+            return is_taken;
         }
         if is_held && let Some((buffer, span)) = self.take() {
+            let is_compressed = is_plain && !collects && rest.is_empty() && is_compressible(head.len());
+            if is_compressed && self.addresses == addresses {
+                self.publish(&compressed(KIND_RECEIVED_COMPRESSED, buffer.tag, head));
+                return true;
+            }
             if length_bytes > LONG_BYTES {
                 self.ask_for_lines();
             }
@@ -132,7 +157,10 @@ impl Receiver {
             unsafe { copy_frame(head, rest, &[span]) };
             match u16::try_from(length_bytes) {
                 Ok(length_bytes) if is_plain && collects => self.collect(buffer.tag, length_bytes),
-                _ => self.publish(&Filled::one(length_bytes, offload, buffer.tag).to_message()),
+                _ => {
+                    self.publish(&Filled::one(length_bytes, offload, buffer.tag).to_message());
+                    self.addresses = addresses.or(self.addresses);
+                }
             }
             return true;
         }
@@ -148,6 +176,7 @@ impl Receiver {
         // SAFETY: the caller vouches for `rest`; the buffers are in the memory that this queue keeps mapped.
         unsafe { copy_frame(head, rest, &self.spans) };
         self.publish(&Filled::new(length_bytes, &self.tags).with_offload(offload).to_message());
+        self.addresses = addresses.or(self.addresses);
         true
     }
 

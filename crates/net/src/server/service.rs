@@ -8,7 +8,7 @@ use fipsee_ring::channel::{FEATURE_WORKER_CPU, MAX_DEPTH, RegionLayout, ServerQu
 use fipsee_ring::control::{Listed, MAX_LISTED, MAX_QUEUES, Page, RefusalCode, Wanted};
 use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::memory::RegionTable;
-use fipsee_serve::session::{Adopted, AdoptedChannel, Attachment, Channel, Client, Denial, Granted, Part, Service};
+use fipsee_serve::session::{Adopted, AdoptedChannel, Attachment, Channel, Client, Denial, Granted, Part, Positions, Service};
 use fipsee_serve::{Assignment, Command, Engine, Metric, NotAdded, QueueName, Quiesced, Share, WorkerHandle, WorkerPlacement};
 
 use super::endpoint::Endpoint;
@@ -22,8 +22,8 @@ use crate::frame::Mac;
 use crate::offload;
 use crate::switch::{Link, PortNumber, Rules, Vlans};
 use crate::wire::{
-    ATTACH_EVENTS, ATTACH_MTU_SHIFT, ATTACH_OFFLOADS, ListedPort, MAX_PAIRS, PROFILE, PostedBuffer, QUEUES_PER_PAIR, SERVICE_NET,
-    Status,
+    ADDRESSES_BYTES, ATTACH_EVENTS, ATTACH_MTU_SHIFT, ATTACH_OFFLOADS, Addresses, ListedPort, MAX_PAIRS, PROFILE, PostedBuffer,
+    QUEUES_PER_PAIR, SERVICE_NET, Status,
 };
 
 /// The service for clients.
@@ -106,7 +106,7 @@ impl<E: Engine> Networks<E> {
         let events = Events::new(wanted.flags & ATTACH_EVENTS != 0);
         let new = |end: ServerQueue| {
             let positions = (end.requests.cursor(), end.completions.cursor());
-            (end, QueueState { positions, buffers: Vec::new(), events })
+            (end, QueueState { positions, buffers: Vec::new(), events, addresses: None })
         };
         let ends = std::mem::take(&mut grant.queues).into_iter().map(new).collect();
         let commands = held.serve(client, &assignments, ends);
@@ -175,11 +175,12 @@ impl PortAttachment {
         let pair = usize::from(index / QUEUES_PER_PAIR);
         if index.is_multiple_of(QUEUES_PER_PAIR) {
             let of = (port.network, Sender { port: port.number, pair, offloads });
-            return Command::add(name, share, move |_| Ok(TransmitQueue::new(end, memory?, of, depth)), added);
+            let set_up = (depth, state.addresses);
+            return Command::add(name, share, move |_| Ok(TransmitQueue::new(end, memory?, of, set_up)), added);
         }
         let queue = memory.and_then(|memory| {
             let mut receiver = Receiver::new(end, memory, (offloads, state.events));
-            receiver.restore(&state.buffers).map_err(|_| "a buffer that was posted is not in its memory".to_owned())?;
+            receiver.restore(&state).map_err(|_| "a buffer that was posted is not in its memory".to_owned())?;
             receivers.push((pair, receiver));
             Ok(ReceiveQueue::new(port, pair))
         });
@@ -235,9 +236,8 @@ impl<E: Engine> Service<E> for Networks<E> {
         }
         let (mut ends, mut states): (Vec<QueueEnd>, Vec<QueueState>) = (Vec::new(), Vec::new());
         for (end, saved) in queues {
-            let (events, buffers) = read_state(&saved).ok_or("the buffers or events of a queue are not understood")?;
             let positions = (end.requests.cursor(), end.completions.cursor());
-            let state = QueueState { positions, buffers, events };
+            let state = read_state(&saved, positions).ok_or("the buffers, events or addresses of a queue are not understood")?;
             states.push(state.clone());
             ends.push((end, state));
         }
@@ -309,15 +309,16 @@ fn read_asked(text: &str) -> Option<(u32, Option<Vec<Mac>>)> {
     Some((offloads, groups))
 }
 
-/// Events, then buffers: numbers, four for each.
-fn write_state(QueueState { buffers, events, .. }: &QueueState) -> String {
+/// Events, then addresses if there are any, as digits, then buffers: numbers, four for each.
+fn write_state(QueueState { buffers, events, addresses, .. }: &QueueState) -> String {
+    let addresses = addresses.map(|addresses| addresses.to_bytes().map(|byte| format!("{byte:02x}")).concat());
     let shown = buffers
         .iter()
         .map(|PostedBuffer { tag, memory, offset_bytes, length_bytes }| format!("{tag} {memory} {offset_bytes} {length_bytes}"));
-    std::iter::once(events.write()).chain(shown).collect::<Vec<_>>().join("\n")
+    std::iter::once(events.write()).chain(addresses).chain(shown).collect::<Vec<_>>().join("\n")
 }
 
-fn read_state(text: &str) -> Option<(Events, Vec<PostedBuffer>)> {
+fn read_state(text: &str, positions: Positions) -> Option<QueueState> {
     let buffer = |line: &str| {
         let mut numbers = line.split(' ');
         let buffer = PostedBuffer {
@@ -328,9 +329,20 @@ fn read_state(text: &str) -> Option<(Events, Vec<PostedBuffer>)> {
         };
         numbers.next().is_none().then_some(buffer)
     };
-    let mut lines = text.lines();
+    let mut lines = text.lines().peekable();
     let events = Events::read(lines.next()?)?;
-    Some((events, lines.map(buffer).collect::<Option<_>>()?))
+    let addresses = match lines.next_if(|line| !line.contains(' ')) {
+        Some(digits) => Some(read_addresses(digits)?),
+        None => None,
+    };
+    Some(QueueState { positions, buffers: lines.map(buffer).collect::<Option<_>>()?, events, addresses })
+}
+
+fn read_addresses(digits: &str) -> Option<Addresses> {
+    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+    let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    let bytes = pairs.iter().map(byte).collect::<Option<Vec<u8>>>().filter(|bytes| bytes.len() == ADDRESSES_BYTES)?;
+    if rest.is_empty() { Addresses::of(&bytes) } else { None }
 }
 
 fn network_metrics(network: &Network) -> Metric {
@@ -429,4 +441,30 @@ fn port_metrics(port: &Port, holder: Option<&Holder>, (link, groups): (Link, Opt
         None => {}
     }
     Metric::Named(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use fipsee_ring::ring::Cursor;
+
+    use super::*;
+
+    #[test]
+    fn state_of_a_queue_is_read_as_it_was_written_and_nothing_else_is() {
+        let buffer = |tag| PostedBuffer { tag, memory: 0, offset_bytes: 64 * u32::from(tag), length_bytes: 64 };
+        let positions = (Cursor::at_start(7), Cursor::at_start(9));
+        for addresses in [None, Addresses::of(&[2, 0, 0, 0, 0xab, 1, 2, 0, 0, 0, 0, 0xff])] {
+            for buffers in [vec![], vec![buffer(3), buffer(1)]] {
+                let state = QueueState { positions, buffers, events: Events::new(true), addresses };
+                assert_eq!(read_state(&write_state(&state), positions), Some(state));
+            }
+        }
+        let events = Events::default().write();
+        assert!(read_state(&events, positions).is_some());
+        for wrong in
+            ["02", "02000000000102000000000", "0200000000010200000000gg", "020000000001020000000002ff", "1 2 3", "1 2 3 4 5"]
+        {
+            assert_eq!(read_state(&format!("{events}\n{wrong}"), positions), None, "{wrong}");
+        }
+    }
 }

@@ -9,6 +9,8 @@ mod loops;
 mod own;
 mod ports;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -180,6 +182,7 @@ pub struct Switch {
     newly_blocked: Option<PortNumber>,
     /// Where a detection frame is to leave.
     detects_at: Option<Delivery>,
+    changes: u64,
 }
 
 /// A frame that is to leave through a port, to find out whether it is part of a loop.
@@ -222,6 +225,7 @@ impl Switch {
             unblock_ns: None,
             newly_blocked: None,
             detects_at: None,
+            changes: 0,
         };
         (0..).zip(rules).for_each(|(number, rules)| switch.put(number, rules));
         switch
@@ -231,8 +235,14 @@ impl Switch {
         self.ports.get(usize::from(port)).map(|port| &port.rules)
     }
 
+    /// How often something changed that decides where frames between configured addresses go.
+    pub(crate) const fn changes(&self) -> u64 {
+        self.changes
+    }
+
     /// It gets frames from now on, or none; what was learned from one that goes down is forgotten.
     pub fn set_up(&mut self, port: PortNumber, up: bool) {
+        self.changes += 1;
         let Some(entry) = self.ports.get_mut(usize::from(port)) else { return };
         entry.attached = up;
         entry.settle();
@@ -249,6 +259,7 @@ impl Switch {
 
     /// An administrator takes it down, or up again.
     pub fn set_down(&mut self, port: PortNumber, down: bool) {
+        self.changes += 1;
         if let Some(entry) = self.ports.get_mut(usize::from(port)) {
             entry.rules.down = down;
             entry.settle();
@@ -324,8 +335,8 @@ impl Switch {
     }
 
     /// As [`forward`](Self::forward), with the keys of source and destination: a load of an address that was just stored in two parts would wait until these
-    /// have left this CPU. The clock is read if the time matters. `true`: all with these addresses and this type, without a tag, go there until something but a
-    /// frame of this kind changes the switch.
+    /// have left this CPU. The clock is read if the time matters. `true`: all with these addresses and this type, without a tag, go there until something
+    /// [changes](Self::changes).
     ///
     /// # Errors
     /// As [`forward`](Self::forward).
@@ -374,7 +385,8 @@ impl Switch {
             None => self.flood(from, vlan, header, now_ns(), to)?,
         }
         self.mirror(from, first, to);
-        Ok(is_own && configured.is_some())
+        // A port that is blocked would be open again by the time alone.
+        Ok(is_own && configured.is_some() && self.unblock_ns.is_none())
     }
 
     /// The port that was blocked by the frame before.
@@ -405,6 +417,7 @@ impl Switch {
     }
 
     fn block(&mut self, number: PortNumber, now_ns: u64) {
+        self.changes += 1;
         let port = &mut self.ports[usize::from(number)];
         let until_ns = port.loops.block(now_ns);
         port.settle();
@@ -414,6 +427,7 @@ impl Switch {
     }
 
     fn unblock(&mut self, now_ns: u64) {
+        self.changes += 1;
         for port in &mut self.ports {
             if port.loops.blocked_until_ns.take_if(|until_ns| *until_ns <= now_ns).is_some() {
                 port.settle();

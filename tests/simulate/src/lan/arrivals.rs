@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use fipsee_net::frame::Mac;
 use fipsee_net::wire::{
-    Filled, FilledPacked, KIND_RECEIVED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, KIND_RETURNED, MAX_FRAME_BUFFERS,
-    MAX_RETURNED, MAX_SMALL_BYTES, Offload, PackedBuffer, Returned, Small, Status, first_byte,
+    ADDRESSES_BYTES, Addresses, Filled, FilledPacked, KIND_RECEIVED, KIND_RECEIVED_COMPRESSED, KIND_RECEIVED_PACKED,
+    KIND_RECEIVED_SMALL, KIND_RETURNED, MAX_COMPRESSED_BYTES, MAX_FRAME_BUFFERS, MAX_RETURNED, MAX_SMALL_BYTES, Offload,
+    PackedBuffer, Returned, Small, Status, first_byte, is_compressible,
 };
 use fipsee_ring::Message;
 
@@ -100,7 +101,7 @@ impl Lan {
                     Err(what) => return context.violated(|| format!("port {port}: {what}: {message:?}")),
                     Ok(frames) => {
                         // Buffers that are posted twice may hold parts of the same frame in one place.
-                        if !*is_faulty || first_byte(&message) == KIND_RECEIVED_SMALL {
+                        if !*is_faulty || matches!(first_byte(&message), KIND_RECEIVED_SMALL | KIND_RECEIVED_COMPRESSED) {
                             let to = (port, number, *attachment);
                             frames.iter().for_each(|bytes| self.check_received(context, to, bytes, attachments, before));
                         }
@@ -235,7 +236,19 @@ fn answered(
                 return Err("a small frame has an impossible length, or bytes behind it".to_owned());
             }
             take(pair, tag, is_faulty, None)?;
+            pair.addresses = Addresses::of(&bytes);
             Ok(vec![bytes[..length].to_vec()])
+        }
+        KIND_RECEIVED_COMPRESSED => {
+            let Small { length_bytes, tag, bytes, .. } = Small::of(message);
+            let length = usize::from(length_bytes);
+            let is_sound = is_compressible(length) && bytes[length - ADDRESSES_BYTES..].iter().all(|byte| *byte == 0);
+            let addresses = pair.addresses.filter(|_| is_sound).ok_or("a frame without addresses is not as it must be")?;
+            let posted = take(pair, tag, is_faulty, None)?;
+            if (posted.buffer.length_bytes as usize) < length {
+                return Err("the buffer that a frame answers would not hold it".to_owned());
+            }
+            Ok(vec![[&addresses.to_bytes()[..], &bytes[..length - ADDRESSES_BYTES]].concat()])
         }
         KIND_RECEIVED => {
             let Filled { count, reserved, length_bytes, offload, reserved_too, tags, .. } = Filled::of(message);
@@ -255,6 +268,9 @@ fn answered(
                 }
                 read(&posted, &mut frame[filled..end]);
                 filled = end;
+            }
+            if length <= MAX_COMPRESSED_BYTES {
+                pair.addresses = Addresses::of(&frame);
             }
             if filled < length { Err("the buffers do not hold the frame".to_owned()) } else { Ok(vec![frame]) }
         }

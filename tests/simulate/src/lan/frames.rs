@@ -2,7 +2,9 @@
 
 use fipsee_net::frame::Mac;
 use fipsee_net::switch::{Rules, Vlans};
-use fipsee_net::wire::{MAX_FIRST_BYTES, MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Send, Small, Status};
+use fipsee_net::wire::{
+    Addresses, MAX_FIRST_BYTES, MAX_SMALL_BYTES, OPERATION_SEND, OPERATION_SEND_SMALL, Offload, Send, Small, Status,
+};
 use fipsee_ring::Message;
 
 use super::{MTU, POOL_BYTES};
@@ -100,7 +102,7 @@ fn tag(rules: &Rules, rng: &mut Rng) -> (Option<u16>, u16) {
 }
 
 /// No message of a transmit queue begins with it.
-const NO_OPERATION: u8 = 10;
+const NO_OPERATION: u8 = 11;
 
 /// Where `port` of so many sends a frame.
 fn destination(ports: usize, port: usize, rng: &mut Rng) -> Mac {
@@ -200,6 +202,16 @@ pub(super) fn whole(message: &Message, rest: &[u8]) -> Option<Vec<u8>> {
         _ => return None,
     };
     (first.len() >= 14).then(|| [first, rest].concat())
+}
+
+/// The addresses that a message without them refers to from now on, if this one was published before.
+pub(super) fn addresses(message: &Message, before: Option<Addresses>) -> Option<Addresses> {
+    let (send, small) = (Send::of(message), Small::of(message));
+    match send.operation {
+        OPERATION_SEND => send.first.get(..usize::from(send.first_bytes)).and_then(Addresses::of),
+        OPERATION_SEND_SMALL => small.bytes.get(..usize::from(small.length_bytes)).and_then(Addresses::of),
+        _ => before,
+    }
 }
 
 /// The number of a frame as it is received.

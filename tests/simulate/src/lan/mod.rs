@@ -11,7 +11,7 @@ use std::sync::Arc;
 use fipsee_net::frame::Mac;
 use fipsee_net::server::{NetworkSetup, Networks, PortSetup, Switches};
 use fipsee_net::switch::{Learning, Rules, Vlans};
-use fipsee_net::wire::{PostedBuffer, Status};
+use fipsee_net::wire::{Addresses, PostedBuffer, Status};
 use fipsee_ring::Message;
 use fipsee_ring::handshake::AttachedChannel;
 use fipsee_ring::mapped::MappedRing;
@@ -109,6 +109,8 @@ struct PairView {
     /// Oldest first.
     posted: VecDeque<Posted>,
     due: [VecDeque<Due>; 2],
+    /// Of the last short frame that came alone with them.
+    addresses: Option<Addresses>,
 }
 
 /// A client of a port.
@@ -204,7 +206,8 @@ impl Lan {
         };
         let pair = |pair| {
             let readers = [reader(2 * pair + SENT), reader(2 * pair + RECEIVED)];
-            PairView { readers, sent: HashMap::new(), posted: VecDeque::new(), due: [VecDeque::new(), VecDeque::new()] }
+            let due = [VecDeque::new(), VecDeque::new()];
+            PairView { readers, sent: HashMap::new(), posted: VecDeque::new(), due, addresses: None }
         };
         self.views[port] = Some(View {
             attachment: self.attachments,

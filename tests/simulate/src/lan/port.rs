@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use fipsee_net::wire::{
-    Filled, FilledPacked, KIND_RECEIVED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, MAX_PACKED_SENT, OPERATION_POST, PROFILE,
-    PackedFrame, PortInfo, Post, PostedBuffer, QUEUES_PER_PAIR, Returned, SERVICE_NET, Send, SendPacked, Small, Status,
-    first_byte,
+    Addresses, Filled, FilledPacked, KIND_RECEIVED, KIND_RECEIVED_COMPRESSED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL,
+    MAX_COMPRESSED_BYTES, MAX_PACKED_SENT, OPERATION_POST, OPERATION_SEND_COMPRESSED, PROFILE, PackedFrame, PortInfo, Post,
+    PostedBuffer, QUEUES_PER_PAIR, Returned, SERVICE_NET, Send, SendPacked, Small, Status, compressed, first_byte,
 };
 use fipsee_ring::Message;
 use fipsee_ring::channel::ClientQueue;
@@ -62,6 +62,8 @@ pub(crate) enum Stage {
 struct Pair {
     free: Vec<u16>,
     unposted: VecDeque<u16>,
+    /// That a message without them refers to.
+    addresses: Option<Addresses>,
 }
 
 struct PortChannel {
@@ -228,9 +230,9 @@ impl PortClient {
     fn begin(&mut self, context: &Context, attached: AttachedChannel) {
         context.lan().begin(self.port, &attached);
         let pair = |queues: &[ClientQueue]| {
-            let [_, receive] = queues else { return Pair { free: Vec::new(), unposted: VecDeque::new() } };
+            let [_, receive] = queues else { return Pair { free: Vec::new(), unposted: VecDeque::new(), addresses: None } };
             let tags = 0..u16::try_from(receive.requests.free()).unwrap_or(0);
-            Pair { free: tags.clone().collect(), unposted: tags.collect() }
+            Pair { free: tags.clone().collect(), unposted: tags.collect(), addresses: None }
         };
         let pairs = attached.queues.chunks(2).map(pair).collect();
         self.channel = Some(PortChannel { attached, pairs });
@@ -414,7 +416,11 @@ impl PortClient {
                 let is_wrong = self.rng.percent(if self.misuse == Some(Misuse::WrongFrames) { 80 } else { 0 });
                 let (message, rest) = lan.draw_frame(port, number, tag, is_wrong, &mut self.rng);
                 let place = send_offset(&self.parameters, number, tag);
-                let whole = super::frames::whole(&message, &rest).filter(|_| self.rng.percent(60));
+                let (whole, known) = (super::frames::whole(&message, &rest), pairs[number].addresses);
+                let is_short = |bytes: &&Vec<u8>| bytes.len() <= MAX_COMPRESSED_BYTES && Addresses::of(bytes) == known;
+                let short = whole.as_ref().filter(is_short).filter(|_| self.rng.percent(50));
+                let short = short.map(|bytes| compressed(OPERATION_SEND_COMPRESSED, tag, bytes));
+                let whole = whole.filter(|_| short.is_none() && self.rng.percent(60));
                 let bytes = whole.as_ref().unwrap_or(&rest);
                 region.write(attached.layout.pool_offset_bytes + u64::from(place), bytes).expect("within the pool");
                 if whole.is_some() {
@@ -426,7 +432,9 @@ impl PortClient {
                     packed.clear();
                 }
                 if whole.is_none() {
-                    publish(placed(&message, tag, place), 1);
+                    let alone = short.unwrap_or_else(|| placed(&message, tag, place));
+                    pairs[number].addresses = super::frames::addresses(&alone, known);
+                    publish(alone, 1);
                 }
                 published += 1;
             }
@@ -446,7 +454,7 @@ impl PortClient {
 /// Tags that a message of the daemon answers.
 fn tags(message: &Message) -> Vec<u16> {
     match first_byte(message) {
-        KIND_RECEIVED_SMALL => vec![Small::of(message).tag],
+        KIND_RECEIVED_SMALL | KIND_RECEIVED_COMPRESSED => vec![Small::of(message).tag],
         KIND_RECEIVED_PACKED => FilledPacked::of(message).named().unwrap_or_default().iter().map(|frame| frame.tag).collect(),
         KIND_RECEIVED => {
             let filled = Filled::of(message);
