@@ -366,7 +366,11 @@ messages! { Send Small Post Filled Returned Request Event }
 mod compressed;
 mod packed;
 
-pub use self::compressed::{ADDRESSES_BYTES, Addresses, MAX_COMPRESSED_BYTES, compressed, is_compressible};
+#[cfg(feature = "server")]
+pub(crate) use self::compressed::readdressed;
+pub use self::compressed::{
+    ADDRESSES_BYTES, Addresses, EXPANDED_WORDS, MAX_COMPRESSED_BYTES, compressed, expanded_bytes, is_compressible,
+};
 #[cfg(feature = "server")]
 pub(crate) use self::packed::Packing;
 pub(crate) use self::packed::SendPacking;

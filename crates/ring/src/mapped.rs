@@ -332,6 +332,14 @@ pub fn in_quarters(message: &Message) -> Message {
     *message
 }
 
+/// Its words, each of which is loaded by itself: a load of two that begins within a quarter would wait as [above](in_quarters).
+#[inline(always)]
+pub fn in_words(message: &Message) -> [u64; 8] {
+    // SAFETY: a reference to a word.
+    let word = |index: usize| unsafe { (&raw const message.words()[index]).read_volatile() };
+    [word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7)]
+}
+
 /// Stores of a whole message in few pieces, the stamp in the last: `{a}` to `{d}` are its quarters.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 macro_rules! wide_stores {

@@ -244,10 +244,10 @@ impl Port {
     fn write_compressed(&self, message: &Message, length_bytes: usize, into: &mut [u8]) {
         let Some(frame) = self.received_addresses.map(|known| known.expand(message)) else { return };
         let count = into.len().min(length_bytes);
-        for (to, from) in into[..count].chunks_mut(size_of::<u64>()).zip(frame.as_chunks().0) {
+        for (to, word) in into[..count].chunks_mut(size_of::<u64>()).zip(frame.map(u64::to_le_bytes)) {
             match <&mut [u8; size_of::<u64>()]>::try_from(&mut *to) {
-                Ok(word) => *word = *from,
-                Err(_) => to.iter_mut().zip(from).for_each(|(to, from)| *to = *from),
+                Ok(whole) => *whole = word,
+                Err(_) => to.iter_mut().zip(word).for_each(|(to, byte)| *to = byte),
             }
         }
     }

@@ -7,7 +7,7 @@ use super::{POOL, Port};
 use crate::error::Error;
 use crate::wire::{
     Addresses, OPERATION_SEND, OPERATION_SEND_COMPRESSED, OPERATION_SEND_SMALL, PackedFrame, Send, SendPacking, Small,
-    first_byte, sent_tag,
+    expanded_bytes, first_byte, sent_tag,
 };
 
 /// More than one message, for the ring.
@@ -69,7 +69,7 @@ impl Port {
     fn unfold(&mut self, message: &Message) -> Result<(), Error> {
         let (tag, send, small, region) =
             (sent_tag(message), Send::within(message), Small::within(message), &self.attachment.region);
-        let expanded = self.sent_addresses.map(|known| known.expand(message));
+        let expanded = self.sent_addresses.map(|known| expanded_bytes(&known.expand(message)));
         let length = usize::from(small.length_bytes);
         let frame = match first_byte(message) {
             OPERATION_SEND_SMALL => Some(&small.bytes[..length]),

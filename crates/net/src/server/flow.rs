@@ -18,9 +18,15 @@ impl Flow {
     /// Of a frame with these first bytes. By words, as they may have just been stored.
     #[inline(always)]
     pub(super) fn key(first: &[u8]) -> Option<Key> {
-        const BEHIND: u32 = 8 * (16 - HEADER_BYTES);
         let [low, high] = *first.as_chunks::<8>().0.first_chunk()?;
-        Some([u64::from_le_bytes(low), u64::from_le_bytes(high) << BEHIND])
+        Some(Self::key_of([low, high].map(u64::from_le_bytes)))
+    }
+
+    /// Of one with these first words.
+    #[inline(always)]
+    pub(super) const fn key_of([low, high]: [u64; 2]) -> Key {
+        const BEHIND: u32 = 8 * (16 - HEADER_BYTES);
+        [low, high << BEHIND]
     }
 
     #[inline(always)]

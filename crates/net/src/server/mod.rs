@@ -3,6 +3,7 @@
 //! A worker that visits a transmit queue takes the frames, asks the switch who gets them, and copies each into buffers that the
 //! receivers have posted.
 
+mod compressed;
 mod copy;
 mod endpoint;
 mod events;

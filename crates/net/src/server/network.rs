@@ -22,7 +22,7 @@ use crate::switch::{Delivery, DetectionFrame, Learning, Link, PortNumber, Rules,
 use crate::wire::{
     Addresses, Event, MAX_COMPRESSED_BYTES, MAX_FIRST_BYTES, MAX_SEGMENTED_BYTES, OPERATION_ACKNOWLEDGE, OPERATION_ALL_GROUPS,
     OPERATION_JOIN, OPERATION_LEAVE, OPERATION_NO_GROUP, OPERATION_SEND, OPERATION_SEND_COMPRESSED, OPERATION_SEND_SMALL,
-    Offload, Request, Send, Small, Status, first_byte, sent_offload,
+    Offload, Request, Send, Small, Status, first_byte, sent_offload, sent_tag,
 };
 
 /// Most ports of a network: more than any of a host has.
@@ -314,14 +314,12 @@ impl Data {
         now_ns: impl Fn() -> u64,
     ) -> (u16, Outcome) {
         self.outputs.deliveries = 0;
-        let (send, small, expanded) =
-            (Send::within(message), Small::within(message), addresses.map(|known| known.expand(message)));
+        if first_byte(message) == OPERATION_SEND_COMPRESSED {
+            let sent = self.transmit_compressed(network, sender, *addresses, message, now_ns);
+            return (sent_tag(message), self.outputs.port(sender.port).counted(sent, self.deliveries()));
+        }
+        let (send, small) = (Send::within(message), Small::within(message));
         let parsed = match first_byte(message) {
-            OPERATION_SEND_COMPRESSED => {
-                let whole =
-                    expanded.as_ref().and_then(|bytes| bytes[..MAX_COMPRESSED_BYTES].get(..usize::from(small.length_bytes)));
-                whole.ok_or(Status::Invalid).map(|whole| (whole, 0, Offload::NONE))
-            }
             OPERATION_SEND => {
                 let first = send.first.get(..usize::from(send.first_bytes)).ok_or(Status::Invalid);
                 *addresses = first.ok().and_then(Addresses::of);

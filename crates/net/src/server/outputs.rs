@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::endpoint::{Endpoint, Frame};
+use super::endpoint::{Delivered, Endpoint, Frame};
 use super::network::{Network, Port, count};
 use crate::switch::PortNumber;
 use crate::wire::Status;
@@ -11,11 +11,11 @@ pub(super) struct Outputs {
     /// Also those that were removed, as long as no other has their number.
     ports: Vec<Arc<Port>>,
     /// Of each port, by pair.
-    receivers: Vec<Vec<Option<Endpoint>>>,
+    pub(super) receivers: Vec<Vec<Option<Endpoint>>>,
     /// Of each port: how many pairs are used, if not all.
     used_pairs: Vec<usize>,
     /// Those that were given a frame since they were last flushed.
-    touched: Vec<(PortNumber, usize)>,
+    pub(super) touched: Vec<(PortNumber, usize)>,
     /// Attempts to give a frame to a port, and work that costs as much, for the frame that is being sent.
     pub(super) deliveries: u64,
     /// More frames of the sender follow at once.
@@ -128,16 +128,19 @@ impl Outputs {
     /// The rest of the frame is mapped for loads.
     pub(super) unsafe fn deliver(&mut self, port: PortNumber, frame: &Frame<'_>) -> u64 {
         let pair = self.pair(port, frame.head);
-        let counters = &self.ports[usize::from(port)].counters;
-        let receivers = &mut self.receivers[usize::from(port)];
-        self.deliveries += 1;
-        let Some(receiver) = receivers.get_mut(pair).and_then(Option::as_mut) else {
-            count(&counters.dropped, 1);
-            return 0;
+        let delivered = match self.receivers[usize::from(port)].get_mut(pair).and_then(Option::as_mut) {
+            // SAFETY: by the caller.
+            Some(receiver) => unsafe { receiver.deliver(frame, self.is_burst) },
+            None => Delivered::default(),
         };
-        // SAFETY: by the caller.
-        let delivered = unsafe { receiver.deliver(frame, self.is_burst) };
-        self.deliveries += u64::from(delivered.extra_work);
+        self.delivered((port, pair), delivered, frame.length_bytes.into())
+    }
+
+    /// A pair of a port has got a frame of so many bytes, or has not. Returns the bytes moved.
+    #[inline(always)]
+    pub(super) fn delivered(&mut self, (port, pair): (PortNumber, usize), delivered: Delivered, length_bytes: u64) -> u64 {
+        let counters = &self.ports[usize::from(port)].counters;
+        self.deliveries += 1 + u64::from(delivered.extra_work);
         if delivered.is_first {
             self.touched.push((port, pair));
         }
@@ -146,8 +149,8 @@ impl Outputs {
             return 0;
         }
         count(&counters.received, 1);
-        count(&counters.received_bytes, frame.length_bytes.into());
-        frame.length_bytes.into()
+        count(&counters.received_bytes, length_bytes);
+        length_bytes
     }
 
     /// A port does not get the rest of a frame.

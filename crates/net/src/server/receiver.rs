@@ -40,9 +40,9 @@ pub(super) struct Receiver {
     offloads: u32,
     events: Events,
     /// Those of the last short frame that came alone.
-    addresses: Option<Addresses>,
+    pub(super) addresses: Option<Addresses>,
     /// Checked buffers that hold no frame yet, with their memory.
-    ready: VecDeque<(PostedBuffer, Span)>,
+    pub(super) ready: VecDeque<(PostedBuffer, Span)>,
     ready_bytes: u64,
     /// Places to work in.
     spans: Vec<Span>,
@@ -50,9 +50,9 @@ pub(super) struct Receiver {
     /// Frames in a buffer each that are not published yet: none between visits.
     collected: Packing,
     /// Something was published or collected since the client was last rung for.
-    touched: bool,
+    pub(super) touched: bool,
     /// For the frame that is being delivered, as [`Delivered`] has it.
-    extra_work: u32,
+    pub(super) extra_work: u32,
 }
 
 impl Receiver {
@@ -237,7 +237,7 @@ impl Receiver {
     }
 
     #[inline(always)]
-    fn publish(&mut self, message: &Message) {
+    pub(super) fn publish(&mut self, message: &Message) {
         self.publish_collected();
         stages::stamp(Stage::Copied);
         self.end.completions.publish(message);
@@ -245,14 +245,14 @@ impl Receiver {
         self.touched = true;
     }
 
-    fn take(&mut self) -> Option<(PostedBuffer, Span)> {
+    pub(super) fn take(&mut self) -> Option<(PostedBuffer, Span)> {
         let taken = self.ready.pop_front()?;
         self.ready_bytes -= u64::from(taken.0.length_bytes);
         Some(taken)
     }
 
     /// Have buffers for so many bytes ready; `false`: the client has not posted as many.
-    fn gather(&mut self, length_bytes: u64) -> bool {
+    pub(super) fn gather(&mut self, length_bytes: u64) -> bool {
         let (mut useless, mut looks) = (0, 0);
         while self.ready_bytes < length_bytes {
             if self.ready.len() >= MAX_FRAME_BUFFERS {

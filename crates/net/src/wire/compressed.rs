@@ -1,8 +1,9 @@
 //! Frames in a message without their addresses, which are those of a frame before.
 
 use fipsee_ring::Message;
+use fipsee_ring::mapped::{in_quarters, in_words};
 
-use super::MAX_SMALL_BYTES;
+use super::{MAX_SMALL_BYTES, Small};
 
 /// Bytes of destination and source.
 pub const ADDRESSES_BYTES: usize = 12;
@@ -31,22 +32,39 @@ impl Addresses {
         bytes
     }
 
-    /// The frame of a message that has it but for these addresses: so many of its bytes as the message says, and others behind.
+    /// The frame of a message that has it but for these addresses, in words: so many of its bytes as the message says, and others behind.
     ///
     /// A message has the words of the frame behind its addresses: nothing is moved within a word.
     #[inline(always)]
-    pub fn expand(self, message: &Message) -> [u8; EXPANDED_BYTES] {
-        let [first, w2, w3, w4, w5, w6, w7, last] = *message.words();
-        let w1 = u64::from(self.last) | (first & HIGH_HALF);
-        zerocopy::transmute!([self.first, w1, w2, w3, w4, w5, w6, w7, last & !HIGH_HALF].map(u64::to_le))
+    pub fn expand(self, message: &Message) -> [u64; EXPANDED_WORDS] {
+        let [first, w2, w3, w4, w5, w6, w7, last] = in_words(message);
+        [self.first, self.second_word(first), w2, w3, w4, w5, w6, w7, last & !HIGH_HALF]
+    }
+
+    /// Of the frame whose message begins with this word.
+    #[inline(always)]
+    fn second_word(self, first_of_message: u64) -> u64 {
+        u64::from(self.last) | (first_of_message & HIGH_HALF)
+    }
+
+    /// The first two words of the frame of a message that has it but for these addresses.
+    #[inline(always)]
+    pub fn first_words(self, message: &Message) -> [u64; 2] {
+        [self.first, self.second_word(message.word(0))]
     }
 }
 
 const HIGH_HALF: u64 = 0xffff_ffff_0000_0000;
 
-/// Whole words that hold the longest such frame.
-const EXPANDED_BYTES: usize = 72;
-const _: () = assert!(EXPANDED_BYTES == MAX_COMPRESSED_BYTES.next_multiple_of(size_of::<u64>()));
+/// That hold the longest such frame.
+pub const EXPANDED_WORDS: usize = 9;
+const _: () = assert!(EXPANDED_WORDS == MAX_COMPRESSED_BYTES.div_ceil(size_of::<u64>()));
+
+/// As bytes.
+#[inline(always)]
+pub fn expanded_bytes(words: &[u64; EXPANDED_WORDS]) -> [u8; EXPANDED_WORDS * size_of::<u64>()] {
+    zerocopy::transmute!(words.map(u64::to_le))
+}
 
 /// Is a frame of this length sent in a message without its addresses, if they are known? A shorter one is in the message with them.
 #[inline(always)]
@@ -58,13 +76,39 @@ pub const fn is_compressible(length_bytes: usize) -> bool {
 #[inline(always)]
 pub fn compressed(operation: u8, tag: u16, frame: &[u8]) -> Message {
     let (words, rest) = frame.as_chunks::<8>();
-    let word = |index: usize| words.get(index).map_or(0, |word| u64::from_le_bytes(*word));
     let last = rest.iter().rev().fold(0, |word, byte| word << u8::BITS | u64::from(*byte));
-    let behind = |index: usize| if index == words.len() { last } else { word(index) };
+    let (w1, behind) = match *words {
+        [_, w1, w2, w3, w4, w5, w6] => (w1, [w2, w3, w4, w5, w6, last.to_le_bytes(), [0; 8]]),
+        [_, w1, w2, w3, w4, w5, w6, w7] => (w1, [w2, w3, w4, w5, w6, w7, last.to_le_bytes()]),
+        _ => return compressed_short(operation, tag, frame),
+    };
     let length_bytes = u8::try_from(frame.len()).unwrap_or(u8::MAX);
-    let first = u64::from(operation) | u64::from(length_bytes) << 8 | u64::from(tag) << 16 | (behind(1) & HIGH_HALF);
-    let [w2, w3, w4, w5, w6, w7, w8] = std::array::from_fn(|index| behind(index + 2));
-    Message::from_words([first, w2, w3, w4, w5, w6, w7, w8])
+    let first = head(operation, length_bytes, tag) | (u64::from_le_bytes(w1) & HIGH_HALF);
+    let [w2, w3, w4, w5, w6, w7, w8] = behind.map(u64::from_le_bytes);
+    in_quarters(&Message::from_words([first, w2, w3, w4, w5, w6, w7, w8]))
+}
+
+/// The lower half of the first word.
+#[inline(always)]
+const fn head(operation: u8, length_bytes: u8, tag: u16) -> u64 {
+    let [low, high] = tag.to_le_bytes();
+    u64::from_le_bytes([operation, length_bytes, low, high, 0, 0, 0, 0])
+}
+
+#[cold]
+fn compressed_short(operation: u8, tag: u16, frame: &[u8]) -> Message {
+    let length_bytes = u8::try_from(frame.len()).unwrap_or(u8::MAX);
+    Small { length_bytes, ..Small::new(operation, tag, frame.get(ADDRESSES_BYTES..).unwrap_or_default()) }.to_message()
+}
+
+/// The same message with another operation or kind, and another tag.
+#[cfg(feature = "server")]
+#[inline(always)]
+pub(crate) fn readdressed(message: &Message, kind: u8, tag: u16) -> Message {
+    let [_, length_bytes, ..] = message.word(0).to_le_bytes();
+    let mut changed = *message;
+    changed.set_word(0, head(kind, length_bytes, tag) | (message.word(0) & HIGH_HALF));
+    in_quarters(&changed)
 }
 
 #[cfg(test)]
@@ -82,7 +126,7 @@ mod tests {
             assert!(bytes[length - 8..].iter().all(|byte| *byte == 0), "{length}: {bytes:?}");
             let addresses = Addresses::of(&frame).expect("both");
             assert_eq!(addresses.to_bytes(), frame[..12]);
-            assert_eq!(addresses.expand(&message)[..length], frame[..length]);
+            assert_eq!(expanded_bytes(&addresses.expand(&message))[..length], frame[..length]);
         }
     }
 
@@ -103,7 +147,7 @@ mod tests {
         let frame: Vec<u8> = (1..=68).collect();
         let mut bytes = compressed(10, 1, &frame).to_bytes();
         bytes[60..].fill(0xff);
-        let expanded = Addresses::of(&frame).expect("both").expand(&Message::from_bytes(&bytes));
+        let expanded = expanded_bytes(&Addresses::of(&frame).expect("both").expand(&Message::from_bytes(&bytes)));
         assert_eq!((&expanded[..68], &expanded[68..]), (&frame[..], &[0; 4][..]));
     }
 }
