@@ -10,6 +10,23 @@ use fipsee_ring::control::{Control, Wanted};
 use crate::golden::Examples;
 use crate::layout::{Table, shout, structure};
 
+fn offload() -> [(&'static str, u64); 12] {
+    [
+        ("NET_OFFLOAD_CHECKSUM", wire::OFFLOAD_CHECKSUM.into()),
+        ("NET_OFFLOAD_TSO4", wire::OFFLOAD_TSO4.into()),
+        ("NET_OFFLOAD_TSO6", wire::OFFLOAD_TSO6.into()),
+        ("NET_OFFLOAD_ECN", wire::OFFLOAD_ECN.into()),
+        ("NET_OFFLOAD_USO", wire::OFFLOAD_USO.into()),
+        ("NET_MAX_SEGMENTED_BYTES", wire::MAX_SEGMENTED_BYTES.into()),
+        ("NET_CHECKSUM_NEEDED", wire::CHECKSUM_NEEDED.into()),
+        ("NET_CHECKSUM_VALID", wire::CHECKSUM_VALID.into()),
+        ("NET_SEGMENT_TCP4", wire::SEGMENT_TCP4.into()),
+        ("NET_SEGMENT_TCP6", wire::SEGMENT_TCP6.into()),
+        ("NET_SEGMENT_UDP", wire::SEGMENT_UDP.into()),
+        ("NET_SEGMENT_ECN", wire::SEGMENT_ECN.into()),
+    ]
+}
+
 pub(crate) fn layout(table: &mut Table) {
     let number = |value: usize| u64::try_from(value).expect("small");
     let plain = [
@@ -49,20 +66,8 @@ pub(crate) fn layout(table: &mut Table) {
         ("NET_MAX_PACKED_SENT", number(wire::MAX_PACKED_SENT)),
         ("NET_MAX_PACKED_RECEIVED", number(wire::MAX_PACKED_RECEIVED)),
         ("NET_MAX_GROUPS", number(wire::MAX_GROUPS)),
-        ("NET_OFFLOAD_CHECKSUM", wire::OFFLOAD_CHECKSUM.into()),
-        ("NET_OFFLOAD_TSO4", wire::OFFLOAD_TSO4.into()),
-        ("NET_OFFLOAD_TSO6", wire::OFFLOAD_TSO6.into()),
-        ("NET_OFFLOAD_ECN", wire::OFFLOAD_ECN.into()),
-        ("NET_OFFLOAD_USO", wire::OFFLOAD_USO.into()),
-        ("NET_MAX_SEGMENTED_BYTES", wire::MAX_SEGMENTED_BYTES.into()),
-        ("NET_CHECKSUM_NEEDED", wire::CHECKSUM_NEEDED.into()),
-        ("NET_CHECKSUM_VALID", wire::CHECKSUM_VALID.into()),
-        ("NET_SEGMENT_TCP4", wire::SEGMENT_TCP4.into()),
-        ("NET_SEGMENT_TCP6", wire::SEGMENT_TCP6.into()),
-        ("NET_SEGMENT_UDP", wire::SEGMENT_UDP.into()),
-        ("NET_SEGMENT_ECN", wire::SEGMENT_ECN.into()),
     ];
-    table.extend(plain.map(|(name, value): (&str, u64)| (name.to_owned(), value)));
+    table.extend(plain.into_iter().chain(offload()).map(|(name, value): (&str, u64)| (name.to_owned(), value)));
     for status in Status::ALL {
         table.push((format!("NET_STATUS_{}", shout(&format!("{status:?}"))), status.to_wire().into()));
     }

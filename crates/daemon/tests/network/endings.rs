@@ -123,7 +123,7 @@ fn no_frame_is_lost_by_a_takeover() {
         let seeds = |part: u64| (100 * round + 10 * part)..(100 * round + 10 * part + 10);
         // Every second one goes without its addresses.
         let sent = |seed: u64| {
-            let length_bytes = if seed % 2 == 0 { 60 + seed % 1000 } else { 57 + seed % 12 };
+            let length_bytes = if seed.is_multiple_of(2) { 60 + seed % 1000 } else { 57 + seed % 12 };
             frame(mac(1), mac(2), usize::try_from(length_bytes).expect("small"), seed)
         };
         let send = |a: &mut Port, seed: u64| a.send(&sent(seed)).expect("sent");

@@ -11,7 +11,7 @@ use super::{all_sent, frame, lan, mac, options};
 /// A frame that carries its number.
 fn numbered(number: u64) -> Vec<u8> {
     // Every second one is so short that it goes without its addresses.
-    let length_bytes = if number % 2 == 0 { 60 + number % 1400 } else { 57 + number % 12 };
+    let length_bytes = if number.is_multiple_of(2) { 60 + number % 1400 } else { 57 + number % 12 };
     let mut sent = frame(mac(1), mac(2), usize::try_from(length_bytes).expect("small"), number);
     sent[14..22].copy_from_slice(&number.to_le_bytes());
     sent

@@ -34,6 +34,18 @@ pub fn begin(frames: usize) {
     STAMPS.set(Vec::with_capacity(frames * STAGES));
 }
 
+/// What a stamp costs this thread: the usual time from one to the next.
+#[cfg(feature = "stages")]
+pub fn cost_ticks() -> u64 {
+    const STAMPS_OF_ONE: usize = 1001;
+    begin(STAMPS_OF_ONE);
+    (0..4 * STAMPS_OF_ONE).for_each(|_| stamp(Stage::Taken));
+    let stamps = take();
+    let mut costs: Vec<u64> = stamps.windows(2).map(|pair| pair[1].ticks.saturating_sub(pair[0].ticks)).collect();
+    costs.sort_unstable();
+    costs.get(costs.len() / 2).copied().unwrap_or(0)
+}
+
 /// Those that were kept, in their order.
 #[cfg(feature = "stages")]
 pub fn take() -> Vec<Stamp> {

@@ -239,17 +239,7 @@ fn answered(
             pair.addresses = Addresses::of(&bytes);
             Ok(vec![bytes[..length].to_vec()])
         }
-        KIND_RECEIVED_COMPRESSED => {
-            let Small { length_bytes, tag, bytes, .. } = Small::of(message);
-            let length = usize::from(length_bytes);
-            let is_sound = is_compressible(length) && bytes[length - ADDRESSES_BYTES..].iter().all(|byte| *byte == 0);
-            let addresses = pair.addresses.filter(|_| is_sound).ok_or("a frame without addresses is not as it must be")?;
-            let posted = take(pair, tag, is_faulty, None)?;
-            if (posted.buffer.length_bytes as usize) < length {
-                return Err("the buffer that a frame answers would not hold it".to_owned());
-            }
-            Ok(vec![[&addresses.to_bytes()[..], &bytes[..length - ADDRESSES_BYTES]].concat()])
-        }
+        KIND_RECEIVED_COMPRESSED => compressed_frame(message, pair, is_faulty),
         KIND_RECEIVED => {
             let Filled { count, reserved, length_bytes, offload, reserved_too, tags, .. } = Filled::of(message);
             let (count, length) = (usize::from(count), length_bytes as usize);
@@ -305,6 +295,19 @@ fn answered(
     }
 }
 
+/// A frame that has come without its addresses; or what is wrong.
+fn compressed_frame(message: &Message, pair: &mut PairView, is_faulty: bool) -> Result<Vec<Vec<u8>>, String> {
+    let Small { length_bytes, tag, bytes, .. } = Small::of(message);
+    let length = usize::from(length_bytes);
+    let is_sound = is_compressible(length) && bytes[length - ADDRESSES_BYTES..].iter().all(|byte| *byte == 0);
+    let addresses = pair.addresses.filter(|_| is_sound).ok_or("a frame without addresses is not as it must be")?;
+    let posted = take(pair, tag, is_faulty, None)?;
+    if (posted.buffer.length_bytes as usize) < length {
+        return Err("the buffer that a frame answers would not hold it".to_owned());
+    }
+    Ok(vec![[&addresses.to_bytes()[..], &bytes[..length - ADDRESSES_BYTES]].concat()])
+}
+
 /// A buffer is answered: with a frame, or given back with a status.
 fn take(pair: &mut PairView, tag: u16, is_faulty: bool, status: Option<Status>) -> Result<Posted, String> {
     let expected = status.unwrap_or(Status::Ok);
@@ -319,4 +322,20 @@ fn take(pair: &mut PairView, tag: u16, is_faulty: bool, status: Option<Status>) 
         return Err(format!("buffer {tag} is answered before {at} others that were posted before"));
     }
     pair.posted.remove(at).ok_or_else(|| "it was there".to_owned())
+}
+
+/// Tags that a message of the daemon answers.
+pub(super) fn tags(message: &Message) -> Vec<u16> {
+    match first_byte(message) {
+        KIND_RECEIVED_SMALL | KIND_RECEIVED_COMPRESSED => vec![Small::of(message).tag],
+        KIND_RECEIVED_PACKED => FilledPacked::of(message).named().unwrap_or_default().iter().map(|frame| frame.tag).collect(),
+        KIND_RECEIVED => {
+            let filled = Filled::of(message);
+            filled.tags[..usize::from(filled.count)].to_vec()
+        }
+        _ => {
+            let returned = Returned::of(message);
+            returned.entries[..usize::from(returned.count)].iter().map(|entry| entry.tag).collect()
+        }
+    }
 }

@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 
 use fipsee_net::wire::{
-    Addresses, Filled, FilledPacked, KIND_RECEIVED, KIND_RECEIVED_COMPRESSED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL,
-    MAX_COMPRESSED_BYTES, MAX_PACKED_SENT, OPERATION_POST, OPERATION_SEND_COMPRESSED, PROFILE, PackedFrame, PortInfo, Post,
-    PostedBuffer, QUEUES_PER_PAIR, Returned, SERVICE_NET, Send, SendPacked, Small, Status, compressed, first_byte,
+    Addresses, MAX_COMPRESSED_BYTES, MAX_PACKED_SENT, OPERATION_POST, OPERATION_SEND_COMPRESSED, PROFILE, PackedFrame, PortInfo,
+    Post, PostedBuffer, QUEUES_PER_PAIR, SERVICE_NET, Send, SendPacked, Status, compressed,
 };
 use fipsee_ring::Message;
 use fipsee_ring::channel::ClientQueue;
@@ -316,7 +315,7 @@ impl PortClient {
                     context.violated(|| format!("port {port} finds {message:?}, which the daemon has not published so"));
                     return taken;
                 };
-                let tags = tags(&message);
+                let tags = super::arrivals::tags(&message);
                 for (tag, expected) in tags.iter().zip(&buffers) {
                     let mut bytes = vec![0; expected.len()];
                     let offset_bytes = pool + u64::from(receive_offset(&self.parameters, number, *tag));
@@ -448,22 +447,6 @@ impl PortClient {
             sent += published;
         }
         sent
-    }
-}
-
-/// Tags that a message of the daemon answers.
-fn tags(message: &Message) -> Vec<u16> {
-    match first_byte(message) {
-        KIND_RECEIVED_SMALL | KIND_RECEIVED_COMPRESSED => vec![Small::of(message).tag],
-        KIND_RECEIVED_PACKED => FilledPacked::of(message).named().unwrap_or_default().iter().map(|frame| frame.tag).collect(),
-        KIND_RECEIVED => {
-            let filled = Filled::of(message);
-            filled.tags[..usize::from(filled.count)].to_vec()
-        }
-        _ => {
-            let returned = Returned::of(message);
-            returned.entries[..usize::from(returned.count)].iter().map(|entry| entry.tag).collect()
-        }
     }
 }
 

@@ -28,6 +28,18 @@ fn queue_of(ports: u8) -> (TransmitQueue, Writer<MappedRing>, Grant) {
     (TransmitQueue::new(end, memory, (network, Sender { port: 0, pair: 0, offloads: 0 }), (8, None)), client, grant)
 }
 
+/// Port 1 is served: its client's ends of the queue that receives.
+fn receiver_of(queue: &TransmitQueue, grant: &mut Grant) -> (Writer<MappedRing>, Reader<MappedRing>) {
+    let (geometry, end) = (grant.layout.queues[1], grant.queues.remove(0));
+    let ring = |ring: Result<MappedRing, _>| ring.expect("it fits");
+    let posts = ring(geometry.request_ring(&grant.region, &geometry.tuning()));
+    let comes = ring(geometry.completion_ring(&grant.region, &geometry.tuning()));
+    let cursors = (end.requests.cursor(), end.completions.cursor());
+    let receiver = Receiver::new(end, memory(grant), (0, Events::default()));
+    queue.network.data().add(1, 0, Endpoint::Rings(Box::new(receiver)));
+    (Writer::new(posts, cursors.0, &geometry.tuning()), Reader::new(comes, cursors.1, &geometry.tuning()))
+}
+
 fn memory(grant: &Grant) -> RegionTable {
     RegionTable::of_pool(&grant.region, grant.layout.pool_offset_bytes, 4096).expect("within the region")
 }
@@ -84,14 +96,7 @@ fn frames_count_for_a_visit_whatever_message_they_came_by() {
 #[test]
 fn nothing_is_left_collected_when_a_visit_is_over() {
     let (mut queue, mut client, mut grant) = queue_of(2);
-    let geometry = grant.layout.queues[1];
-    let ring = |ring: Result<MappedRing, _>| ring.expect("it fits");
-    let posts = ring(geometry.request_ring(&grant.region, &geometry.tuning()));
-    let comes = ring(geometry.completion_ring(&grant.region, &geometry.tuning()));
-    let (end, memory) = (grant.queues.remove(0), memory(&grant));
-    let mut poster = Writer::new(posts, end.requests.cursor(), &geometry.tuning());
-    let mut comes = Reader::new(comes, end.completions.cursor(), &geometry.tuning());
-    queue.network.data().add(1, 0, Endpoint::Rings(Box::new(Receiver::new(end, memory, (0, Events::default())))));
+    let (mut poster, mut comes) = receiver_of(&queue, &mut grant);
     let buffer = |tag: u16| PostedBuffer { tag, memory: 0, offset_bytes: 1024 + 64 * u32::from(tag), length_bytes: 64 };
     (0..8).for_each(|of| poster.publish(&Post::new(&[0, 1, 2, 3].map(|more| buffer(4 * of + more))).to_message()));
     let mut expected_tag = 0;
@@ -127,17 +132,10 @@ fn nothing_is_left_collected_when_a_visit_is_over() {
 #[test]
 fn frame_goes_without_its_addresses_where_they_are_known() {
     let (mut queue, mut client, mut grant) = queue_of(2);
-    let geometry = grant.layout.queues[1];
-    let ring = |ring: Result<MappedRing, _>| ring.expect("it fits");
-    let posts = ring(geometry.request_ring(&grant.region, &geometry.tuning()));
-    let comes = ring(geometry.completion_ring(&grant.region, &geometry.tuning()));
-    let sent = grant.layout.queues[0];
-    let answers = ring(sent.completion_ring(&grant.region, &sent.tuning()));
-    let mut answers = Reader::new(answers, queue.end.completions.cursor(), &sent.tuning());
-    let (end, memory) = (grant.queues.remove(0), memory(&grant));
-    let mut poster = Writer::new(posts, end.requests.cursor(), &geometry.tuning());
-    let mut comes = Reader::new(comes, end.completions.cursor(), &geometry.tuning());
-    queue.network.data().add(1, 0, Endpoint::Rings(Box::new(Receiver::new(end, memory, (0, Events::default())))));
+    let (sent, at) = (grant.layout.queues[0], queue.end.completions.cursor());
+    let answers = sent.completion_ring(&grant.region, &sent.tuning()).expect("it fits");
+    let mut answers = Reader::new(answers, at, &sent.tuning());
+    let (mut poster, mut comes) = receiver_of(&queue, &mut grant);
     let buffer = |tag: u16, length_bytes| PostedBuffer { tag, memory: 0, offset_bytes: 128 * u32::from(tag), length_bytes };
     let frame = |source: u8, length: usize| {
         let mut frame = [&[2, 0, 0, 0, 0, 1][..], &[2, 0, 0, 0, 0, source], &[8, 0]].concat();
