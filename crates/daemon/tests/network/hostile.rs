@@ -93,7 +93,7 @@ fn wrong_frames() -> Vec<(Message, Status)> {
         (with(&|send| send.memory = 1), Status::BadMemory),
         (with(&|send| send.memory = u16::MAX), Status::BadMemory),
         (with(&|send| send.operation = 0), Status::Unsupported),
-        (with(&|send| send.operation = 10), Status::Unsupported),
+        (with(&|send| send.operation = 11), Status::Unsupported),
         (with(&|send| send.offload.flags = 1), Status::Unsupported),
         (with(&|send| send.offload.segment_bytes = 1448), Status::Unsupported),
         (with(&|send| send.first[11] = 2), Status::WrongSource),
