@@ -32,6 +32,10 @@ fn attach(info: [u8; 64], queues: u16, pool_bytes: u64) -> Attached {
 }
 
 fn attach_pairs(info: [u8; 64], queues: u16, pool_bytes: u64) -> Attached<Vec<Port>> {
+    attach_with(AttachOptions { pairs: queues.div_ceil(2), ..AttachOptions::new("lan/a") }, info, (queues, pool_bytes))
+}
+
+fn attach_with(options: AttachOptions, info: [u8; 64], (queues, pool_bytes): (u16, u64)) -> Attached<Vec<Port>> {
     let dir = Scratch::new();
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
@@ -47,7 +51,6 @@ fn attach_pairs(info: [u8; 64], queues: u16, pool_bytes: u64) -> Attached<Vec<Po
         control.send(&grant.attached(info).encode(), &grant.descriptors()).expect("sent");
         (grant, control)
     });
-    let options = AttachOptions { pairs: queues.div_ceil(2), ..AttachOptions::new("lan/a") };
     (Port::attach_pairs(&dir.path("s"), &options), thread)
 }
 
@@ -321,12 +324,22 @@ fn frame_without_addresses_has_those_of_the_last_short_one_that_came_alone() {
     let mut into = [0; 21];
     assert_eq!(port.receive_into(&mut into).expect("a frame"), Some(64));
     assert_eq!(into, frame(8, 64)[..21]);
-    // One that its buffer, or a message, does not hold.
+    // One that a message does not hold.
     let buffer = posted.remove(0);
     grant.queues[1]
         .completions
         .publish(&Small { length_bytes: 69, ..Small::of(&compressed(5, buffer.tag, &frame(8, 64))) }.to_message());
     assert!(matches!(port.receive(&mut Vec::new()), Err(Error::Fault(_))));
+    // One that its buffer does not hold.
+    for (length, is_fault) in [(64, false), (65, true)] {
+        let options = AttachOptions { buffer_bytes: Some(64), ..AttachOptions::new("lan/a") };
+        let (ports, daemon) = attach_with(options, info().to_bytes(), (2, 1 << 20));
+        let (mut port, (mut grant, _control)) = (ports.expect("attached").remove(0), daemon.join().expect("no panic"));
+        grant.queues[1].completions.publish(&Small::new(2, 0, &frame(8, 20)).to_message());
+        grant.queues[1].completions.publish(&compressed(5, 1, &frame(8, length)));
+        assert!(port.receive(&mut Vec::new()).expect("a frame"));
+        assert_eq!(matches!(port.receive(&mut Vec::new()), Err(Error::Fault(_))), is_fault, "{length} bytes");
+    }
 }
 
 #[test]

@@ -22,7 +22,6 @@ impl Switch {
 
     /// It gets no frame any more, and nothing that is known leads to it.
     pub fn remove(&mut self, number: PortNumber) {
-        self.changes += 1;
         self.set_up(number, false);
         if let Some(port) = self.ports.get_mut(usize::from(number)) {
             (port.owns_address, port.loops) = (false, Loops::default());

@@ -128,79 +128,146 @@ fn nothing_is_left_collected_when_a_visit_is_over() {
     }
 }
 
-/// checks: R-10.3-20, R-10.4-11
-#[test]
-fn frame_goes_without_its_addresses_where_they_are_known() {
-    let (mut queue, mut client, mut grant) = queue_of(2);
-    let (sent, at) = (grant.layout.queues[0], queue.end.completions.cursor());
-    let answers = sent.completion_ring(&grant.region, &sent.tuning()).expect("it fits");
-    let mut answers = Reader::new(answers, at, &sent.tuning());
-    let (mut poster, mut comes) = receiver_of(&queue, &mut grant);
-    let buffer = |tag: u16, length_bytes| PostedBuffer { tag, memory: 0, offset_bytes: 128 * u32::from(tag), length_bytes };
-    let frame = |source: u8, length: usize| {
-        let mut frame = [&[2, 0, 0, 0, 0, 1][..], &[2, 0, 0, 0, 0, source], &[8, 0]].concat();
-        frame.resize(length, 7);
-        frame
-    };
-    let [short, longest, long] = [57, 68, 69].map(|length| frame(0, length));
-    let alone = |frame: &[u8]| {
+/// A sender, and port 1 behind a switch.
+struct Exchange {
+    queue: TransmitQueue,
+    client: Writer<MappedRing>,
+    answers: Reader<MappedRing>,
+    poster: Writer<MappedRing>,
+    comes: Reader<MappedRing>,
+    grant: Grant,
+    tag: u16,
+}
+
+impl Exchange {
+    fn new() -> Self {
+        let (queue, client, mut grant) = queue_of(2);
+        let (sent, at) = (grant.layout.queues[0], queue.end.completions.cursor());
+        let answers = sent.completion_ring(&grant.region, &sent.tuning()).expect("it fits");
+        let answers = Reader::new(answers, at, &sent.tuning());
+        let (poster, comes) = receiver_of(&queue, &mut grant);
+        Self { queue, client, answers, poster, comes, grant, tag: 0 }
+    }
+
+    /// A message with the first bytes of a frame, the rest of which is in memory.
+    fn alone(&self, frame: &[u8]) -> Message {
         let (first, rest) = frame.split_first_chunk().expect("longer");
-        grant.region.write(grant.layout.pool_offset_bytes, rest).expect("within the pool");
+        self.grant.region.write(self.grant.layout.pool_offset_bytes, rest).expect("within the pool");
         let (operation, offload) = (OPERATION_SEND, Offload::default());
         let rest_bytes = u32::try_from(rest.len()).expect("short");
         Send { operation, first_bytes: 36, tag: 0, offset_bytes: 0, rest_bytes, memory: 0, offload, first: *first, stamp: 0 }
             .to_message()
-    };
-    let less =
-        |length: u8| Small { length_bytes: length, ..Small::of(&compressed(OPERATION_SEND_COMPRESSED, 0, &short)) }.to_message();
-    let packed = packed(&grant, 1, Mac([2, 0, 0, 0, 0, 9]));
-    let (ok, invalid, short_one) = (Status::Ok, Status::Invalid, Status::TooShort);
-    // What is sent, its status, and the kind by which it comes, with its length.
-    let without = |frame: &[u8]| compressed(OPERATION_SEND_COMPRESSED, 0, frame);
+    }
+
+    /// It is answered by this status, and comes by a message of this kind, with this length, in so many buffers of these lengths.
+    fn step(&mut self, (sent, status, comes_by): (Message, Status, Option<(u8, u8, &[u32])>)) {
+        let mut message = Message::ZERO;
+        if let Some((_, _, lengths)) = comes_by {
+            let buffer = |(tag, length): (u16, &u32)| PostedBuffer {
+                tag,
+                memory: 0,
+                offset_bytes: 128 * u32::from(tag),
+                length_bytes: *length,
+            };
+            self.poster.publish(&Post::new(&(self.tag..).zip(lengths).map(buffer).collect::<Vec<_>>()).to_message());
+        }
+        self.client.publish(&sent);
+        assert_eq!(self.queue.visit(&mut (), Turn::whole(true)).requests, 1);
+        assert!(self.answers.receive(&mut message));
+        let bytes = message.to_bytes();
+        assert_eq!((bytes[1], u16::from(bytes[6])), (1, status.to_wire()));
+        assert_eq!(self.comes.receive(&mut message), comes_by.is_some());
+        let Some((kind, length, lengths)) = comes_by else { return };
+        let bytes = message.to_bytes();
+        let (found_length, found_tag) = if kind == 1 { (bytes[4], bytes[20]) } else { (bytes[1], bytes[2]) };
+        assert_eq!((bytes[0], found_length, u16::from(found_tag)), (kind, length, self.tag));
+        self.tag += u16::try_from(lengths.len()).expect("few");
+    }
+
+    fn received_addresses(&self) -> Option<Addresses> {
+        self.queue.network.data().endpoint(1, 0).and_then(Endpoint::state).expect("its state").addresses
+    }
+}
+
+/// From port 0, or another station, to port 1 or to all.
+fn addressed(to: Mac, source: u8, length: usize) -> Vec<u8> {
+    let mut frame = [&to.0[..], &[2, 0, 0, 0, 0, source], &[8, 0]].concat();
+    frame.resize(length, 7);
+    frame
+}
+
+fn without(frame: &[u8]) -> Message {
+    compressed(OPERATION_SEND_COMPRESSED, 0, frame)
+}
+
+const TO: Mac = Mac([2, 0, 0, 0, 0, 1]);
+
+/// checks: R-10.3-20, R-10.4-11
+#[test]
+fn frame_goes_without_its_addresses_where_they_are_known() {
+    let mut exchange = Exchange::new();
+    let [short, longest, long] = [57, 68, 69].map(|length| addressed(TO, 0, length));
+    let less = |length: u8| Small { length_bytes: length, ..Small::of(&without(&short)) }.to_message();
+    let (ok, invalid) = (Status::Ok, Status::Invalid);
+    let (alone_short, alone_long) = (exchange.alone(&short), exchange.alone(&long));
+    let alone_wrong = exchange.alone(&addressed(TO, 5, 60));
+    let packed = packed(&exchange.grant, 1, Mac([2, 0, 0, 0, 0, 9]));
+    let one: &[u32] = &[128];
     let steps = [
         (without(&short), invalid, None),
-        (alone(&short), ok, Some((1, 57))),
-        (alone(&short), ok, Some((1, 57))),
-        (without(&short), ok, Some((5, 57))),
+        (alone_short, ok, Some((1, 57, one))),
+        (alone_short, ok, Some((1, 57, one))),
+        (without(&short), ok, Some((5, 57, one))),
         (packed, ok, None),
-        (without(&longest), ok, Some((5, 68))),
+        (without(&longest), ok, Some((5, 68, one))),
         (less(69), invalid, None),
-        (less(13), short_one, None),
-        (less(14), ok, Some((2, 14))),
-        (alone(&long), ok, Some((1, 69))),
-        (without(&short), ok, Some((5, 57))),
+        (less(13), Status::TooShort, None),
+        (less(14), ok, Some((2, 14, one))),
+        (alone_long, ok, Some((1, 69, one))),
+        (without(&short), ok, Some((5, 57, one))),
         // Its addresses are those of the next one, although the switch does not take it.
-        (alone(&frame(5, 60)), Status::WrongSource, None),
-        (without(&frame(5, 60)), Status::WrongSource, None),
-        (small(Mac([2, 0, 0, 0, 0, 1])), ok, Some((2, 14))),
+        (alone_wrong, Status::WrongSource, None),
+        (without(&addressed(TO, 5, 60)), Status::WrongSource, None),
+        (small(TO), ok, Some((2, 14, one))),
         // The buffer would not hold it.
-        (without(&longest), ok, Some((1, 68))),
-        (without(&longest), ok, Some((5, 68))),
+        (without(&longest), ok, Some((1, 68, &[64, 64][..]))),
+        (without(&longest), ok, Some((5, 68, one))),
         (Small { length_bytes: 57, ..Small::new(OPERATION_SEND_SMALL, 0, &short) }.to_message(), invalid, None),
         (without(&short), invalid, None),
     ];
-    let mut tag = 0;
-    for (step, (sent, status, comes_by)) in steps.into_iter().enumerate() {
-        if let Some((kind, length)) = comes_by {
-            let is_too_small = kind == 1 && length == 68;
-            let posted = if is_too_small { vec![buffer(tag, 64), buffer(tag + 1, 64)] } else { vec![buffer(tag, 128)] };
-            poster.publish(&Post::new(&posted).to_message());
-        }
-        client.publish(&sent);
-        assert_eq!(queue.visit(&mut (), Turn::whole(true)).requests, 1);
-        let mut message = Message::ZERO;
-        assert!(answers.receive(&mut message));
-        let bytes = message.to_bytes();
-        assert_eq!((bytes[1], u16::from(bytes[6])), (1, status.to_wire()), "step {step}");
-        assert_eq!(comes.receive(&mut message), comes_by.is_some(), "step {step}");
-        let Some((kind, length)) = comes_by else { continue };
-        let bytes = message.to_bytes();
-        let (found_length, found_tag) = if kind == 1 { (bytes[4], bytes[20]) } else { (bytes[1], bytes[2]) };
-        assert_eq!((bytes[0], found_length, u16::from(found_tag)), (kind, length, tag), "step {step}");
-        tag += if kind == 1 && length == 68 { 2 } else { 1 };
-    }
-    let addresses = Addresses::of(&frame(0, 14));
-    assert_eq!(queue.network.data().endpoint(1, 0).and_then(Endpoint::state).expect("its state").addresses, addresses);
+    steps.into_iter().for_each(|step| exchange.step(step));
+    assert_eq!(exchange.received_addresses(), Addresses::of(&short));
+}
+
+/// checks: R-10.4-11
+#[test]
+fn addresses_that_a_receiver_knows_are_those_of_the_last_short_frame_that_came_alone() {
+    let mut exchange = Exchange::new();
+    let [short, to_all] = [TO, Mac::BROADCAST].map(|to| addressed(to, 0, 60));
+    let (short_alone, long_alone) = (exchange.alone(&short), exchange.alone(&addressed(TO, 0, 69)));
+    let (ok, one) = (Status::Ok, &[128][..]);
+    let steps = [
+        (short_alone, ok, Some((1, 60, one))),
+        (without(&short), ok, Some((5, 60, one))),
+        // In a message, and in several buffers.
+        (small(Mac::BROADCAST), ok, Some((2, 14, one))),
+        (without(&to_all), ok, Some((5, 60, one))),
+        (long_alone, ok, Some((1, 69, one))),
+        (without(&short), ok, Some((1, 60, &[30, 30][..]))),
+        (without(&short), ok, Some((5, 60, one))),
+        (small(Mac::BROADCAST), ok, Some((2, 14, one))),
+        (long_alone, ok, Some((1, 69, one))),
+        // The switch is not asked where this goes, and the receiver does not know its addresses.
+        (without(&short), ok, Some((1, 60, one))),
+    ];
+    steps.into_iter().for_each(|step| exchange.step(step));
+    let state = exchange.queue.network.data().endpoint(1, 0).and_then(Endpoint::state).expect("its state");
+    assert_eq!(state.addresses, Addresses::of(&short));
+    // By which the next daemon goes on.
+    let (_, _, mut grant) = queue_of(2);
+    let mut next = Receiver::new(grant.queues.remove(0), memory(&grant), (0, Events::default()));
+    next.restore(&state).expect("it has no buffers");
+    assert_eq!(next.state().addresses, state.addresses);
 }
 
 #[test]
