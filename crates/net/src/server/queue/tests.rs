@@ -139,6 +139,9 @@ struct Exchange {
     tag: u16,
 }
 
+/// A message, the status by which it is answered, and by which kind its frame comes, with its length, in buffers of these lengths.
+type Step<'a> = (Message, Status, Option<(u8, u8, &'a [u32])>);
+
 impl Exchange {
     fn new() -> Self {
         let (queue, client, mut grant) = queue_of(2);
@@ -159,8 +162,7 @@ impl Exchange {
             .to_message()
     }
 
-    /// It is answered by this status, and comes by a message of this kind, with this length, in so many buffers of these lengths.
-    fn step(&mut self, (sent, status, comes_by): (Message, Status, Option<(u8, u8, &[u32])>)) {
+    fn step(&mut self, (sent, status, comes_by): Step<'_>) {
         let mut message = Message::ZERO;
         if let Some((_, _, lengths)) = comes_by {
             let buffer = |(tag, length): (u16, &u32)| PostedBuffer {
