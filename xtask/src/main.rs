@@ -48,7 +48,8 @@ usage: cargo xtask COMMAND
   bench   setup, dist, then the benchmarks, on a quiet machine; arguments go to fipsee-bench
   bench ipc   messages between two CPUs, ours and others, on a quiet machine; `bench ipc --help` says more
   bench hostile   what each fault of a client, guest or port costs a correct client, on a quiet machine; `bench --help` says more
-  bench net       frames between programs through the switch, beside the kernel's sockets and dpdk-testpmd, on a quiet machine
+  bench net       frames between programs through the switch, beside the kernel's sockets and dpdk-testpmd, and TCP of a guest beside its
+                  vector TAP, on a quiet machine
   bench notice    how soon each side notices the other's end, and the pause of a takeover, on a quiet machine; `bench --help` says more
   bench pairs OLD NEW   is the new daemon slower than the old one? programs or git revisions; `bench pairs --help`
   bench scale     10 to 1000 clients beside the server of a report, fair shares, larger machines, on a quiet machine
@@ -100,6 +101,7 @@ fn main() -> ExitCode {
                 Some((suite, rest)) if suite == "pairs" => pairs::run(&root, rest),
                 Some((suite, rest)) if suite == "vm" => vm::bench::run(&root, rest),
                 Some((suite, rest)) if suite == vm::bench::BOOT => vm::bench::boot(&root, rest),
+                Some((suite, rest)) if suite == vm::bench::net::PREPARE => vm::bench::net::prepare(&root, rest),
                 _ => bench(&root, &rest),
             };
         }
@@ -161,6 +163,9 @@ fn bench(root: &Path, arguments: &[String]) -> ExitCode {
     let measures = !arguments.iter().any(|argument| ["--help", "-h", "--version", "-V"].contains(&argument.as_str()));
     let mut command = cargo(root);
     command.args(["run", "--profile", dist::PROFILE, "--package", "fipsee-bench", "--"]).args(arguments);
+    if let Ok(program) = env::current_exe() {
+        command.env(vm::bench::XTASK_VARIABLE, program);
+    }
     if measures && env::var_os(dist::DIST_VARIABLE).is_none() {
         setup::run();
         let dist = dist::Dist::new(root);

@@ -26,11 +26,15 @@ impl Daemon {
 
     /// Start this `fipseed`.
     pub(crate) fn start_program(program: &Path, disks: &[String], more: &[&str]) -> Result<Self, String> {
+        Self::start_through(&[], program, disks, more)
+    }
+
+    /// Start this `fipseed` by way of a command line before its own.
+    pub(crate) fn start_through(prefix: &[String], program: &Path, disks: &[String], more: &[&str]) -> Result<Self, String> {
         let mut arguments: Vec<String> = ["--log-level", "error"].iter().chain(more).map(|word| (*word).to_owned()).collect();
         arguments.extend(disks.iter().flat_map(|disk| ["--disk".to_owned(), disk.clone()]));
-        let launch =
-            Launch { program: vec![program.to_string_lossy().into_owned()], arguments, own_group: false, ends_with_us: true };
-        Process::launch(Scratch::new(), launch).map(Self)
+        let program = [prefix, &[program.to_string_lossy().into_owned()]].concat();
+        Process::launch(Scratch::new(), Launch { program, arguments, own_group: false, ends_with_us: true }).map(Self)
     }
 
     /// Have a second one take over, and wait for the first to end.

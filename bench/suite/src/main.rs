@@ -79,7 +79,7 @@ pub(crate) struct Settings {
     #[arg(long)]
     pub(crate) markdown: bool,
     /// Only candidates with this in their name, of scale also a part (tables, fairness, workers, max-rate, auto, dedicated, limits), of net,
-    /// too (paths, forwarding, copies, stages, idle, misbehaviour); may be given several times.
+    /// too (paths, forwarding, copies, stages, idle, misbehaviour, guest); may be given several times.
     #[arg(long, value_name = "NAME")]
     pub(crate) only: Vec<String>,
     /// Where to append the results and to draw the plot.

@@ -211,6 +211,34 @@ fn frames_are_measured_beside_the_null_disk_and_the_kernel_and_their_stages_are_
 }
 
 #[test]
+fn tcp_of_a_guest_is_measured_through_a_port_and_its_vector_tap() {
+    let what = "benchmark of a guest's TCP";
+    let xtask = Path::new(env!("CARGO_BIN_EXE_fipsee-bench")).with_file_name("xtask");
+    if !xtask.exists() {
+        return skip(what, "needs xtask, which prepares the guest; run `cargo xtask test`");
+    }
+    let directory = Scratch::new();
+    let Some(mut command) = bench(what, &directory.0) else { return };
+    let (status, text) = run(command.args(["net", "--quick", "--only=guest"]).env("FIPSEE_XTASK", xtask));
+    assert!(status.success(), "{text}");
+    let run = only_line(&directory.0, "net-part.jsonl", &text);
+    if let Some(skipped) = run["skipped"].as_array().expect("skips").first() {
+        return skip(what, skipped["reason"].as_str().filter(|reason| !reason.is_empty()).expect("a reason"));
+    }
+    let series = run["series"].as_array().expect("series");
+    for way in ["vector TAP", "port"] {
+        for place in ["beside the worker", "beside the guest"] {
+            let of = |load: &str, metric| number(series, &format!("guest's TCP, {way}, {load}, program {place}"), metric);
+            for load in ["from the guest", "to the guest"] {
+                assert!(of(load, "bandwidth_bytes_per_s") > 0.0, "{text}");
+            }
+            assert!(of("round trip of 64 B", "latency_ns_p50") > 0.0, "{text}");
+        }
+    }
+    assert!(run["claims"].as_array().is_some_and(|claims| claims.len() == 3), "{run}");
+}
+
+#[test]
 fn faulty_clients_of_ports_are_measured_beside_a_pair_and_beside_the_client_of_a_disk() {
     let directory = Scratch::new();
     let Some(mut command) = bench("benchmark of faulty clients", &directory.0) else { return };

@@ -1,5 +1,7 @@
 //! Network namespaces of tests: interfaces and addresses that no other program sees.
 
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use crate::process::{await_word, die_with_parent};
@@ -44,6 +46,15 @@ impl Namespace {
     /// What a command line begins with to be carried out in it.
     pub fn prefix(&self) -> [String; 3] {
         ["nsenter".to_owned(), format!("--net=/proc/{}/ns/net", self.holder.id()), "--".to_owned()]
+    }
+
+    /// The calling thread is in it from now on, with the sockets that it opens.
+    pub fn enter(&self) -> Result<(), String> {
+        let path = format!("/proc/{}/ns/net", self.holder.id());
+        let entered = File::open(&path).and_then(|space| {
+            Ok(rustix::thread::move_into_link_name_space(space.as_fd(), Some(rustix::thread::LinkNameSpaceType::Network))?)
+        });
+        entered.map_err(|error| format!("cannot enter {path}: {error}"))
     }
 
     /// A command in it.

@@ -41,7 +41,8 @@ const UML_NETWORK: u8 = 1;
 const UML_DISK: u8 = 2;
 
 /// Programs that user-mode Linux is built and run with.
-const UML_NEEDS: [&str; 10] = ["make", "gcc", "flex", "bison", "bc", "xz", "timeout", "apt-get", "dpkg-deb", "taskset"];
+pub(super) const UML_NEEDS: [&str; 10] =
+    ["make", "gcc", "flex", "bison", "bc", "xz", "timeout", "apt-get", "dpkg-deb", "taskset"];
 
 /// The content of the file that a guest wants corrupted.
 const SPOILT: &[u8] = b"fipsee-vm: spoil this";
@@ -364,7 +365,7 @@ impl Environment {
     }
 }
 
-fn all_installed(programs: &[&str]) -> Result<(), Unready> {
+pub(super) fn all_installed(programs: &[&str]) -> Result<(), Unready> {
     match programs.iter().find(|name| !is_installed(name)) {
         Some(program) => Err(Unready::Missing(format!("{program} is not installed; run `cargo xtask setup` as root"))),
         None => Ok(()),

@@ -3,6 +3,7 @@
 
 mod boot;
 mod guest;
+pub(crate) mod net;
 mod watch;
 
 use std::fs;
@@ -21,7 +22,7 @@ const DAEMON: &str = "fipseed";
 const PEER: &str = "qemu-storage-daemon";
 
 /// By which the suite finds this program again.
-const XTASK_VARIABLE: &str = "FIPSEE_XTASK";
+pub(crate) const XTASK_VARIABLE: &str = "FIPSEE_XTASK";
 /// What it asks for.
 pub(crate) const BOOT: &str = "boot-vm";
 
