@@ -5,6 +5,7 @@
 //! order, so that nothing is in flight between two visits, and a hypervisor that connects again knows all by the used ring.
 
 mod control;
+mod held;
 mod receive;
 mod transmit;
 
@@ -56,10 +57,10 @@ impl PortQueue {
     /// # Errors
     /// A ring is outside the guest's memory, or is misaligned; a descriptor is not an eventfd.
     pub fn new(port: ServedPort, role: Role, pairs: u16, setup: DeviceQueueSetup, broke: Broke) -> Result<Self, String> {
-        let features = setup.features;
+        let (features, size) = (setup.features, setup.size);
         let queue = DeviceQueue::new(setup)?;
         let (kind, broke) = match role {
-            Role::Transmit(_) => (Kind::Transmit(Transmitter::new(queue, port, features)), Some(broke)),
+            Role::Transmit(_) => (Kind::Transmit(Transmitter::new((queue, size), port, features)), Some(broke)),
             Role::Control => (Kind::Control(Control::new(queue, port, pairs)), Some(broke)),
             Role::Receive(pair) => {
                 port.add(pair, Box::new(Receiver::new(queue, features, broke)));
@@ -100,6 +101,9 @@ impl PortQueue {
     /// The queue is removed: returns the index of the next available entry, for GET_VRING_BASE.
     #[must_use]
     pub fn stop(mut self) -> u16 {
+        if let Kind::Transmit(transmitter) = &mut self.kind {
+            transmitter.notify();
+        }
         self.change(|queue| {
             if queue.flush() {
                 queue.interrupt();
@@ -173,7 +177,19 @@ impl<E: Engine> Queue<E> for PortQueue {
         !Queue::<E>::has_work(self) && !is_to_be_reported
     }
 
-    fn flush(&mut self) {}
+    fn flush(&mut self) {
+        if let Kind::Transmit(transmitter) = &mut self.kind {
+            transmitter.notify_when_due();
+        }
+    }
+
+    fn due(&self) -> Option<u64> {
+        if let Kind::Transmit(transmitter) = &self.kind { transmitter.due() } else { None }
+    }
+
+    fn may_hold_back(&self) -> bool {
+        matches!(self.kind, Kind::Transmit(_))
+    }
 
     fn arm_and_work_remains(&mut self) -> bool {
         let Some(queue) = self.queue_mut().filter(|queue| !queue.is_over() && !queue.ring.is_armed) else { return false };

@@ -2,10 +2,13 @@
 
 use fipsee_net::server::{Outcome, Sending, ServedPort};
 use fipsee_net::wire::{MAX_SMALL_BYTES, Offload, Status};
+use fipsee_ring::clock;
 use fipsee_ring::memory::{Span, copy_from};
 use fipsee_serve::{Blocks, Taken, Turn};
 use virtio_bindings::virtio_net::{VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_NONE};
+use virtio_bindings::virtio_ring::VIRTIO_RING_F_INDIRECT_DESC;
 
+use super::held::HeldInterrupt;
 use super::{MAX_SPANS, behind, has_work};
 use crate::core::DeviceQueue;
 use crate::core::queue::Descriptor;
@@ -24,15 +27,58 @@ pub(super) struct Transmitter {
     header_bytes: usize,
     spans: Vec<Span>,
     blocks: Blocks,
+    held: HeldInterrupt,
+    /// A driver that has indirect tables needs one descriptor for a frame, as a rule.
+    is_indirect: bool,
 }
 
 // SAFETY: the spans lead into guest memory, which `queue` keeps mapped and any thread may access; they are not used between two visits.
 unsafe impl Send for Transmitter {}
 
 impl Transmitter {
-    pub(super) fn new(queue: DeviceQueue, port: ServedPort, features: u64) -> Self {
+    pub(super) fn new((queue, size): (DeviceQueue, u16), port: ServedPort, features: u64) -> Self {
         let (header_bytes, spans) = (header_bytes(features), Vec::with_capacity(MAX_SPANS + 1));
-        Self { queue, port, header_bytes, spans, blocks: Blocks::default() }
+        let (held, is_indirect) = (HeldInterrupt::new(size), queue.has(VIRTIO_RING_F_INDIRECT_DESC));
+        Self { queue, port, header_bytes, spans, blocks: Blocks::default(), held, is_indirect }
+    }
+
+    /// When [`notify`](Self::notify) is to be called although nothing happens.
+    pub(super) fn due(&self) -> Option<u64> {
+        self.held.due().filter(|_| !self.queue.is_over())
+    }
+
+    /// Publish chains with so many descriptors. The driver is interrupted later, unless it may soon need what it gets back.
+    fn publish(&mut self, descriptors: usize) {
+        let from = self.queue.published();
+        // What is decided here is when, not whether.
+        let _ = self.queue.flush();
+        if self.queue.published() == from {
+            return;
+        }
+        let now_ticks = clock::ticks();
+        let since = self.held.add(from, descriptors, now_ticks);
+        if !self.queue.wants_interrupt(since) {
+            self.held.end();
+        } else if self.held.is_due(now_ticks) {
+            self.notify();
+        }
+    }
+
+    /// Interrupt the driver for what it has not been interrupted for, if it still wants that.
+    pub(super) fn notify(&mut self) {
+        if let Some(since) = self.held.end()
+            && !self.queue.is_over()
+            && self.queue.wants_interrupt(since)
+        {
+            self.queue.interrupt();
+        }
+    }
+
+    /// Likewise, if that is due.
+    pub(super) fn notify_when_due(&mut self) {
+        if self.held.is_due(clock::ticks()) {
+            self.notify();
+        }
     }
 
     /// Whether the port may send with this address is for the switch to decide. It is lost, as a frame may be, while another thread has the
@@ -52,11 +98,11 @@ impl Transmitter {
         if !has_work(&self.queue) || !self.queue.begin_visit(waiting) {
             return Taken::NOTHING;
         }
-        let Self { queue, port, header_bytes, spans, blocks } = self;
+        let Self { queue, port, header_bytes, spans, blocks, is_indirect, .. } = self;
         // Another thread has the network at this moment: the next pass looks again. A queue that stayed armed would not be looked at
         // before the worker sleeps; this one is not armed any more.
         let Some(mut sending) = port.try_sending() else { return Taken::NOTHING };
-        let mut taken = Taken::NOTHING;
+        let (mut taken, mut descriptors) = (Taken::NOTHING, 0);
         let limit = waiting.min(MAX_BUDGET).min(u16::try_from(turn.requests).unwrap_or(u16::MAX));
         let mut first = [(0, Descriptor::default()); MAX_BUDGET as usize];
         let first = &mut first[..usize::from(limit)];
@@ -71,15 +117,14 @@ impl Transmitter {
                 break;
             };
             queue.put_used(head, 0);
+            descriptors += if *is_indirect { 1 } else { queue.chain.pieces.len() };
             taken = taken.and(Taken::new(1, blocks.complete(outcome.bytes)).with_more_work(outcome.more_work()));
             if taken.units >= turn.units {
                 break;
             }
         }
         drop(sending);
-        if queue.flush() {
-            queue.interrupt();
-        }
+        self.publish(descriptors);
         taken
     }
 }

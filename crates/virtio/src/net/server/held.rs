@@ -1,0 +1,77 @@
+//! Interrupts for frames that were sent, which are held back for a moment: the driver only gets its buffers back, and takes them by itself
+//! when a frame comes or when it sends more. Ticks in, decisions out.
+
+use std::time::Duration;
+
+use fipsee_ring::clock;
+
+/// How long an interrupt is held back at most: less than a sender waits for anything else.
+const MOST: Duration = Duration::from_micros(50);
+
+/// The interrupt of one virtqueue.
+#[derive(Debug)]
+pub(super) struct HeldInterrupt {
+    most_ticks: u64,
+    /// A driver that got back fewer has enough left.
+    most_descriptors: usize,
+    held: Option<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    /// What was published from this position on.
+    since: u16,
+    descriptors: usize,
+    due_ticks: u64,
+}
+
+impl HeldInterrupt {
+    /// Of a queue of so many descriptors.
+    pub(super) fn new(size: u16) -> Self {
+        Self { most_ticks: clock::duration_to_ticks(MOST), most_descriptors: usize::from(size / 2), held: None }
+    }
+
+    /// Chains with so many descriptors were published, from the position `from` on. Returns the position from which on the driver was
+    /// not interrupted.
+    pub(super) fn add(&mut self, from: u16, descriptors: usize, now_ticks: u64) -> u16 {
+        let due_ticks = now_ticks.saturating_add(self.most_ticks);
+        let held = self.held.get_or_insert(Held { since: from, descriptors: 0, due_ticks });
+        held.descriptors += descriptors;
+        held.since
+    }
+
+    /// Must the driver be interrupted now, if it wants that?
+    pub(super) fn is_due(&self, now_ticks: u64) -> bool {
+        self.held.as_ref().is_some_and(|held| held.descriptors >= self.most_descriptors || now_ticks >= held.due_ticks)
+    }
+
+    pub(super) fn due(&self) -> Option<u64> {
+        self.held.as_ref().map(|held| held.due_ticks)
+    }
+
+    /// It was interrupted, or finds them by itself. Returns the position from which on it was not.
+    pub(super) fn end(&mut self) -> Option<u16> {
+        self.held.take().map(|held| held.since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interrupt_waits_for_time_or_half_of_the_descriptors_and_covers_all_since() {
+        let mut interrupt = HeldInterrupt::new(256);
+        let most_ticks = interrupt.most_ticks;
+        assert!(most_ticks > 10 && interrupt.due().is_none() && !interrupt.is_due(u64::MAX), "there is nothing");
+        assert_eq!(interrupt.add(65535, 20, 1000), 65535);
+        assert_eq!(interrupt.add(1, 20, 1010), 65535, "one interrupt for all");
+        assert_eq!(interrupt.due(), Some(1000 + most_ticks), "the first does not wait longer for the second");
+        assert!(!interrupt.is_due(999 + most_ticks) && interrupt.is_due(1000 + most_ticks));
+        assert_eq!((interrupt.end(), interrupt.end(), interrupt.due()), (Some(65535), None, None));
+        assert_eq!(interrupt.add(7, 127, 2000), 7);
+        assert!(!interrupt.is_due(2000));
+        interrupt.add(9, 1, 2000);
+        assert!(interrupt.is_due(2000), "the driver may need them");
+    }
+}
