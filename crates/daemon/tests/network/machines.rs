@@ -69,6 +69,24 @@ fn frames_of_every_length_go_to_and_from_a_machine_whatever_its_driver_takes() {
 }
 
 #[test]
+fn driver_that_sleeps_until_it_gets_its_buffer_back_is_interrupted_although_it_sends_nothing_more() {
+    let daemon = daemon();
+    let mut a = attach(&daemon.socket(), "a");
+    for features in [MERGEABLE, MERGEABLE | EVENT_INDEX | INDIRECT] {
+        let mut b = start(&daemon, "b", &NetOptions { features, ..NetOptions::default() });
+        for seed in 0..50 {
+            let _ = rustix::io::read(b.queues[1].interrupt(), &mut [0; 8]);
+            assert!(!b.queues[1].ask_interrupt(&b.ram), "all buffers are back");
+            let sent = frame(mac(2), mac(1), 100, seed);
+            b.send(0, &sent);
+            assert_eq!(next(&mut a), sent);
+            assert!(is_readable(b.queues[1].interrupt(), TIMEOUT), "no interrupt for frame {seed}");
+            b.wait_sent(0);
+        }
+    }
+}
+
+#[test]
 fn two_machines_exchange_frames_by_several_pairs() {
     let daemon = daemon();
     let pairs = NetOptions { pairs: 3, features: PAIRS | MERGEABLE | EVENT_INDEX, ..NetOptions::default() };
