@@ -207,7 +207,11 @@ impl<E: Engine> Queue<E> for PortQueue {
 
     fn moved(&mut self, _id: u32) {}
 
-    fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
+    fn saved_state(&mut self, own: bool) -> Option<Box<dyn Any + Send>> {
+        // Another process goes on, and does not know what is held back.
+        if own && let Kind::Transmit(transmitter) = &mut self.kind {
+            transmitter.notify();
+        }
         Some(Box::new(self.state()?))
     }
 }
