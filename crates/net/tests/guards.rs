@@ -32,7 +32,7 @@ fn sent(
     switch.forward(from, &header, now_ns, &mut to).map(|()| to.into_iter().map(|(port, _)| port).collect())
 }
 
-/// checks: R-10.7-6, R-10.9-1, R-10.9-2
+/// checks: R-10.7-6, R-10.9-1, R-10.9-2, R-10.9-3
 #[test]
 fn port_that_names_groups_gets_these_and_broadcasts_alone() {
     let mut switch = three();

@@ -114,7 +114,7 @@ fn wrong_frames() -> Vec<(Message, Status)> {
     ]
 }
 
-/// checks: R-10.3-1, R-10.3-2, R-10.3-3, R-10.3-4, R-10.3-5, R-10.3-6, R-10.3-7, R-10.3-8, R-10.3-9, R-10.3-10
+/// checks: R-10.3-1, R-10.3-2, R-10.3-3, R-10.3-4, R-10.3-5, R-10.3-6, R-10.3-7, R-10.3-8, R-10.3-9, R-10.3-10, R-10.3-21
 #[test]
 fn wrong_frames_are_answered_with_what_is_wrong_and_go_to_nobody() {
     let daemon = lan(1500, ["", "", ""]);
