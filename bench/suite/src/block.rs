@@ -90,7 +90,7 @@ struct Bench {
 /// Run everything, print the tables and the claims, draw the plot, append the results.
 pub(crate) fn run(settings: Settings) -> Result<(), String> {
     let run = Run::begin_in_sight();
-    steady::begin();
+    steady::begin(settings.quick);
     let mut bench = Bench::start(settings)?;
     let items = bench.items();
     if items.is_empty() {

@@ -92,7 +92,7 @@ pub(crate) type Quoted = fn(&Results) -> Vec<(String, Vec<f64>)>;
 /// Measure the chosen parts of a suite, judge its claims and append the results to its file.
 pub(crate) fn run(suite: &str, kinds: &[Kind], settings: &Settings, quoted: Quoted) -> Result<(), String> {
     let run = Run::begin_in_sight();
-    steady::begin();
+    steady::begin(settings.quick);
     let mut results = Results::default();
     let mut parts = choose(kinds, settings)?;
     for round in 0..settings.rounds {

@@ -2,9 +2,10 @@
 //! of one core (near) to two cores (far), several times a minute, and what passes lines between CPUs then takes several times as long.
 //!
 //! A run has one state, in which it begins. It waits for that, but not for ever, and what does not end in the state in which it began is measured
-//! again.
+//! again. States are the same if a line takes about as long in both: on some machines that is close to any limit between near and far. A quick run,
+//! whose figures nothing is said about, does not wait.
 
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use fipsee_measure::cpus::Cpus;
@@ -18,6 +19,8 @@ use crate::table::Results;
 /// A line that comes back sooner was bounced between CPUs that are near.
 pub(crate) const NEAR_NS: f64 = 150.0;
 const FLOOR_TIME: Duration = Duration::from_millis(20);
+/// A state is another one if a line takes so many times as long, or if it takes so many times as long in this one.
+const ANOTHER: f64 = 1.6;
 /// Floors of which the median is the state of a run.
 const FIRST_FLOORS: usize = 15;
 /// How often something is measured again, and how long in all a run waits for its state.
@@ -32,8 +35,12 @@ static FIRST_NS: LazyLock<Option<f64>> = LazyLock::new(|| median((0..FIRST_FLOOR
 /// Looked for before threads are bound to one of them.
 static PAIR: LazyLock<Option<[usize; 2]>> = LazyLock::new(|| Cpus::choose().pair());
 
+/// Is nothing waited for, nor measured again?
+static IS_QUICK: OnceLock<bool> = OnceLock::new();
+
 /// A run begins: the state of now is its state.
-pub(crate) fn begin() {
+pub(crate) fn begin(is_quick: bool) {
+    IS_QUICK.get_or_init(|| is_quick);
     LazyLock::force(&FIRST_NS);
 }
 
@@ -42,18 +49,18 @@ fn floor_ns() -> Option<f64> {
     PAIR.and_then(|pair| bounce::round_trip_ns(pair, FLOOR_TIME))
 }
 
-/// `None`: with one CPU there is only one state.
-fn is_near() -> Option<bool> {
-    floor_ns().map(|ns| ns < NEAR_NS)
+/// Are these round trips of one state? With one CPU, and so without round trips, there is only one.
+fn are_alike(one: Option<f64>, other: Option<f64>) -> bool {
+    one.zip(other).is_none_or(|(one, other)| one.max(other) < ANOTHER * one.min(other))
 }
 
-/// Until the machine is in the state of this run, or the run has waited for too long: the state.
-fn wait() -> Option<bool> {
+/// Until the machine is in the state of this run, or the run has waited for too long: the round trip of a line.
+fn wait() -> Option<f64> {
     let mut waited = WAITED.lock().unwrap_or_else(PoisonError::into_inner);
-    let (wanted, before, started) = (FIRST_NS.map(|ns| ns < NEAR_NS), *waited, Instant::now());
+    let (before, started) = (*waited, Instant::now());
     loop {
-        let now = is_near();
-        if now == wanted || *waited >= LONGEST_WAIT {
+        let now = floor_ns();
+        if are_alike(now, *FIRST_NS) || *waited >= LONGEST_WAIT {
             return now;
         }
         if *waited == before {
@@ -65,14 +72,17 @@ fn wait() -> Option<bool> {
 
 /// Measure in one state from the beginning to the end: what is added to `results` otherwise is not kept.
 pub(crate) fn measure<T>(results: &mut Results, mut measure: impl FnMut(&mut Results) -> Result<T, String>) -> Result<T, String> {
+    if IS_QUICK.get() == Some(&true) {
+        return measure(results);
+    }
     let mut tries = 0;
     loop {
         let (before, mut found) = (wait(), Results::default());
         let value = measure(&mut found)?;
         tries += 1;
-        let is_steady = is_near() == before;
+        let is_steady = are_alike(floor_ns(), before);
         if is_steady || tries == MOST_TRIES {
-            let is_other = before != FIRST_NS.map(|ns| ns < NEAR_NS);
+            let is_other = !are_alike(before, *FIRST_NS);
             UNSTEADY.fetch_add(u32::from(!is_steady || is_other), Ordering::Relaxed);
             results.append(found);
             return Ok(value);
@@ -98,4 +108,17 @@ pub(crate) fn text() -> Option<String> {
     Some(format!(
         "{state}; measured again because that changed: {repeated} times; in another state all the same: {unsteady} times"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_told_apart_by_how_long_a_line_takes() {
+        for (one, other, alike) in [(60.0, 310.0, false), (310.0, 60.0, false), (136.0, 176.0, true), (176.0, 136.0, true)] {
+            assert_eq!(are_alike(Some(one), Some(other)), alike, "{one} and {other} ns");
+        }
+        assert!(are_alike(None, None));
+    }
 }
