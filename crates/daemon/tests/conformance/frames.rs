@@ -71,6 +71,8 @@ struct Port {
     client: Client,
     /// Of each pair, the oldest first.
     posted: Vec<VecDeque<Posted>>,
+    /// Of each pair, those that a message of kind 5 refers to.
+    addresses: Vec<Option<[u8; 12]>>,
     next_tag: u16,
 }
 
@@ -104,7 +106,8 @@ impl Port {
         assert_eq!((u32_at(info, 12), u16_at(info, 16), u16_at(info, 18)), (0, vlan.unwrap_or(0), queues / 2));
         assert!(info[20..64].iter().all(|byte| *byte == 0), "{info:02x?}");
         assert!(client.queues.iter().all(|queue| queue.depth == u32::from(DEPTH)), "granted as wanted");
-        Self { client, posted: (0..queues / 2).map(|_| VecDeque::new()).collect(), next_tag: 0 }
+        let (posted, addresses) = (0..queues / 2).map(|_| (VecDeque::new(), None)).unzip();
+        Self { client, posted, addresses, next_tag: 0 }
     }
 
     /// Post buffers, in messages of up to 4, as many as the depth lets. A port with several pairs has room for every frame.
@@ -159,7 +162,15 @@ impl Port {
         if message[0] == 2 {
             assert!((14..=56).contains(&count) && message[4 + count..].iter().all(|byte| *byte == 0), "{message:02x?}");
             next(u16_at(&message, 2));
+            self.addresses[pair] = message[4..].first_chunk().copied();
             return message[4..4 + count].to_vec();
+        }
+        if message[0] == 5 {
+            assert!((57..=68).contains(&count), "{message:02x?}");
+            let (_, room) = next(u16_at(&message, 2));
+            assert!(room >= count, "the buffer would hold it: {message:02x?}");
+            let addresses: [u8; 12] = self.addresses[pair].expect("a frame with addresses has come");
+            return [&addresses[..], &message[4..count - 8]].concat();
         }
         let length = u32_at(&message, 4) as usize;
         assert!(message[0] == 1 && (1..=20).contains(&count) && length > 56, "{message:02x?}");
@@ -172,6 +183,9 @@ impl Port {
             frame.extend(self.client.pool(place.into(), room.min(length - frame.len())));
         }
         assert_eq!(frame.len(), length, "the buffers hold the frame: {message:02x?}");
+        if length <= 68 {
+            self.addresses[pair] = frame.first_chunk().copied();
+        }
         frame
     }
 }
