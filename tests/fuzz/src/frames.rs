@@ -222,7 +222,7 @@ impl Port {
                     self.has_addresses = true;
                 }
                 (5, length) => {
-                    assert!((57..=68).contains(&length), "{bytes:02x?}");
+                    assert!((57..=68).contains(&length) && bytes[length - 8..60].iter().all(|byte| *byte == 0), "{bytes:02x?}");
                     assert!(self.has_addresses, "no addresses have come: {bytes:02x?}");
                     let buffer = self.answered(u16_at(&bytes, 2), true);
                     assert!(buffer.length_bytes as usize >= length, "it would not hold the frame: {bytes:02x?}");

@@ -166,7 +166,7 @@ impl Port {
             return message[4..4 + count].to_vec();
         }
         if message[0] == 5 {
-            assert!((57..=68).contains(&count), "{message:02x?}");
+            assert!((57..=68).contains(&count) && message[count - 8..].iter().all(|byte| *byte == 0), "{message:02x?}");
             let (_, room) = next(u16_at(&message, 2));
             assert!(room >= count, "the buffer would hold it: {message:02x?}");
             let addresses: [u8; 12] = self.addresses[pair].expect("a frame with addresses has come");

@@ -86,6 +86,14 @@ fn driver_that_sleeps_until_it_gets_its_buffer_back_is_interrupted_although_it_s
     }
 }
 
+/// A daemon that was killed may have held its interrupt back.
+#[test]
+fn driver_that_waits_for_its_buffers_is_interrupted_when_another_daemon_serves_it() {
+    let daemon = daemon();
+    let b = start(&daemon, "b", &NetOptions::default());
+    assert!(is_readable(b.queues[1].interrupt(), TIMEOUT), "no interrupt");
+}
+
 #[test]
 fn two_machines_exchange_frames_by_several_pairs() {
     let daemon = daemon();

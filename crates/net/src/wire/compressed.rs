@@ -95,19 +95,44 @@ const fn head(operation: u8, length_bytes: u8, tag: u16) -> u64 {
     u64::from_le_bytes([operation, length_bytes, low, high, 0, 0, 0, 0])
 }
 
+/// A byte of a frame is so many bytes earlier in its message.
+#[cfg(feature = "server")]
+const HEAD_LESS_ADDRESSES: usize = ADDRESSES_BYTES - size_of::<u32>();
+#[cfg(feature = "server")]
+const QUARTER_AT: usize = 48;
+
+#[cfg(feature = "server")]
+#[inline(always)]
+fn low_word(value: u128) -> u64 {
+    let [low, _]: [u64; 2] = zerocopy::transmute!(value.to_le());
+    u64::from_le(low)
+}
+
 #[cold]
 fn compressed_short(operation: u8, tag: u16, frame: &[u8]) -> Message {
     let length_bytes = u8::try_from(frame.len()).unwrap_or(u8::MAX);
     Small { length_bytes, ..Small::new(operation, tag, frame.get(ADDRESSES_BYTES..).unwrap_or_default()) }.to_message()
 }
 
-/// The same message with another operation or kind, and another tag.
+/// The same message, of a frame of a [compressible](is_compressible) length, with another operation or kind, another tag, and zeroes behind the frame.
 #[cfg(feature = "server")]
 #[inline(always)]
 pub(crate) fn readdressed(message: &Message, kind: u8, tag: u16) -> Message {
     let [_, length_bytes, ..] = message.word(0).to_le_bytes();
     let mut changed = *message;
     changed.set_word(0, head(kind, length_bytes, tag) | (message.word(0) & HIGH_HALF));
+    // It ends in the last quarter.
+    const {
+        assert!(
+            MAX_SMALL_BYTES + 1 - HEAD_LESS_ADDRESSES > QUARTER_AT
+                && MAX_COMPRESSED_BYTES - HEAD_LESS_ADDRESSES < QUARTER_AT + 16
+        )
+    };
+    let behind_bytes = QUARTER_AT + 16 + HEAD_LESS_ADDRESSES - usize::from(length_bytes);
+    let last = u128::from(message.word(6)) | u128::from(message.word(7)) << u64::BITS;
+    let kept = last & (u128::MAX >> (8 * behind_bytes));
+    changed.set_word(6, low_word(kept));
+    changed.set_word(7, low_word(kept >> u64::BITS));
     in_quarters(&changed)
 }
 
@@ -149,5 +174,17 @@ mod tests {
         bytes[60..].fill(0xff);
         let expanded = expanded_bytes(&Addresses::of(&frame).expect("both").expand(&Message::from_bytes(&bytes)));
         assert_eq!((&expanded[..68], &expanded[68..]), (&frame[..], &[0; 4][..]));
+    }
+
+    #[cfg(feature = "server")]
+    #[test]
+    fn message_that_is_passed_on_has_the_frame_and_zeroes_behind_it() {
+        let frame: Vec<u8> = (1..=68).collect();
+        for length in (MAX_SMALL_BYTES + 1)..=MAX_COMPRESSED_BYTES {
+            let mut bytes = compressed(10, 1, &frame[..length]).to_bytes();
+            bytes[length - 8..].fill(0x5a);
+            let passed_on = readdressed(&Message::from_bytes(&bytes), 5, 0xabcd);
+            assert_eq!(passed_on, compressed(5, 0xabcd, &frame[..length]), "{length} bytes");
+        }
     }
 }

@@ -299,7 +299,7 @@ fn answered(
 fn compressed_frame(message: &Message, pair: &mut PairView, is_faulty: bool) -> Result<Vec<Vec<u8>>, String> {
     let Small { length_bytes, tag, bytes, .. } = Small::of(message);
     let length = usize::from(length_bytes);
-    let is_sound = is_compressible(length);
+    let is_sound = is_compressible(length) && bytes[length - ADDRESSES_BYTES..].iter().all(|byte| *byte == 0);
     let addresses = pair.addresses.filter(|_| is_sound).ok_or("a frame without addresses is not as it must be")?;
     let posted = take(pair, tag, is_faulty, None)?;
     if (posted.buffer.length_bytes as usize) < length {

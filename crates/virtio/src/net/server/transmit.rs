@@ -36,7 +36,9 @@ pub(super) struct Transmitter {
 unsafe impl Send for Transmitter {}
 
 impl Transmitter {
-    pub(super) fn new((queue, size): (DeviceQueue, u16), port: ServedPort, features: u64) -> Self {
+    pub(super) fn new((mut queue, size): (DeviceQueue, u16), port: ServedPort, features: u64) -> Self {
+        // A server that was killed may have held one back, which no hypervisor without an area for what is in flight would show.
+        queue.interrupt();
         let (header_bytes, spans) = (header_bytes(features), Vec::with_capacity(MAX_SPANS + 1));
         let (held, is_indirect) = (HeldInterrupt::new(size), queue.has(VIRTIO_RING_F_INDIRECT_DESC));
         Self { queue, port, header_bytes, spans, blocks: Blocks::default(), held, is_indirect }
