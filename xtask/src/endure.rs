@@ -64,6 +64,11 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
 /// Stacks of the host over TAP devices for `--minutes N`, beside ports at full load.
 fn net(root: &Path, arguments: &[String]) -> Command {
     let mut command = cargo(root);
+    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+        println!("`cargo xtask endure net --minutes N` (default 10); docs/reliability.md says what it does:\n");
+        command.args(["test", "--package", "fipsee-daemon", "--test", "network", "--", "tap_long", "--ignored", "--list"]);
+        return command;
+    }
     command.args(["test", "--package", "fipsee-daemon", "--test", "network", "--", "tap_long", "--ignored", "--nocapture"]);
     value_of(arguments, "--minutes").iter().for_each(|minutes| _ = command.env("FIPSEE_ENDURE_MINUTES", minutes));
     command

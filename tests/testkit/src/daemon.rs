@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,13 @@ use serde_json::{Value, json};
 use crate::machine::{Share, share};
 use crate::{Scratch, TIMEOUT, process, report};
 
-/// Longest life of a daemon. A lost wake-up would hang its test; each takes seconds.
-const LONGEST_LIFE: Duration = Duration::from_secs(300);
+/// Longest life of a daemon, in seconds. A lost wake-up would hang its test; each takes seconds.
+static LONGEST_LIFE: AtomicU64 = AtomicU64::new(300);
+
+/// This test's daemon works for that long.
+pub fn works_for(time: Duration) {
+    LONGEST_LIFE.fetch_add(time.as_secs(), Ordering::Relaxed);
+}
 
 /// The daemons that run now, and since when.
 static RUNNING: Mutex<Vec<(Pid, Instant)>> = Mutex::new(Vec::new());
@@ -31,13 +37,14 @@ fn bound_hangs() {
             loop {
                 std::thread::sleep(Duration::from_secs(1)); // tidy: allow sleep, it looks for what hangs for minutes
                 let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
-                if running.iter().all(|(_, since)| since.elapsed() < LONGEST_LIFE) {
+                let longest = Duration::from_secs(LONGEST_LIFE.load(Ordering::Relaxed));
+                if running.iter().all(|(_, since)| since.elapsed() < longest) {
                     continue;
                 }
                 for (pid, _) in running.iter() {
                     let _ = rustix::process::kill_process(*pid, Signal::KILL);
                 }
-                report(&format!("a test hangs: its daemon has run for {LONGEST_LIFE:?}"));
+                report(&format!("a test hangs: its daemon has run for {longest:?}"));
                 std::process::exit(101);
             }
         });

@@ -148,7 +148,7 @@ fn prepare(folder: &Scratch) -> Result<(), String> {
 
 fn serve(space: &Namespace, cpus: Cpus, folder: &Scratch) -> Result<Daemon, String> {
     let text = format!(
-        "[[network]]\nname = \"lan\"\nmtu = 1500\n\
+        "max_queues = 2\n\n[[network]]\nname = \"lan\"\nmtu = 1500\n\
          [[network.port]]\nname = \"guest\"\nmac = \"02:00:00:00:00:01\"\nvhost_user = \"{}\"\n\
          [[network.port]]\nname = \"host\"\nmac = \"02:00:00:00:00:02\"\ntap = \"{}\"\n",
         folder.path("guest.sock").display(),

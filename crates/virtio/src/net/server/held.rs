@@ -49,6 +49,11 @@ impl HeldInterrupt {
         self.held.as_ref().map(|held| held.due_ticks)
     }
 
+    /// Before more is published: a driver that has found all of it by itself is not interrupted early for what comes now.
+    pub(super) fn end_unless(&mut self, is_wanted: impl FnOnce(u16) -> bool) {
+        self.held.take_if(|held| !is_wanted(held.since));
+    }
+
     /// It was interrupted, or finds them by itself. Returns the position from which on it was not.
     pub(super) fn end(&mut self) -> Option<u16> {
         self.held.take().map(|held| held.since)
@@ -73,5 +78,19 @@ mod tests {
         assert!(!interrupt.is_due(2000));
         interrupt.add(9, 1, 2000);
         assert!(interrupt.is_due(2000), "the driver may need them");
+    }
+
+    #[test]
+    fn what_the_driver_has_found_by_itself_makes_no_later_interrupt_due() {
+        let mut interrupt = HeldInterrupt::new(256);
+        let most_ticks = interrupt.most_ticks;
+        interrupt.end_unless(|_| unreachable!("nothing is held back"));
+        interrupt.add(3, 100, 1000);
+        interrupt.end_unless(|since| since == 3);
+        assert_eq!(interrupt.due(), Some(1000 + most_ticks), "it is still wanted");
+        interrupt.end_unless(|since| since != 3);
+        assert_eq!(interrupt.add(4, 100, 1001), 4);
+        assert!(!interrupt.is_due(1000 + most_ticks), "neither by time nor by number");
+        assert_eq!(interrupt.due(), Some(1001 + most_ticks));
     }
 }

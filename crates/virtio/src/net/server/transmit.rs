@@ -52,6 +52,7 @@ impl Transmitter {
     /// Publish chains with so many descriptors. The driver is interrupted later, unless it may soon need what it gets back.
     fn publish(&mut self, descriptors: usize) {
         let from = self.queue.published();
+        self.held.end_unless(|since| self.queue.wants_interrupt(since));
         // What is decided here is when, not whether.
         let _ = self.queue.flush();
         if self.queue.published() == from {
