@@ -45,7 +45,8 @@ pub(crate) fn beside_tests(root: &Path) -> Command {
 fn peers(root: &Path, what: &str) -> Command {
     let mut command = cargo(root);
     command.args([what, "--manifest-path", PEERS]);
-    command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1").env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only");
+    let profile = [("OPT_LEVEL", "1"), ("DEBUG", "line-tables-only"), ("LTO", "off")];
+    command.envs(profile.map(|(key, value)| (format!("CARGO_PROFILE_DEV_{key}"), value)));
     command
 }
 

@@ -45,7 +45,7 @@ pub use client::{CorrectClient, bytes_of, finish_all, finish_one, refusal_of, st
 #[cfg(feature = "daemon")]
 pub use daemon::{Daemon, refused, refused_in};
 pub use machine::{Alone, Share, alone, share};
-pub use process::{Guard, as_user, as_user_of_group, await_word, cpu_ticks, fd_count, mapping_count, resident_bytes};
+pub use process::{Guard, as_user, as_user_of_group, await_word, fd_count, mapping_count, resident_bytes};
 pub use random::Random;
 pub use scratch::Scratch;
 #[cfg(feature = "disks")]

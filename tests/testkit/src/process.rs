@@ -38,11 +38,11 @@ pub fn resident_bytes(pid: u32) -> u64 {
     (field(1) - field(2)) * rustix::param::page_size() as u64
 }
 
-/// User and system time of a process, in clock ticks of 10 ms.
-pub fn cpu_ticks(pid: u32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a live process");
-    let after_name = stat.rsplit_once(')').expect("a name").1;
-    after_name.split_whitespace().skip(11).take(2).map(|word| word.parse::<u64>().expect("a number")).sum()
+/// Time on a CPU of all threads of a process, in ns.
+pub fn run_ns(pid: u32) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a live process");
+    let stats = threads.flatten().filter_map(|thread| std::fs::read_to_string(thread.path().join("schedstat")).ok());
+    stats.filter_map(|stat| stat.split(' ').next()?.parse::<u64>().ok()).sum()
 }
 
 /// Does every thread of a process have this state, by its letter? With `name`, only those whose names begin so.
