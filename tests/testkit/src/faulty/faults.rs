@@ -53,7 +53,7 @@ pub const FAULTS: &[InjectedFault] = &[
     local("doorbells", "nothing", 200_000, doorbells, &DOORBELLS),
     local("control messages, no answer taken", "the end of its connection", 20_000, control_flood, &MEMORY),
     local("connections that end at once", "nothing", 2_000, connections, &ATTACHMENTS),
-    local("attachments that end at once", "its request is done, its memory let go of", 300, attachments, &LONG_ATTACHMENTS),
+    local("attachments that end at once", "its request is done, its memory released", 300, attachments, &LONG_ATTACHMENTS),
     local("memory of every wrong kind", "a refusal", 500, wrong_memory, &MEMORY),
 ];
 

@@ -58,7 +58,7 @@ faults! {
     "ring: touches that come late", "its own answers, unseen", 3_000 rings::late_touches,
     "ring: asleep flags that flicker", "its own wake-ups, late or for nothing", 2_000_000 rings::flags,
     "ring: kicks", "nothing", 200_000 rings::kicks,
-    "ring: hangs up with a request on its way", "its request is done, its memory let go of", 100 rings::hang_ups,
+    "ring: hangs up with a request on its way", "its request is done, its memory released", 100 rings::hang_ups,
 }
 
 const MEMORY_BYTES: u64 = 4 << 20;
