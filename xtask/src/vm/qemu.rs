@@ -43,6 +43,10 @@ pub(super) struct Parts<'a> {
     pub(super) event: Event,
 }
 
+/// CPUs that have a thread each. When a guest takes a CPU away, all others wait with interrupts disabled, and each pending interrupt has each thread
+/// take QEMU's one lock again and again: on two CPUs of the host, 16 threads were seen to starve one another for minutes. In one thread they take turns.
+const MOST_THREADS: u16 = 4;
+
 impl Qemu {
     /// The machine's own, or the one of that name.
     pub(super) fn installed(program: Option<&Path>) -> Result<Self, Unready> {
@@ -100,7 +104,8 @@ impl Qemu {
             command.env("LD_LIBRARY_PATH", usr.join("lib/x86_64-linux-gnu"));
             command.arg("-L").arg(usr.join("share/qemu")).arg("-L").arg(usr.join("share/seabios"));
         }
-        command.args(["-accel", "tcg,thread=multi", "-cpu", model, "-m", "512M", "-smp", &cpus.to_string()]);
+        let threads = if cpus > MOST_THREADS { "single" } else { "multi" };
+        command.args(["-accel", &format!("tcg,thread={threads}"), "-cpu", model, "-m", "512M", "-smp", &cpus.to_string()]);
         command.args(["-object", "memory-backend-memfd,id=memory0,size=512M,share=on"]);
         command.args(["-machine", "q35,memory-backend=memory0", "-nodefaults", "-display", "none", "-nic", "none"]);
         command.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
