@@ -18,7 +18,13 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
     if let Some((first, rest)) = arguments.split_first()
         && first == "net"
     {
-        return end(net(root, rest));
+        return match net(root, rest) {
+            Ok(command) => end(command),
+            Err(reason) => {
+                eprintln!("error: {reason}");
+                ExitCode::FAILURE
+            }
+        };
     }
     let mut library = cargo(root);
     library.args(["run", "--package", "fipsee-durability", "--", "run"]).args(arguments);
@@ -62,16 +68,18 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
 }
 
 /// Stacks of the host over TAP devices for `--minutes N`, beside ports at full load.
-fn net(root: &Path, arguments: &[String]) -> Command {
-    let mut command = cargo(root);
-    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
-        println!("`cargo xtask endure net --minutes N` (default 10); docs/reliability.md says what it does:\n");
-        command.args(["test", "--package", "fipsee-daemon", "--test", "network", "--", "tap_long", "--ignored", "--list"]);
-        return command;
+fn net(root: &Path, arguments: &[String]) -> Result<Command, String> {
+    const USAGE: &str =
+        "usage: cargo xtask endure net [--minutes N]    (1 to 1440, default 10); docs/reliability.md says what it does";
+    let minutes =
+        value_of(arguments, "--minutes").filter(|minutes| minutes.parse().is_ok_and(|minutes| (1..=1440).contains(&minutes)));
+    if minutes.is_none() && !arguments.is_empty() {
+        return Err(USAGE.to_owned());
     }
+    let mut command = cargo(root);
     command.args(["test", "--package", "fipsee-daemon", "--test", "network", "--", "tap_long", "--ignored", "--nocapture"]);
-    value_of(arguments, "--minutes").iter().for_each(|minutes| _ = command.env("FIPSEE_ENDURE_MINUTES", minutes));
-    command
+    minutes.iter().for_each(|minutes| _ = command.env("FIPSEE_ENDURE_MINUTES", minutes));
+    Ok(command)
 }
 
 /// Of `--option value` or `--option=value`.

@@ -43,8 +43,8 @@ pub(super) struct Parts<'a> {
     pub(super) event: Event,
 }
 
-/// CPUs that have a thread each. When a guest takes a CPU away, all others wait with interrupts disabled, and each pending interrupt has each thread
-/// take QEMU's one lock again and again: on two CPUs of the host, 16 threads were seen to starve one another for minutes. In one thread they take turns.
+/// CPUs that have a thread each. Threads that all have interrupts to take wait for QEMU's one lock: on two CPUs of the host, beside the tests, those of 16
+/// CPUs were seen to do so for nine minutes, and the guest got no further. In one thread they take turns.
 const MOST_THREADS: u16 = 4;
 
 impl Qemu {

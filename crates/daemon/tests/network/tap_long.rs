@@ -1,7 +1,8 @@
 //! The long form of what `tap` does for a moment: `cargo xtask endure net --minutes N`.
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
@@ -47,21 +48,28 @@ fn flood(mut ports: [Port; 2]) {
 
 /// While it lives, the kernel divides a CPU between threads, not between sessions first. sshd makes a session of its own, and on Linux 6.18 such a
 /// session is at times ready for seconds and gets no CPU.
-struct WithoutAutogroups(String);
+struct WithoutAutogroups(Child);
 
 impl WithoutAutogroups {
-    const SETTING: &str = "/proc/sys/kernel/sched_autogroup_enabled";
-
     fn new() -> Option<Self> {
-        let before = std::fs::read_to_string(Self::SETTING).ok()?;
-        std::fs::write(Self::SETTING, "0").expect("root sets it");
-        Some(Self(before))
+        const SETTING: &str = "/proc/sys/kernel/sched_autogroup_enabled";
+        if !Path::new(SETTING).exists() {
+            return None;
+        }
+        // A process of its own has the setting as it was back also after this one was killed.
+        let script = "before=$(cat $1) && echo 0 >$1 && echo set && cat && echo $before >$1";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh", SETTING]).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut restores = command.spawn().expect("sh");
+        await_word(&mut restores, "set");
+        Some(Self(restores))
     }
 }
 
 impl Drop for WithoutAutogroups {
     fn drop(&mut self) {
-        let _ = std::fs::write(Self::SETTING, &self.0);
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
     }
 }
 
