@@ -7,23 +7,7 @@ use fipsee::load::count_f64;
 
 /// Processor time, user and system, that the process `pid` has used with all its threads, ended ones too.
 pub(crate) fn process_time(pid: u32) -> Result<Duration, String> {
-    let gone = || format!("process {pid} is gone; its message is above");
-    let pid = libc::pid_t::try_from(pid).map_err(|_| gone())?;
-    let mut clock = MaybeUninit::uninit();
-    // SAFETY: the pointer is valid for one clock id, which the call writes if it returns 0.
-    if unsafe { libc::clock_getcpuclockid(pid, clock.as_mut_ptr()) } != 0 {
-        return Err(gone());
-    }
-    // SAFETY: the call succeeded and wrote it.
-    let clock = unsafe { clock.assume_init() };
-    let mut time = MaybeUninit::uninit();
-    // SAFETY: the pointer is valid for one time, which the call writes if it returns 0.
-    if unsafe { libc::clock_gettime(clock, time.as_mut_ptr()) } != 0 {
-        return Err(gone());
-    }
-    // SAFETY: the call succeeded and wrote it.
-    let time = unsafe { time.assume_init() };
-    Ok(Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0)))
+    fipsee_testkit::process::process_time(pid).ok_or_else(|| format!("process {pid} is gone; its message is above"))
 }
 
 /// Processor time of children that have ended and were waited for, and of theirs.

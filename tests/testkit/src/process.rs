@@ -5,6 +5,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
 use rustix::process::{Gid, Signal, Uid};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
@@ -38,11 +40,10 @@ pub fn resident_bytes(pid: u32) -> u64 {
     (field(1) - field(2)) * rustix::param::page_size() as u64
 }
 
-/// Time on a CPU of all threads of a process, in ns.
-pub fn run_ns(pid: u32) -> u64 {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a live process");
-    let stats = threads.flatten().filter_map(|thread| std::fs::read_to_string(thread.path().join("schedstat")).ok());
-    stats.filter_map(|stat| stat.split(' ').next()?.parse::<u64>().ok()).sum()
+/// Processor time, user and system, of all threads of a process, ended ones too; `None`: it is gone.
+pub fn process_time(pid: u32) -> Option<Duration> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?);
+    Some(clock_gettime(ClockId::pid_cpu_clock_id(pid).ok()?).ok()?.into())
 }
 
 /// Does every thread of a process have this state, by its letter? With `name`, only those whose names begin so.
