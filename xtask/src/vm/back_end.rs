@@ -14,7 +14,7 @@ use super::scenario::Event;
 use super::unready::Unready;
 use crate::dist::DIST_VARIABLE;
 use crate::setup::is_installed;
-use crate::{cargo, step, target};
+use crate::{step, target, test};
 
 /// A process that has not opened its sockets after this long never will.
 const START_LIMIT: Duration = Duration::from_secs(150);
@@ -86,8 +86,7 @@ fn build(root: &Path) -> Result<PathBuf, Unready> {
     if let Some(prefix) = std::env::var_os(DIST_VARIABLE) {
         return Ok(root.join(prefix).join("bin"));
     }
-    // All, so that they are those of the tests: fewer packages would have fewer features, and be another build.
-    step::succeed(cargo(root).args(["build", "--quiet", "--workspace", "--bins"]))?;
+    step::succeed(test::programs(root).arg("--quiet"))?;
     Ok(target(root).join("debug"))
 }
 

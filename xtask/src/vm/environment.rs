@@ -323,7 +323,7 @@ impl Environment {
 
     fn uml(&self, build: Build) -> Result<&Uml, Unready> {
         let cell = if build == Build::Plain { &self.uml } else { &self.debug_uml };
-        self.made(cell, build.name(), || Uml::prepare(build, &self.root, &self.cache, &self.packages))
+        self.made(cell, build.name(), || Uml::prepare(build, &self.root, &self.packages))
     }
 
     fn packages(&self, origin: Origin) -> Result<&Packages, Unready> {

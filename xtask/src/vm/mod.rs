@@ -9,6 +9,7 @@ mod dkms;
 mod driver;
 mod environment;
 mod fault_proxy;
+mod kept;
 mod kill_cycles;
 mod kills;
 mod machine;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::archive::Archive;
+use super::kept::Kept;
 use super::packages::{Packages, keep};
 use super::unready::Unready;
 use crate::dist::fio_source;
@@ -32,7 +33,7 @@ impl Programs {
         let scripts = root.join("tests/vm");
         Ok(Self {
             busybox: busybox.join("busybox"),
-            fio: static_fio(cache, target)?,
+            fio: static_fio(target)?,
             guest: guest_program(&scripts.join("guest"), cache)?,
             scripts,
         })
@@ -72,15 +73,16 @@ fn libraries(program: &Path) -> Result<Vec<String>, String> {
 }
 
 /// Debian's fio brings 61 libraries along; a static one is of 3 MB.
-fn static_fio(cache: &Path, target: &Path) -> Result<PathBuf, String> {
+fn static_fio(target: &Path) -> Result<PathBuf, String> {
+    let kept = Kept::lock()?;
     let source = fio_source::prepare(&target.join("fio-source"))?;
     let version = name_of(source.parent().unwrap_or(&source));
-    let folder = cache.join(format!("{version}-static"));
+    let folder = kept.folder.join(format!("{version}-static"));
     let program = folder.join("fio");
     if program.exists() {
         return Ok(program);
     }
-    let work = cache.join(format!("{version}.{}", std::process::id()));
+    let work = kept.folder.join(format!("{version}.{}", std::process::id()));
     make_folder(&work)?;
     let built = work.join("source");
     println!("building a static fio: a minute, once");

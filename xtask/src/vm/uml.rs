@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::available_parallelism;
 
+use super::kept::Kept;
 use super::packages::{Packages, keep};
 use super::unready::Unready;
-use crate::files::{self, name_of};
+use crate::files;
 use crate::step::{self, last_lines};
 
 const PACKAGE: &str = "linux-source-6.1";
@@ -108,16 +109,21 @@ pub(super) struct Uml {
 }
 
 impl Uml {
-    /// The kernel, built now if it is not there; kept below `cache`.
-    pub(super) fn prepare(build: Build, root: &Path, cache: &Path, packages: &Packages) -> Result<Self, Unready> {
+    /// The kernel, built now if it is not there.
+    pub(super) fn prepare(build: Build, root: &Path, packages: &Packages) -> Result<Self, Unready> {
+        let kept = Kept::lock()?;
         let config = build.config(root)?;
+        // Modules want the compiler of their kernel.
+        let compiler = step::print(Command::new("gcc").arg("-dumpfullversion"))?;
         let patches = build.patches().iter().flat_map(|patch| [patch.file.as_bytes(), patch.to.as_bytes()]);
-        let key = fingerprint(&[config.as_slice()].into_iter().chain(patches).collect::<Vec<_>>());
+        let key = fingerprint(&[config.as_slice(), compiler.as_bytes()].into_iter().chain(patches).collect::<Vec<_>>());
         let prefix = format!("{}-linux-", build.name());
         let name = format!("{}-{}-{key:016x}", build.name(), packages.version(PACKAGE)?);
-        let folder = cache.join(&name);
-        let tree = folder.join("tree");
-        if folder.join("built").exists() {
+        let folder = kept.folder.join(&name);
+        let (tree, built) = (folder.join("tree"), folder.join("built"));
+        if built.exists() {
+            // For the time of its last use.
+            files::write(&built, "")?;
             return Ok(Self { build, tree });
         }
         println!("building user-mode Linux in {}: some minutes, once", folder.display());
@@ -134,8 +140,8 @@ impl Uml {
         check_config(&config, &tree)?;
         let jobs = available_parallelism().map_or(1, std::num::NonZero::get);
         make(&tree, &[&format!("-j{jobs}"), "linux", "modules"])?;
-        files::write(&folder.join("built"), "")?;
-        remove_others(cache, &prefix, &name);
+        files::write(&built, "")?;
+        kept.remove_old(&prefix, &name);
         Ok(Self { build, tree })
     }
 
@@ -203,17 +209,6 @@ fn fingerprint(pieces: &[&[u8]]) -> u64 {
         .copied()
         .flatten()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// Kernels of older sources or configurations: half a gigabyte each.
-fn remove_others(cache: &Path, prefix: &str, name: &str) {
-    for path in files::list(cache).unwrap_or_default() {
-        let other = name_of(&path);
-        if other.starts_with(prefix) && other != name {
-            // Space that stays used is all that goes wrong.
-            let _ = fs::remove_dir_all(path);
-        }
-    }
 }
 
 #[cfg(test)]

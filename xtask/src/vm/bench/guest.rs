@@ -63,7 +63,7 @@ pub(super) enum Guest {
 impl Guest {
     pub(super) fn prepare(site: &Site<'_>, packages: &Packages) -> Result<Self, Unready> {
         Ok(match site.machine {
-            Machine::Uml => Self::Uml(Uml::prepare(Build::Plain, site.root, site.cache, packages)?),
+            Machine::Uml => Self::Uml(Uml::prepare(Build::Plain, site.root, packages)?),
             Machine::Qemu => Self::Qemu(Debian::prepare(packages)?, Qemu::installed(None)?),
         })
     }

@@ -34,12 +34,7 @@ pub(crate) fn prepare(root: &Path, words: &[String]) -> ExitCode {
 
 fn try_prepare(root: &Path, folder: &Path) -> Result<(), Unready> {
     all_installed(&UML_NEEDS)?;
-    let cache = target(root).join("vm");
-    let uml = {
-        // Scenarios of tier 2 build it as well.
-        let _lock = files::lock(&cache.join(format!("{}.lock", Build::Plain.name())))?;
-        Uml::prepare(Build::Plain, root, &cache, &Packages::new(cache.join("packages"), Apt::own()))?
-    };
+    let uml = Uml::prepare(Build::Plain, root, &Packages::new(target(root).join("vm/packages"), Apt::own()))?;
     files::write(&folder.join("kernel"), uml.program().display().to_string())?;
     let mut archive = Archive::default();
     archive.add_file("init", &program(root, folder)?)?;

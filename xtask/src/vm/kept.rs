@@ -1,0 +1,59 @@
+//! What takes minutes to build and is the same for every clone of the repository: kept in the user's cache, in folders with names
+//! that change with what they are built from.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use crate::files::{self, name_of};
+
+/// What was not used for so long is removed when something newer is built.
+const KEPT_FOR: Duration = Duration::from_secs(14 * 24 * 3600);
+
+/// The folder, in which no other run builds or removes anything meanwhile.
+pub(super) struct Kept {
+    pub(super) folder: PathBuf,
+    _lock: File,
+}
+
+impl Kept {
+    pub(super) fn lock() -> Result<Self, String> {
+        let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let caches = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+        let folder = caches.ok_or("neither HOME nor XDG_CACHE_HOME names a folder for what guests run")?.join("fipsee");
+        let lock = files::lock(&folder.join("lock"))?;
+        Ok(Self { folder, _lock: lock })
+    }
+
+    /// Remove what begins with `prefix` but is not `name`: others may still be used by another clone, if they were lately.
+    pub(super) fn remove_old(&self, prefix: &str, name: &str) {
+        for path in files::list(&self.folder).unwrap_or_default() {
+            let other = name_of(&path);
+            if other.starts_with(prefix) && other != name && is_old(&path.join("built"), SystemTime::now()) {
+                // Space that stays used is all that goes wrong.
+                let _ = fs::remove_dir_all(path);
+            }
+        }
+    }
+}
+
+/// A build without this file was cut short, or is gone.
+fn is_old(built: &Path, now: SystemTime) -> bool {
+    let used = fs::metadata(built).and_then(|metadata| metadata.modified());
+    used.is_ok_and(|used| now.duration_since(used).is_ok_and(|age| age > KEPT_FOR))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_built_and_not_used_for_long_is_old() {
+        let file = std::env::temp_dir().join(format!("fipsee-kept-{}", std::process::id()));
+        assert!(!is_old(&file, SystemTime::now()));
+        files::write(&file, "").expect("a file");
+        let now = SystemTime::now();
+        assert!(!is_old(&file, now) && is_old(&file, now + KEPT_FOR + Duration::from_secs(60)));
+        fs::remove_file(&file).expect("it is there");
+    }
+}
