@@ -278,7 +278,6 @@ impl<E: Engine> PollSet<E> {
         self.activate(id);
     }
 
-    #[cfg(test)]
     pub(crate) fn active_count(&self) -> usize {
         self.active.len()
     }

@@ -276,9 +276,22 @@ impl<E: Engine> Worker<E> {
         self.queues.list_due(id as usize);
     }
 
+    /// Begin what was submitted, and report what has ended. A pass has asked every active queue, so it makes room for as many requests: with
+    /// fewer places than queues each would be asked in vain many times before its turn.
     pub(crate) fn run_engine(&mut self) -> u32 {
-        let (queues, touched) = (&mut self.queues, &mut self.touched);
         self.engine.flush();
+        let (most, mut finished) = (self.queues.active_count(), 0);
+        loop {
+            let reported = self.report_ended();
+            finished += reported;
+            if reported < MOST_REPORTED || finished >= most {
+                return u32::try_from(finished).unwrap_or(u32::MAX);
+            }
+        }
+    }
+
+    fn report_ended(&mut self) -> usize {
+        let (queues, touched) = (&mut self.queues, &mut self.touched);
         let finished = self.engine.poll(MOST_REPORTED, &mut |ticket, status| {
             let id = E::queue_of(ticket);
             if let Some(slot) = queues.get_mut(id as usize) {
@@ -288,7 +301,7 @@ impl<E: Engine> Worker<E> {
                 }
             }
         });
-        for id in std::mem::take(&mut self.touched) {
+        for id in self.touched.drain(..) {
             if let Some(slot) = self.queues.get_mut(id as usize) {
                 slot.queue.flush();
                 if slot.due.may_be {
@@ -297,7 +310,7 @@ impl<E: Engine> Worker<E> {
             }
             self.queues.ended(id as usize);
         }
-        u32::try_from(finished).unwrap_or(u32::MAX)
+        finished
     }
 
     #[cold]

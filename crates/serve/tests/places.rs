@@ -35,8 +35,9 @@ impl Engine for Device {
         PLACES as usize
     }
 
-    fn poll(&mut self, _limit: usize, finished: &mut impl FnMut(u32, ())) -> usize {
-        let count = std::mem::take(&mut self.ending).min(self.in_flight.len());
+    fn poll(&mut self, limit: usize, finished: &mut impl FnMut(u32, ())) -> usize {
+        let count = self.ending.min(limit).min(self.in_flight.len());
+        self.ending -= count;
         self.in_flight.drain(..count).for_each(|ticket| finished(ticket, ()));
         count
     }
@@ -48,6 +49,7 @@ struct Counts {
     waiting: AtomicU32,
     in_flight: AtomicU32,
     ended: AtomicU32,
+    asked: AtomicU32,
 }
 
 struct Requests {
@@ -75,6 +77,7 @@ impl Queue<Device> for Requests {
     }
 
     fn has_work(&self) -> bool {
+        self.counts.asked.fetch_add(1, Ordering::Relaxed);
         self.in_flight() < self.depth && self.counts.waiting.load(Ordering::Relaxed) > 0
     }
 
@@ -209,4 +212,21 @@ fn many_groups_that_come_one_after_the_other_get_twice_the_places_at_most() {
         let counts = [&queues[0].in_flight, &queues[0].ended].map(|count| count.load(Ordering::Relaxed));
         assert_ne!(counts, [0, 0], "group {number} has begun nothing");
     }
+}
+
+/// Requests that end at once make room for as many in the next pass: otherwise each pass would ask all the others in vain.
+#[test]
+fn queues_ten_times_as_many_as_places_are_asked_fifteen_times_for_each_request_at_most() {
+    const EACH: u32 = 10;
+    let mut fixture = Fixture::new();
+    let queues = fixture.add(100, 10 * u16::try_from(PLACES).expect("few"), 1, EACH);
+    let sum = |of: fn(&Counts) -> &AtomicU32| queues.iter().map(|counts| of(counts).load(Ordering::Relaxed)).sum::<u32>();
+    let requests = 10 * PLACES * EACH;
+    while sum(|counts| &counts.ended) < requests {
+        let engine = fixture.worker.engine();
+        engine.ending = engine.in_flight.len();
+        let _ = fixture.worker.pass();
+    }
+    let asked = f64::from(sum(|counts| &counts.asked)) / f64::from(requests);
+    assert!(asked <= 15.0, "{asked} times");
 }

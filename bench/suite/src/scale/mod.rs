@@ -7,6 +7,7 @@ mod crowd;
 mod dedicated;
 mod fairness;
 mod figures;
+mod governed;
 mod harness;
 mod model;
 mod notified;
@@ -20,6 +21,7 @@ mod workers;
 use self::automatic::Automatic;
 use self::dedicated::Dedicated;
 use self::fairness::Fairness;
+use self::governed::Governed;
 use self::notified::Notified;
 use self::rates::Rates;
 use self::tables::{CONNECTIONS, Tables};
@@ -28,10 +30,11 @@ use crate::Settings;
 use crate::parts::{self, Kind};
 use crate::table::{RATE, Results, Series};
 
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 8] = [
     Kind { name: "tables", is_chosen: Tables::are_chosen, start: |settings| Ok(Box::new(Tables::start(settings)?)) },
     Kind { name: "fairness", is_chosen: Fairness::is_chosen, start: |settings| Ok(Box::new(Fairness::start(settings)?)) },
     Kind { name: "workers", is_chosen: Workers::are_chosen, start: |_| Ok(Box::new(Workers::default())) },
+    Kind { name: "governor", is_chosen: Governed::is_chosen, start: |_| Ok(Box::new(Governed)) },
     Kind { name: "max-rate", is_chosen: Notified::is_chosen, start: |_| Ok(Box::new(Notified)) },
     Kind { name: "auto", is_chosen: Automatic::is_chosen, start: |settings| Ok(Box::new(Automatic::new(settings))) },
     Kind { name: "dedicated", is_chosen: Dedicated::is_chosen, start: |_| Ok(Box::new(Dedicated::new())) },

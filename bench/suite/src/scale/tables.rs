@@ -76,6 +76,9 @@ static QUICK_TABLES: [Table; 3] = [
     Table { rows: &[row(100, 100, 1000, 1), row(100, 100, 1000, 2)], ..TABLES[2] },
 ];
 
+/// Each server serves a row so often in a round, and the fastest counts: most rows take less than a tenth of a second.
+const TRIES: usize = 3;
+
 /// Of each client, where their rates are compared.
 const FEWEST_REQUESTS: usize = 100;
 
@@ -155,6 +158,16 @@ impl Tables {
         Ok(())
     }
 
+    /// The fastest of several tries.
+    fn best(&self, server: &str, row: &Row) -> Result<Option<Figures>, String> {
+        let mut best: Option<Figures> = None;
+        for _ in 0..TRIES {
+            let Some(figures) = self.one(server, row)? else { return Ok(None) };
+            best = best.filter(|best| best.rate >= figures.rate).or(Some(figures));
+        }
+        Ok(best)
+    }
+
     fn one(&self, server: &str, row: &Row) -> Result<Option<Figures>, String> {
         let load = (row.slots, row.clients, row.requests);
         let ours = |reach| ours::run(&self.daemon.socket(), &format!("m{}", row.mebibytes), load, reach);
@@ -173,14 +186,14 @@ impl Tables {
 }
 
 impl Part for Tables {
-    /// Every row once, all servers one right after the other, in an order that rotates with the round.
+    /// Every row, all servers one right after the other, in an order that rotates with the round.
     fn measure(&mut self, settings: &Settings, round: usize, results: &mut Results) -> Result<(), String> {
         let measure = |row: &Row, results: &mut Results| {
             for place in 0..SERVERS.len() {
                 let server = SERVERS[(place + round) % SERVERS.len()];
                 let name = candidate(server, row);
                 if settings.chooses(&name)
-                    && let Some(figures) = self.one(server, row).map_err(|error| format!("{name}: {error}"))?
+                    && let Some(figures) = self.best(server, row).map_err(|error| format!("{name}: {error}"))?
                 {
                     figures.add_to(results, &name);
                 }

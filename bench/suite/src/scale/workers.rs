@@ -24,7 +24,7 @@ use crate::table::{RATE, Results, Series};
 use crate::{Settings, generator, steady};
 
 /// Of the daemon, in percent of one CPU.
-const CPU_PERCENT: &str = "cpu_percent";
+pub(super) const CPU_PERCENT: &str = "cpu_percent";
 /// In the fastest slice of the time, as costs are.
 const FASTEST: &str = "requests_per_s_fastest_slice";
 
@@ -32,18 +32,17 @@ const FASTEST: &str = "requests_per_s_fastest_slice";
 struct Load {
     name: &'static str,
     spec: &'static str,
-    /// `None`: 1 to 2, as many as the load needs.
-    workers: Option<usize>,
+    workers: usize,
     depth: u32,
     bytes: u64,
     clients: &'static [usize],
 }
 
-const LOADS: [Load; 4] = [
+const LOADS: [Load; 3] = [
     Load {
         name: "null disk, 4 KiB, QD1, 1 worker",
         spec: "null:1G",
-        workers: Some(1),
+        workers: 1,
         depth: 1,
         bytes: 4096,
         clients: &[1, 3, 30, 300, 1000],
@@ -51,7 +50,7 @@ const LOADS: [Load; 4] = [
     Load {
         name: "memory disk, 16 KiB, QD4, 1 worker",
         spec: "memory:64M",
-        workers: Some(1),
+        workers: 1,
         depth: 4,
         bytes: 16_384,
         clients: &[1, 2, 4, 8, 16, 200, 1000],
@@ -59,24 +58,16 @@ const LOADS: [Load; 4] = [
     Load {
         name: "memory disk, 16 KiB, QD4, 2 workers",
         spec: "memory:64M",
-        workers: Some(2),
+        workers: 2,
         depth: 4,
         bytes: 16_384,
         clients: &[1, 2, 4, 8, 16, 200, 1000],
-    },
-    Load {
-        name: "memory disk, 16 KiB, QD4, 1..2 workers",
-        spec: "memory:64M",
-        workers: None,
-        depth: 4,
-        bytes: 16_384,
-        clients: &[1, 2, 4, 8, 16],
     },
 ];
 const QUICK_CLIENTS: [usize; 2] = [1, 4];
 /// Of the seconds for a candidate, for each part of the costs.
 const COSTS_TIME: f64 = 0.3;
-const IDLE: Duration = Duration::from_secs(2);
+pub(super) const IDLE: Duration = Duration::from_secs(2);
 /// Of the model to what it is a model of.
 const MOST_APART: f64 = 0.15;
 
@@ -99,11 +90,6 @@ fn machine(workers: usize, queues: usize, cpus: usize) -> String {
 
 fn idle(load: &Load) -> String {
     format!("idle: {}", load.name)
-}
-
-/// Measured once more while the number of clients falls.
-fn back(load: &Load, clients: usize) -> String {
-    candidate("measured, back", load, clients)
 }
 
 #[derive(Default)]
@@ -221,19 +207,7 @@ impl Part for Workers {
         let of_load = |load| {
             Claim::at_most(MOST_APART, format!("simulated requests/s off measured ones: {}", load_name(load)), apart(load))
         };
-        let mut claims: Vec<Claim> = LOADS.iter().filter(|load| load.workers.is_some()).map(of_load).collect();
-        let [_, one, two, automatic] = &LOADS;
-        let counts = clients(settings, automatic).iter();
-        let over_better = counts.flat_map(|clients| {
-            [candidate(REAL, automatic, *clients), back(automatic, *clients)].map(|name| {
-                let fixed = [one, two].map(|load| results.get(&candidate(REAL, load, *clients), RATE));
-                let over = |fixed: &Series| Some(results.get(&name, RATE)?.ratio_to(fixed));
-                let ratios = fixed.map(|fixed| fixed.and_then(over));
-                (name.clone(), ratios[0].zip(ratios[1]).map(|(one, two)| one.min(two)))
-            })
-        });
-        let text = "requests/s of 1..2 workers over the better of 1 and 2, 1 to 16 clients and back";
-        claims.push(Claim::all_at_least(0.95, text, over_better));
+        let mut claims: Vec<Claim> = LOADS.iter().map(of_load).collect();
         let idle = LOADS.iter().filter_map(|load| results.get(&idle(load), CPU_PERCENT)).map(Series::median);
         claims.push(Claim::at_most(1.0, "% of a CPU of the idle daemon, 1 and 2 workers", idle.reduce(f64::max)));
         claims
@@ -267,14 +241,11 @@ fn chosen<'a>(settings: &'a Settings, load: &'a Load) -> impl Iterator<Item = us
     clients(settings, load).iter().copied().filter(|clients| settings.chooses(&candidate(REAL, load, *clients)))
 }
 
-/// The daemon as it ships, with the first of two workers on the clients' CPU; with 1..2 that is the second.
+/// The daemon as it ships, with the first of two workers on the clients' CPU.
 fn start(load: &Load, settings: &Settings, results: &mut Results) -> Result<Daemon, String> {
     let cpus = Cpus::choose();
-    let (workers, list) = match load.workers {
-        Some(1) => ("1".to_owned(), cpus.server.to_string()),
-        Some(count) => (count.to_string(), format!("{},{}", cpus.client, cpus.server)),
-        None => ("1..2".to_owned(), format!("{},{}", cpus.server, cpus.client)),
-    };
+    let list = if load.workers == 1 { cpus.server.to_string() } else { format!("{},{}", cpus.client, cpus.server) };
+    let workers = load.workers.to_string();
     let disk = format!("m={},shared", load.spec);
     let daemon = Daemon::start_program(&Daemon::shipped()?, &[disk], &["--workers", &workers, "--cpus", &list])?;
     if load.spec.starts_with("memory") {
@@ -299,8 +270,7 @@ impl<'a> Disk<'a> {
         Ok(Self { loads, here })
     }
 
-    /// For each number of clients the costs, each load, and its simulation, one right after the other; then `1..2` workers on the way back. The
-    /// costs of all.
+    /// For each number of clients the costs, each load, and its simulation, one right after the other. The costs of all.
     fn measure(&self, settings: &Settings, results: &mut Results) -> Result<Vec<Costs>, String> {
         let mut counts: Vec<usize> = self.loads.iter().flat_map(|(load, _)| chosen(settings, load)).collect();
         counts.sort_unstable();
@@ -312,14 +282,6 @@ impl<'a> Disk<'a> {
             all.extend(costs);
         }
         all.sort_by(|one, other| one.queues.total_cmp(&other.queues));
-        for count in counts.iter().rev() {
-            for (load, daemon) in self.loads.iter().filter(|(load, _)| load.workers.is_none()) {
-                let name = back(load, *count);
-                steady::measure(results, |results| {
-                    on(Cpus::choose().client, || run(&name, (load, *count), daemon, settings, results))
-                })?;
-            }
-        }
         Ok(all)
     }
 
@@ -327,15 +289,14 @@ impl<'a> Disk<'a> {
         let is_chosen = |(load, _): &&(&Load, Daemon)| chosen(settings, load).any(|chosen| chosen == count);
         let loads: Vec<&(&Load, Daemon)> = self.loads.iter().filter(is_chosen).collect();
         // Of the clients' thread, and of each of the workers.
-        let mut queues: Vec<usize> =
-            loads.iter().filter_map(|(load, _)| load.workers).map(|workers| count.div_ceil(workers)).chain([count]).collect();
+        let mut queues: Vec<usize> = loads.iter().map(|(load, _)| count.div_ceil(load.workers)).chain([count]).collect();
         queues.sort_unstable();
         queues.dedup();
         let bytes = loads.first().map_or(0, |(load, _)| load.bytes);
         let costs = costs::measure(&self.here, bytes, &queues, settings.seconds * COSTS_TIME)?;
         for (load, daemon) in loads {
             on(Cpus::choose().client, || run(&candidate(REAL, load, count), (load, count), daemon, settings, results))?;
-            let Some(workers) = load.workers else { continue };
+            let workers = load.workers;
             let shared = if workers > 1 { Some(costs::shared_cpu()?) } else { None };
             let blocks = load.bytes / SECTOR_BYTES;
             let model = Machine { workers, drivers: 1, shared, queues: count, depth: load.depth, blocks };
@@ -355,11 +316,9 @@ fn run(
     let user = rustix::process::geteuid().as_raw();
     let shape = Shape { queues: 1, depth: load.depth, bytes: load.bytes };
     let mut crowd = Crowd::new();
-    crowd.yields = load.workers != Some(1);
+    crowd.yields = load.workers != 1;
     (0..clients).try_for_each(|_| crowd.join(&daemon.socket(), user, shape))?;
-    // Until 1..2 workers have found out how many they are.
-    let warm_up = if load.workers.is_some() { settings.seconds / 4.0 } else { settings.seconds };
-    crowd.run(Duration::from_secs_f64(warm_up))?;
+    crowd.run(Duration::from_secs_f64(settings.seconds / 4.0))?;
     let (before, started) = (daemon.usage()?.0, Instant::now());
     let rates = crowd.rates(Duration::from_secs_f64(settings.seconds), costs::SLICE)?;
     let (used, seconds) = (daemon.usage()?.0.saturating_sub(before), started.elapsed().as_secs_f64());

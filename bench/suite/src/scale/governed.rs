@@ -1,0 +1,154 @@
+//! `workers = "1..2"` beside fixed numbers of workers, while clients come and go: one daemon, whose number of workers is set at run time,
+//! so that all settings have the same connections and memory, one right after the other.
+
+use std::time::Duration;
+
+use fipsee::load::count_f64;
+use fipsee_measure::claim::Claim;
+use fipsee_measure::cpus::Cpus;
+use serde_json::json;
+
+use super::crowd::{Crowd, Shape};
+use super::workers::{CPU_PERCENT, IDLE};
+use crate::daemon::Daemon;
+use crate::idle::daemon_usage;
+use crate::parts::Part;
+use crate::place::on;
+use crate::service::MEMORY_BYTES;
+use crate::table::{RATE, Results, Series};
+use crate::{Settings, generator, steady};
+
+/// Clients of a memory disk.
+const SHAPE: Shape = Shape { queues: 1, depth: 4, bytes: 16_384 };
+const LOAD: &str = "memory disk, 16 KiB, QD4";
+/// From 1 to 16 and back.
+const STEPS: [Step; 9] = [up(1), up(2), up(4), up(8), up(16), back(8), back(4), back(2), back(1)];
+const QUICK_STEPS: [Step; 3] = [up(1), up(4), back(1)];
+
+const AUTOMATIC: &str = "1..2";
+const FIXED: [&str; 2] = ["1", "2"];
+/// Of the seconds for a candidate. After a change of the load or of the setting the daemon has a second to find out how many workers are best.
+const MEASURED: f64 = 0.5;
+const SETTLES: f64 = 1.0;
+const FIXED_SETTLES: f64 = 0.2;
+const LIMIT: f64 = 0.95;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Step {
+    clients: usize,
+    is_back: bool,
+}
+
+const fn up(clients: usize) -> Step {
+    Step { clients, is_back: false }
+}
+
+const fn back(clients: usize) -> Step {
+    Step { clients, is_back: true }
+}
+
+impl Step {
+    fn load(self) -> String {
+        let Self { clients, is_back } = self;
+        format!("{LOAD}, {clients} client{}{}", if clients == 1 { "" } else { "s" }, if is_back { ", back" } else { "" })
+    }
+
+    fn candidate(self, setting: &str) -> String {
+        format!("{setting} workers set: {}", self.load())
+    }
+
+    /// Of `1..2` to the better of the fixed settings.
+    fn ratio(self, results: &Results) -> Option<f64> {
+        let get = |setting| results.get(&self.candidate(setting), RATE);
+        let automatic = get(AUTOMATIC)?;
+        let ratios = FIXED.map(|setting| get(setting).map(|fixed| automatic.ratio_to(fixed)));
+        ratios[0].zip(ratios[1]).map(|(one, two)| one.min(two))
+    }
+}
+
+fn idle() -> String {
+    format!("idle: {AUTOMATIC} workers")
+}
+
+const fn steps(settings: &Settings) -> &'static [Step] {
+    if settings.quick { &QUICK_STEPS } else { &STEPS }
+}
+
+pub(super) struct Governed;
+
+impl Governed {
+    pub(super) fn is_chosen(settings: &Settings) -> bool {
+        let mut names =
+            steps(settings).iter().flat_map(|step| FIXED.iter().chain([&AUTOMATIC]).map(|setting| step.candidate(setting)));
+        names.any(|name| settings.chooses(&name))
+    }
+}
+
+/// Requests per second after this setting has come into force.
+fn rate(daemon: &Daemon, crowd: &mut Crowd, setting: &str, settings: &Settings) -> Result<f64, String> {
+    daemon.ask(&json!({ "method": "workers.set", "workers": setting }))?;
+    let settles = if setting == AUTOMATIC { SETTLES } else { FIXED_SETTLES };
+    crowd.run(Duration::from_secs_f64(settings.seconds * settles))?;
+    let (seconds, completed) = crowd.run(Duration::from_secs_f64(settings.seconds * MEASURED))?;
+    Ok(count_f64(completed.iter().sum()) / seconds)
+}
+
+/// `1..2` before and after the fixed settings: what changes slowly in the machine is of no account.
+fn compare(daemon: &Daemon, crowd: &mut Crowd, step: Step, settings: &Settings, results: &mut Results) -> Result<(), String> {
+    let mut measure = |setting| rate(daemon, crowd, setting, settings);
+    let before = measure(AUTOMATIC)?;
+    for setting in FIXED {
+        results.add(&step.candidate(setting), RATE, measure(setting)?);
+    }
+    results.add(&step.candidate(AUTOMATIC), RATE, f64::midpoint(before, measure(AUTOMATIC)?));
+    Ok(())
+}
+
+impl Part for Governed {
+    fn measure(&mut self, settings: &Settings, _round: usize, results: &mut Results) -> Result<(), String> {
+        let cpus = Cpus::choose();
+        let list = format!("{},{}", cpus.server, cpus.client);
+        let disks = [format!("m=memory:{MEMORY_BYTES},shared")];
+        let daemon = Daemon::start_program(&Daemon::shipped()?, &disks, &["--workers", AUTOMATIC, "--cpus", &list])?;
+        generator::fill(&daemon.socket(), "m", MEMORY_BYTES)?;
+        let (percent, _) = daemon_usage(&daemon, if settings.quick { IDLE / 20 } else { IDLE })?;
+        results.add(&idle(), CPU_PERCENT, percent);
+        let user = rustix::process::geteuid().as_raw();
+        on(cpus.client, || {
+            let mut crowd = Crowd::new();
+            // The second worker has the same CPU.
+            crowd.yields = true;
+            for step in steps(settings) {
+                while crowd.lanes.len() < step.clients {
+                    crowd.join(&daemon.socket(), user, SHAPE)?;
+                }
+                while crowd.lanes.len() > step.clients {
+                    crowd.leave();
+                }
+                steady::measure(results, |results| compare(&daemon, &mut crowd, *step, settings, results))?;
+            }
+            Ok(())
+        })
+    }
+
+    fn print(&self, results: &Results) {
+        let names = [FIXED[0], FIXED[1], AUTOMATIC];
+        println!("\n{:<50} {:>12} {:>12} {:>12} {:>7}", "requests/s, number of workers", names[0], names[1], names[2], "ratio");
+        for step in &STEPS {
+            let Some(ratio) = step.ratio(results) else { continue };
+            let median = |setting| results.get(&step.candidate(setting), RATE).map_or(f64::NAN, Series::median);
+            let [one, two, automatic] = names.map(median);
+            println!("{:<50} {one:>12.0} {two:>12.0} {automatic:>12.0} {ratio:>7.3}", step.load());
+        }
+    }
+
+    fn claims(&self, settings: &Settings, results: &Results) -> Vec<Claim> {
+        let over_better = steps(settings).iter().map(|step| (step.candidate(AUTOMATIC), step.ratio(results)));
+        let text = "requests/s of 1..2 workers over the better of 1 and 2, 1 to 16 clients and back";
+        let idle = results.get(&idle(), CPU_PERCENT).map(Series::median);
+        vec![
+            Claim::all_at_least(LIMIT, text, over_better),
+            Claim::at_most(1.0, "% of a CPU of the idle daemon, 1..2 workers", idle),
+        ]
+    }
+}
