@@ -14,6 +14,12 @@ const DENY_WARNINGS: [&str; 3] = ["--", "--deny", "warnings"];
 
 /// Run every check of tier 1.
 pub(crate) fn run(root: &Path, tally: &mut Tally) {
+    read(root, tally);
+    execute(root, tally);
+}
+
+/// The checks that read the sources.
+pub(crate) fn read(root: &Path, tally: &mut Tally) {
     format(root, tally);
     clippy(root, tally);
     // As clients build it: without the serving side.
@@ -26,10 +32,14 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
         step::succeed(clippy.args(["--no-default-features", "--all-targets"]).args(DENY_WARNINGS))
     });
     tidy(root, tally);
-    loom::run(root, tally);
-    models::run(root, tally);
     headers(root, tally);
     docs::run(root, tally);
+}
+
+/// The checks that execute them, in one thread each.
+pub(crate) fn execute(root: &Path, tally: &mut Tally) {
+    loom::run(root, tally);
+    models::run(root, tally);
     fuzz::smoke(root, tally);
     miri(root, tally);
 }
@@ -44,9 +54,13 @@ pub(crate) fn beside_tests(root: &Path) -> Command {
 /// With the profile of our tests, and without the flags of the benchmark, so that dependencies are built once.
 fn peers(root: &Path, what: &str) -> Command {
     let mut command = cargo(root);
+    // There our crates are dependencies as others are.
+    let ours = ["measure", "ring", "topology"].map(|name| format!("package.fipsee-{name}.opt-level=1"));
+    let profile = ["opt-level=1", "debug='line-tables-only'", "lto='off'", "package.'*'.opt-level=0"].map(str::to_owned);
+    for setting in profile.into_iter().chain(ours) {
+        command.arg("--config").arg(format!("profile.dev.{setting}"));
+    }
     command.args([what, "--manifest-path", PEERS]);
-    let profile = [("OPT_LEVEL", "1"), ("DEBUG", "line-tables-only"), ("LTO", "off")];
-    command.envs(profile.map(|(key, value)| (format!("CARGO_PROFILE_DEV_{key}"), value)));
     command
 }
 

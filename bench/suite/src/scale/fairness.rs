@@ -45,6 +45,8 @@ const SILENT_SAMPLES: usize = 3;
 const SAMPLES: usize = 100;
 const QUICK_SAMPLES: usize = 5;
 const CLIENTS: usize = 1000;
+/// Each neighbour of so many clients is there so often in a round.
+const TURNS: usize = 3;
 const QUICK_CLIENTS: usize = 50;
 /// What a wait may last for each of the users, in cost units (decision 0033: the bound a), and what a request of 1 MiB costs.
 const UNITS_PER_USER: f64 = 12_304.0;
@@ -198,17 +200,18 @@ impl Fairness {
         for user in (FIRST_USER + 1..).take(self.clients - 1) {
             crowd.join(&socket, user, ORDINARY)?;
         }
-        for (name, shape) in [(BESIDE_ORDINARY, ORDINARY), (BESIDE_ABUSER, ABUSER), (BESIDE_LONG, LONG)] {
-            if !settings.chooses(name) {
-                continue;
+        let mut neighbours = [(BESIDE_ORDINARY, ORDINARY), (BESIDE_ABUSER, ABUSER), (BESIDE_LONG, LONG)];
+        for _ in 0..TURNS {
+            for (name, shape) in neighbours.iter().filter(|(name, _)| settings.chooses(name)) {
+                crowd.join(&socket, FIRST_USER, *shape)?;
+                crowd.run(Duration::from_secs_f64(settings.seconds / 5.0))?;
+                let (seconds, completed) = crowd.run(Duration::from_secs_f64(settings.seconds / 2.0))?;
+                crowd.leave();
+                let others: Vec<f64> = completed.iter().take(self.clients - 1).map(|count| count_f64(*count) / seconds).collect();
+                results.add(name, RATE, others.iter().sum());
+                results.add(name, FAIRNESS, jain(others.into_iter()));
             }
-            crowd.join(&socket, FIRST_USER, shape)?;
-            crowd.run(Duration::from_secs_f64(settings.seconds / 5.0))?;
-            let (seconds, completed) = crowd.run(Duration::from_secs_f64(settings.seconds))?;
-            crowd.leave();
-            let others: Vec<f64> = completed.iter().take(self.clients - 1).map(|count| count_f64(*count) / seconds).collect();
-            results.add(name, RATE, others.iter().sum());
-            results.add(name, FAIRNESS, jain(others.into_iter()));
+            neighbours.reverse();
         }
         Ok(())
     }

@@ -32,6 +32,8 @@ const MEASURED: f64 = 0.5;
 const SETTLES: f64 = 1.0;
 const FIXED_SETTLES: f64 = 0.2;
 const LIMIT: f64 = 0.95;
+/// Of `1..2`, at the end.
+const IN_USE: &str = "workers_in_use";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
@@ -93,14 +95,21 @@ fn rate(daemon: &Daemon, crowd: &mut Crowd, setting: &str, settings: &Settings) 
     Ok(count_f64(completed.iter().sum()) / seconds)
 }
 
+fn in_use(daemon: &Daemon) -> Result<f64, String> {
+    let answer = daemon.ask(&json!({ "method": "workers" }))?;
+    let workers = answer["workers"].as_array().ok_or("no list of workers")?;
+    Ok(count_f64(workers.iter().filter(|worker| worker["state"] == "in use").count() as u64))
+}
+
 /// `1..2` before and after the fixed settings: what changes slowly in the machine is of no account.
 fn compare(daemon: &Daemon, crowd: &mut Crowd, step: Step, settings: &Settings, results: &mut Results) -> Result<(), String> {
-    let mut measure = |setting| rate(daemon, crowd, setting, settings);
-    let before = measure(AUTOMATIC)?;
+    let before = (rate(daemon, crowd, AUTOMATIC, settings)?, in_use(daemon)?);
     for setting in FIXED {
-        results.add(&step.candidate(setting), RATE, measure(setting)?);
+        results.add(&step.candidate(setting), RATE, rate(daemon, crowd, setting, settings)?);
     }
-    results.add(&step.candidate(AUTOMATIC), RATE, f64::midpoint(before, measure(AUTOMATIC)?));
+    let after = (rate(daemon, crowd, AUTOMATIC, settings)?, in_use(daemon)?);
+    results.add(&step.candidate(AUTOMATIC), RATE, f64::midpoint(before.0, after.0));
+    results.add(&step.candidate(AUTOMATIC), IN_USE, f64::midpoint(before.1, after.1));
     Ok(())
 }
 
@@ -133,12 +142,16 @@ impl Part for Governed {
 
     fn print(&self, results: &Results) {
         let names = [FIXED[0], FIXED[1], AUTOMATIC];
-        println!("\n{:<50} {:>12} {:>12} {:>12} {:>7}", "requests/s, number of workers", names[0], names[1], names[2], "ratio");
+        println!(
+            "\n{:<50} {:>12} {:>12} {:>12} {:>7} {:>6}",
+            "requests/s, number of workers", names[0], names[1], names[2], "ratio", "in use"
+        );
         for step in &STEPS {
             let Some(ratio) = step.ratio(results) else { continue };
             let median = |setting| results.get(&step.candidate(setting), RATE).map_or(f64::NAN, Series::median);
             let [one, two, automatic] = names.map(median);
-            println!("{:<50} {one:>12.0} {two:>12.0} {automatic:>12.0} {ratio:>7.3}", step.load());
+            let in_use = results.get(&step.candidate(AUTOMATIC), IN_USE).map_or(f64::NAN, Series::median);
+            println!("{:<50} {one:>12.0} {two:>12.0} {automatic:>12.0} {ratio:>7.3} {in_use:>6.1}", step.load());
         }
     }
 
