@@ -1,5 +1,6 @@
 //! Every tier this machine can run.
 
+use std::num::NonZero;
 use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc;
@@ -8,6 +9,9 @@ use std::thread;
 use crate::dist::{self, Dist};
 use crate::step::{self, Tally};
 use crate::{cargo, ci, deb, setup, simulate, vm};
+
+/// So many tests of a program run at a time.
+const TESTS_PER_CPU: usize = 2;
 
 /// How a test says, past the capture of its output, that a check could not run; see `fipsee_testkit::skip`.
 const SKIP_MARK: &str = "fipsee-skip: ";
@@ -103,6 +107,9 @@ pub(crate) fn programs(root: &Path) -> Command {
 fn test_command(root: &Path, setup: &setup::Setup, selection: &[&str]) -> Command {
     let mut command = cargo(root);
     command.args(["test", "--no-fail-fast"]).args(selection).env(setup::MISSING_VARIABLE, setup.missing.join(" "));
+    // They wait for programs and clocks most of the time.
+    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+    command.env("RUST_TEST_THREADS", (TESTS_PER_CPU * cpus).to_string());
     command
 }
 
