@@ -34,7 +34,7 @@ pub(super) const SLICE: Duration = Duration::from_millis(40);
 const SLICES: usize = 32;
 const LONGEST_SLICES: Duration = Duration::from_secs(1);
 /// Nanoseconds; about what moving a cache line between two CPUs takes.
-const MOST_BEHIND: f64 = 100.0;
+const MOST_AHEAD: f64 = 100.0;
 const FITTING_STEPS: u32 = 8;
 const FITTED_SECONDS: f64 = 0.005;
 
@@ -298,8 +298,7 @@ impl Costs {
     /// in each, has answered.
     fn fitted(self, queues: usize, bytes: u64, rate: f64) -> Result<Self, String> {
         let machine = Machine { workers: 1, drivers: 1, shared: None, queues, depth: 1, blocks: bytes / SECTOR_BYTES };
-        // Not before the step begins.
-        let (mut least, mut most) = (-MOST_BEHIND, self.visit.min(self.take));
+        let (mut least, mut most) = (-MOST_AHEAD, self.visit.min(self.take).min(MOST_AHEAD));
         for _ in 0..FITTING_STEPS {
             let middle = f64::midpoint(least, most);
             let is_slow = simulate(&machine, &[Self { ahead: middle, ..self }], FITTED_SECONDS)? < rate;
