@@ -18,9 +18,10 @@ pub(super) struct Kept {
 
 impl Kept {
     pub(super) fn lock() -> Result<Self, String> {
-        let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let caches = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-        let folder = caches.ok_or("neither HOME nor XDG_CACHE_HOME names a folder for what guests run")?.join("fipsee");
+        let named = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+        let caches = named.or_else(|| Some(std::env::home_dir()?.join(".cache")));
+        let folder =
+            caches.ok_or("what guests run is kept in XDG_CACHE_HOME or ~/.cache, and this user has neither")?.join("fipsee");
         let lock = files::lock(&folder.join("lock"))?;
         Ok(Self { folder, _lock: lock })
     }
