@@ -30,7 +30,7 @@ impl Kept {
     pub(super) fn remove_old(&self, prefix: &str, name: &str) {
         for path in files::list(&self.folder).unwrap_or_default() {
             let other = name_of(&path);
-            if other.starts_with(prefix) && other != name && is_old(&path.join("built"), SystemTime::now()) {
+            if other.starts_with(prefix) && other != name && is_old(&path, SystemTime::now()) {
                 // Space that stays used is all that goes wrong.
                 let _ = fs::remove_dir_all(path);
             }
@@ -38,9 +38,9 @@ impl Kept {
     }
 }
 
-/// A build without this file was cut short, or is gone.
-fn is_old(built: &Path, now: SystemTime) -> bool {
-    let used = fs::metadata(built).and_then(|metadata| metadata.modified());
+/// A build that was cut short is as old as its folder.
+fn is_old(folder: &Path, now: SystemTime) -> bool {
+    let used = fs::metadata(folder.join("built")).or_else(|_| fs::metadata(folder)).and_then(|metadata| metadata.modified());
     used.is_ok_and(|used| now.duration_since(used).is_ok_and(|age| age > KEPT_FOR))
 }
 
@@ -49,12 +49,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_built_and_not_used_for_long_is_old() {
-        let file = std::env::temp_dir().join(format!("fipsee-kept-{}", std::process::id()));
-        assert!(!is_old(&file, SystemTime::now()));
-        files::write(&file, "").expect("a file");
-        let now = SystemTime::now();
-        assert!(!is_old(&file, now) && is_old(&file, now + KEPT_FOR + Duration::from_secs(60)));
-        fs::remove_file(&file).expect("it is there");
+    fn what_was_not_used_for_long_is_old_whether_it_was_finished_or_not() {
+        let folder = std::env::temp_dir().join(format!("fipsee-kept-{}", std::process::id()));
+        files::make_folder(&folder).expect("a folder");
+        let (now, later) = (SystemTime::now(), SystemTime::now() + KEPT_FOR + Duration::from_secs(60));
+        assert!(!is_old(&folder, now) && is_old(&folder, later));
+        let built = File::create(folder.join("built")).expect("a file");
+        built.set_modified(later).expect("its time");
+        assert!(!is_old(&folder, later) && is_old(&folder, later + KEPT_FOR + Duration::from_secs(60)));
+        fs::remove_dir_all(&folder).expect("it is there");
+        assert!(!is_old(&folder, later), "what is gone is not old");
     }
 }

@@ -9,7 +9,7 @@ use super::kept::Kept;
 use super::packages::{Packages, keep};
 use super::unready::Unready;
 use crate::dist::fio_source;
-use crate::files::{list, list_ending, make_folder, name_of, rename};
+use crate::files::{empty_folder, list, list_ending, make_folder, name_of, rename};
 use crate::step::{self, last_lines};
 
 /// From the machine, with the libraries they need.
@@ -82,8 +82,9 @@ fn static_fio(target: &Path) -> Result<PathBuf, String> {
     if program.exists() {
         return Ok(program);
     }
-    let work = kept.folder.join(format!("{version}.{}", std::process::id()));
-    make_folder(&work)?;
+    // No other run is here; one that was killed may have been.
+    let work = kept.folder.join(format!("{version}-build"));
+    empty_folder(&work)?;
     let built = work.join("source");
     println!("building a static fio: a minute, once");
     let outcome = (|| {
