@@ -15,6 +15,7 @@ const DENY_WARNINGS: [&str; 3] = ["--", "--deny", "warnings"];
 /// Run every check of tier 1.
 pub(crate) fn run(root: &Path, tally: &mut Tally) {
     read(root, tally);
+    miri(root, tally);
     execute(root, tally);
 }
 
@@ -41,7 +42,6 @@ pub(crate) fn execute(root: &Path, tally: &mut Tally) {
     loom::run(root, tally);
     models::run(root, tally);
     fuzz::smoke(root, tally);
-    miri(root, tally);
 }
 
 /// Cargo in a folder of its own: tests run cargo, too, and would wait until this one has ended.
@@ -54,10 +54,7 @@ pub(crate) fn beside_tests(root: &Path) -> Command {
 /// With the profile of our tests, and without the flags of the benchmark, so that dependencies are built once.
 fn peers(root: &Path, what: &str) -> Command {
     let mut command = cargo(root);
-    // There our crates are dependencies as others are.
-    let ours = ["measure", "ring", "topology"].map(|name| format!("package.fipsee-{name}.opt-level=1"));
-    let profile = ["opt-level=1", "debug='line-tables-only'", "lto='off'", "package.'*'.opt-level=0"].map(str::to_owned);
-    for setting in profile.into_iter().chain(ours) {
+    for setting in ["debug='line-tables-only'", "lto='off'", "package.fipsee-ring.opt-level=1"] {
         command.arg("--config").arg(format!("profile.dev.{setting}"));
     }
     command.args([what, "--manifest-path", PEERS]);
@@ -125,7 +122,7 @@ fn headers(root: &Path, tally: &mut Tally) {
 }
 
 /// Miri runs what needs no system call: the algorithm and the copies over plain memory.
-fn miri(root: &Path, tally: &mut Tally) {
+pub(crate) fn miri(root: &Path, tally: &mut Tally) {
     const NAME: &str = "tier 1 miri";
     let rustup = |arguments: &[&str]| {
         let mut command = Command::new("rustup");

@@ -1,14 +1,16 @@
 //! `cargo xtask simulate`: lifetimes of clients and daemons in one thread, by seed (tests/simulate).
 
+use std::num::NonZero;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::thread;
 
 use crate::step::{self, Tally};
 use crate::{cargo, end, target};
 
-/// They take well under a minute on a machine that does nothing else.
-const SEEDS_OF_A_TEST: &str = "60000";
-const SEEDS_OF_A_FAST_TEST: &str = "10000";
+/// About a minute on two CPUs that do nothing else.
+const SEEDS_OF_A_TEST: usize = 60_000;
+const SEEDS_OF_A_FAST_TEST: usize = 10_000;
 
 /// From one client to many and back.
 const TIMES_OF_A_TEST: &str = "2";
@@ -22,20 +24,37 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
 
 /// A minute's worth, and what must be found, by the program that was built with the tests.
 pub(crate) fn tier(root: &Path, tally: &mut Tally) {
-    play(root, "lifetimes", &["--seeds", SEEDS_OF_A_TEST], tally);
+    lifetimes(root, SEEDS_OF_A_TEST, tally);
     play(root, "workers that follow the load", &["--follow", TIMES_OF_A_TEST], tally);
     play(root, "known-bad variants", &["--variants"], tally);
 }
 
 /// A few seconds' worth.
 pub(crate) fn fast_tier(root: &Path, tally: &mut Tally) {
-    play(root, "lifetimes", &["--seeds", SEEDS_OF_A_FAST_TEST], tally);
+    lifetimes(root, SEEDS_OF_A_FAST_TEST, tally);
+}
+
+/// As many processes as CPUs, as one plays in one thread.
+fn lifetimes(root: &Path, seeds: usize, tally: &mut Tally) {
+    tally.check("tier 0 simulate: lifetimes", || {
+        let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+        let parts = (0..cpus).map(|part| format!("{}..{}", seeds * part / cpus, seeds * (part + 1) / cpus));
+        thread::scope(|scope| {
+            let parts: Vec<_> = parts.map(|part| scope.spawn(move || simulate(root, &["--seeds", &part]))).collect();
+            let ended =
+                parts.into_iter().map(|part| part.join().unwrap_or_else(|_| Err("a thread panicked, as shown above".to_owned())));
+            ended.collect::<Result<Vec<_>, _>>().map(|remarks| remarks.join("; "))
+        })
+    });
 }
 
 fn play(root: &Path, name: &str, arguments: &[&str], tally: &mut Tally) {
-    tally.check(&format!("tier 0 simulate: {name}"), || {
-        let output = step::output(Command::new(target(root).join("debug/fipsee-simulate")).current_dir(root).args(arguments));
-        let last = output.text.trim_end().lines().last().unwrap_or_default().to_owned();
-        if output.succeeded { Ok(last) } else { Err(output.text) }
-    });
+    tally.check(&format!("tier 0 simulate: {name}"), || simulate(root, arguments));
+}
+
+/// Gives its last line, or all lines if it failed.
+fn simulate(root: &Path, arguments: &[&str]) -> Result<String, String> {
+    let output = step::output(Command::new(target(root).join("debug/fipsee-simulate")).current_dir(root).args(arguments));
+    let last = output.text.trim_end().lines().last().unwrap_or_default().to_owned();
+    if output.succeeded { Ok(last) } else { Err(output.text) }
 }

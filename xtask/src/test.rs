@@ -41,6 +41,7 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
             vm::prepare(root, &mut tally);
             let _ = prepared.send(());
             ci::read(root, &mut tally);
+            ci::miri(root, &mut tally);
             tally
         });
         let computes = scope.spawn(move || {

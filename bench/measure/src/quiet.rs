@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::statistics::{Spread, to_f64};
+use crate::statistics::{Spread, interval_of_median, to_f64};
 
 /// What documents quote was measured while other processes and the host took less than this, in percent of all CPUs' time.
 pub const MOST_TAKEN_PERCENT: f64 = 2.0;
-/// And the rounds of what they quote lie within this part of their median, in percent.
+/// And the rounds of what they quote leave the median uncertain by at most this part of it, in percent.
 pub const MOST_SPREAD_PERCENT: f64 = 25.0;
 /// Processes that are named.
 const NAMED: usize = 5;
@@ -188,12 +188,13 @@ impl Noise {
             ));
         }
         for (name, rounds) in quoted {
-            let Spread { median, min, max } = Spread::of(rounds.clone());
-            let spread = 100.0 * (max - min) / median;
+            let [low, high] = interval_of_median(rounds.clone());
+            let spread = 100.0 * (high - low) / Spread::of(rounds.clone()).median;
             if spread.is_nan() || spread > MOST_SPREAD_PERCENT {
                 reasons.push(format!(
-                    "the rounds of '{name}' are {spread:.0} % of their median apart, from {min:.1} to {max:.1}; the limit is \
-                     {MOST_SPREAD_PERCENT} %: let the machine rest, or find what changes it"
+                    "the {} rounds of '{name}' put the median between {low:.1} and {high:.1}, which are {spread:.0} % of it apart; the \
+                     limit is {MOST_SPREAD_PERCENT} %: let the machine rest, find what changes it, or measure more rounds (--rounds)",
+                    rounds.len()
                 ));
             }
         }
@@ -287,9 +288,11 @@ mod tests {
         assert_eq!(judge(&[100.0, 101.0, 80.0]), Ok(()));
         let error = judge(&[100.0, 101.0, 60.0]).expect_err("41 %");
         assert!(
-            error.contains("'null QD1, p50' are 41 % of their median apart, from 60.0 to 101.0; the limit is 25 %"),
+            error.contains("the 3 rounds of 'null QD1, p50' put the median between 60.0 and 101.0, which are 41 % of it apart; the limit is 25 %"),
             "{error}"
         );
+        let outlier = [100.0, 101.0, 60.0, 99.0, 102.0, 98.0, 103.0, 104.0];
+        assert!(judge(&outlier[..7]).is_err() && judge(&outlier).is_ok(), "one of eight does not decide where the median is");
         assert!(judge(&[]).is_err(), "nothing was measured");
     }
 

@@ -38,6 +38,29 @@ impl Spread {
     }
 }
 
+/// How sure an interval of the median is, at least.
+const CONFIDENCE: f64 = 0.9;
+
+/// Between which of these values the median of all rounds lies that a machine could be measured in, with 90 % confidence, whatever their
+/// distribution (sign test): least and most of up to seven values, of eight the second and the seventh. NaN of none.
+pub fn interval_of_median(mut values: Vec<f64>) -> [f64; 2] {
+    values.sort_by(f64::total_cmp);
+    let count = to_f64(values.len() as u64);
+    // The median is below the value of this rank as often as so many of `count` tosses of a coin, or fewer, are heads.
+    let (mut left_out, mut exactly, mut at_most) = (0, 0.5_f64.powf(count), 0.5_f64.powf(count));
+    loop {
+        let heads = to_f64(left_out as u64 + 1);
+        exactly *= (count - heads + 1.0) / heads;
+        at_most += exactly;
+        if 2.0 * at_most > 1.0 - CONFIDENCE || 2.0 * heads >= count {
+            break;
+        }
+        left_out += 1;
+    }
+    let at = |index: Option<usize>| index.and_then(|index| values.get(index)).copied().unwrap_or(f64::NAN);
+    [at(Some(left_out)), at(values.len().checked_sub(left_out + 1))]
+}
+
 /// The median of pairs of a value and how often it was recorded, in ascending order; `None` if none was recorded.
 ///
 /// The time-stamp counter moves in steps, on Zen of 26, so that the middle value stays for a change of 5 % or jumps by as much.
@@ -139,6 +162,18 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+
+    #[test]
+    fn values_that_are_left_out_leave_the_median_between_the_others_in_nine_of_ten_cases() {
+        let interval = |count: u32| interval_of_median((1..=count).rev().map(f64::from).collect());
+        // Binomial tables: 0.94 of five, 0.98 of seven (0.87 without its ends), 0.93 of eight and of eleven without one and two at each end.
+        for (count, ends) in
+            [(1, [1.0, 1.0]), (5, [1.0, 5.0]), (7, [1.0, 7.0]), (8, [2.0, 7.0]), (10, [2.0, 9.0]), (11, [3.0, 9.0])]
+        {
+            assert_eq!(interval(count), ends, "{count} values");
+        }
+        assert!(interval(0).iter().all(|end| end.is_nan()));
+    }
 
     #[test]
     fn spread_is_the_middle_and_the_ends() {

@@ -87,15 +87,13 @@ fn quantile(times: &Times, part: f64) -> f64 {
 }
 
 pub(super) struct Dedicated {
-    /// Of all rounds, by candidate: one has too few samples for its last thousandth.
-    times: BTreeMap<String, Times>,
     skips: Vec<(String, String)>,
 }
 
 impl Dedicated {
     pub(super) fn new() -> Self {
         let reason = || ("a dedicated disk".to_owned(), "needs a CPU for its worker and another for everything else".to_owned());
-        Self { times: BTreeMap::new(), skips: Cpus::choose().pair().is_none().then(reason).into_iter().collect() }
+        Self { skips: Cpus::choose().pair().is_none().then(reason).into_iter().collect() }
     }
 
     pub(super) fn is_chosen(settings: &Settings) -> bool {
@@ -190,11 +188,22 @@ fn drive(dedicated: &mut Crowd, others: &mut Crowd, mut pauses: Option<&mut Paus
     Ok(Driven { rates: answered.map(|count| count_f64(count) / elapsed.as_secs_f64()), cycle })
 }
 
-fn measure_kind(kind: &str, settings: &Settings, results: &mut Results) -> Result<Vec<(String, Times)>, String> {
+/// The cycles of a round together: one has few samples in its last thousandth.
+fn measure_kind(kind: &str, settings: &Settings, results: &mut Results) -> Result<(), String> {
     let daemon = start(kind, Cpus::choose())?;
-    let cycle = |_| steady::measure(results, |results| measure_cycle(kind, &daemon, settings, results));
-    let cycles = (0..if settings.quick { 1 } else { CYCLES }).map(cycle).collect::<Result<Vec<_>, _>>()?;
-    Ok(cycles.into_iter().flatten().collect())
+    let mut all = BTreeMap::<String, Times>::new();
+    for _ in 0..if settings.quick { 1 } else { CYCLES } {
+        for (name, times) in steady::measure(results, |results| measure_cycle(kind, &daemon, settings, results))? {
+            let all = all.entry(name).or_default();
+            times.into_iter().for_each(|(from_ns, count)| *all.entry(from_ns).or_default() += count);
+        }
+    }
+    for (name, times) in &all {
+        results.add(name, P50, quantile(times, 0.5));
+        results.add(name, P999, quantile(times, 0.999));
+        results.add(name, SAMPLES, count_f64(times.values().sum()));
+    }
+    Ok(())
 }
 
 /// The times beside the others; then alone, with the same pauses, and without.
@@ -223,11 +232,8 @@ fn measure_cycle(
             let times = between(&before, times(&daemon.ask(&json!({ "method": "stat" }))?)?);
             cycle = cycle.or(Some(driven.cycle));
             let name = candidate(kind, place);
-            results.add(&name, P50, quantile(&times, 0.5));
-            results.add(&name, P999, quantile(&times, 0.999));
             results.add(&name, RATE, driven.rates[0]);
             results.add(&name, OTHERS_RATE, driven.rates[1]);
-            results.add(&name, SAMPLES, count_f64(times.values().sum()));
             all.push((name, times));
         }
         Ok(all)
@@ -240,10 +246,7 @@ impl Part for Dedicated {
             if !self.skips.is_empty() {
                 return Ok(());
             }
-            for (name, times) in measure_kind(kind, settings, results)? {
-                let all = self.times.entry(name).or_default();
-                times.into_iter().for_each(|(from_ns, count)| *all.entry(from_ns).or_default() += count);
-            }
+            measure_kind(kind, settings, results)?;
         }
         Ok(())
     }
@@ -255,17 +258,19 @@ impl Part for Dedicated {
             "from taken to published", "p50 ns", "p99.9 ns", "samples"
         );
         for name in KINDS.iter().flat_map(|kind| PLACES.map(|place| candidate(kind, place))) {
-            let Some(times) = self.times.get(&name) else { continue };
-            let [p50, p999, samples] = [quantile(times, 0.5), quantile(times, 0.999), count_f64(times.values().sum())];
-            let [rate, of_others] = [RATE, OTHERS_RATE].map(|metric| results.get(&name, metric).map_or(f64::NAN, Series::median));
+            let [p50, p999, samples, rate, of_others] =
+                [P50, P999, SAMPLES, RATE, OTHERS_RATE].map(|metric| results.get(&name, metric).map_or(f64::NAN, Series::median));
+            if p50.is_nan() {
+                continue;
+            }
             println!("{name:<60} {p50:>9.0} {p999:>10.0} {samples:>9.0} {rate:>10.0} {of_others:>10.0}");
         }
     }
 
-    fn claims(&self, _settings: &Settings, _results: &Results) -> Vec<Claim> {
+    fn claims(&self, _settings: &Settings, results: &Results) -> Vec<Claim> {
         let of = |kind: &&'static str| {
-            let of_place = |place| self.times.get(&candidate(kind, place)).map(|times| quantile(times, 0.999));
-            (format!("{kind} disk"), of_place(BESIDE).zip(of_place(USED)).map(|(beside, alone)| beside / alone))
+            let of_place = |place| results.get(&candidate(kind, place), P999);
+            (format!("{kind} disk"), of_place(BESIDE).zip(of_place(USED)).map(|(beside, alone)| beside.ratio_to(alone)))
         };
         let text = "p99.9 of a dedicated disk's service time beside 100 shared clients over without";
         vec![Claim::all_at_most(LIMIT, text, KINDS.iter().map(of))]

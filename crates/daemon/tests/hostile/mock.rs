@@ -133,9 +133,10 @@ impl<'a> Queue<'a> {
         self.memory.write_obj(UNANSWERED, GuestAddress(status)).expect("memory");
         let flags = if kind == IN { NEXT | WRITE } else { NEXT };
         let chain = [(header, 16, NEXT, first + 1), (data, 512, flags, first + 2), (status, 1, WRITE, 0)];
+        // The daemon polls: it may answer before the kick.
+        let before = self.used();
         self.mock.add_desc_chains(&chain.map(raw), first).expect("there is room");
         self.requests += 1;
-        let before = self.used();
         self.kick();
         eventually("a correct request is answered", || self.used() == before.wrapping_add(1));
         self.memory.read_obj(GuestAddress(status)).expect("memory")
