@@ -10,7 +10,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{
+use super::support::{
     Detached, Loop, Mount, bytes_at, daemon, fails, fipsee, fipsee_output, mount_command, pattern, unmount, wait, wait_until,
 };
 

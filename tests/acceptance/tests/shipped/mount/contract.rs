@@ -9,7 +9,7 @@ use fipsee_acceptance::{Scratch, has_program, run};
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::io::Errno;
 
-use crate::support::{Loop, Mount, bytes_at, can_mount, daemon, fails, fipsee, pattern, wait_until};
+use super::support::{Loop, Mount, bytes_at, can_mount, daemon, fails, fipsee, pattern, wait_until};
 
 fn errno(error: &std::io::Error) -> Option<Errno> {
     Errno::from_io_error(error)

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use fipsee_acceptance::{has_program, run};
 
-use crate::support::{Loop, Mount, Mounted, daemon, pattern};
+use super::support::{Loop, Mount, Mounted, daemon, pattern};
 
 /// Name and content of every file.
 fn contents(place: &Path) -> BTreeMap<String, Vec<u8>> {

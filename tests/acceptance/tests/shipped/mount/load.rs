@@ -5,7 +5,7 @@ use std::process::Command;
 
 use fipsee_acceptance::{has_program, run};
 
-use crate::support::{Mount, daemon};
+use super::support::{Mount, daemon};
 
 fn fio(file: &Path) -> Command {
     let mut command = Command::new("fio");

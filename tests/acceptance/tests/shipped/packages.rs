@@ -177,7 +177,7 @@ fn reload_takes_effect_or_says_why_not(root: &ThrowawayRoot) {
 
 /// The drop-in of docs/guide/takeover.md, as it is there.
 fn drop_in_makes_a_reload_a_takeover(root: &ThrowawayRoot) {
-    let guide = include_str!("../../../docs/guide/takeover.md");
+    let guide = include_str!("../../../../docs/guide/takeover.md");
     let drop_in = guide.split("```ini\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a drop-in in the guide");
     root.succeed(&format!(
         "mkdir -p /etc/systemd/system/fipseed.service.d; cat > /etc/systemd/system/fipseed.service.d/takeover.conf <<'END'\n{drop_in}END\n\

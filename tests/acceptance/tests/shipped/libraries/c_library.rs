@@ -271,7 +271,7 @@ fn the_binary_interface_is_the_committed_one() {
     let Some(library) = Library::new("c-abi") else { return };
     let directory = Scratch::new();
     let built = built_interface(&library, &directory);
-    let committed = include_str!("../../../../crates/capi/abi/abi.txt");
+    let committed = include_str!("../../../../../crates/capi/abi/abi.txt");
     let committed: BTreeSet<String> = committed.lines().map(str::to_owned).collect();
     let list = |of: &BTreeSet<String>, not_in: &BTreeSet<String>| of.difference(not_in).cloned().collect::<Vec<_>>().join("\n  ");
     let (gone, new) = (list(&committed, &built), list(&built, &committed));
