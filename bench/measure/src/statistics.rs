@@ -41,7 +41,7 @@ impl Spread {
 /// How sure an interval of the median is, at least.
 const CONFIDENCE: f64 = 0.9;
 
-/// Between which of these values the median of all rounds lies that a machine could be measured in, with 90 % confidence, whatever their
+/// Between which of these values the median of all rounds is that a machine could be measured in, with 90 % confidence, whatever their
 /// distribution (sign test): least and most of up to seven values, of eight the second and the seventh. NaN of none.
 pub fn interval_of_median(mut values: Vec<f64>) -> [f64; 2] {
     values.sort_by(f64::total_cmp);
