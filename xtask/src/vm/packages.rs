@@ -1,5 +1,7 @@
 //! Files of Debian packages: fetched by the machine's own apt, unpacked, not installed, so that they leave nothing behind.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,15 +16,26 @@ use crate::step;
 pub(super) struct Packages {
     folder: PathBuf,
     apt: Apt,
+    /// Versions that were asked for: apt takes a second each time.
+    versions: RefCell<BTreeMap<String, String>>,
 }
 
 impl Packages {
     pub(super) fn new(folder: PathBuf, apt: Apt) -> Self {
-        Self { folder, apt }
+        Self { folder, apt, versions: RefCell::default() }
     }
 
     /// Name and version of what apt would install, as a folder may be called; without apt's lists, of what was kept last.
     pub(super) fn version(&self, package: &str) -> Result<String, Unready> {
+        if let Some(version) = self.versions.borrow().get(package) {
+            return Ok(version.clone());
+        }
+        let version = self.newest(package)?;
+        self.versions.borrow_mut().insert(package.to_owned(), version.clone());
+        Ok(version)
+    }
+
+    fn newest(&self, package: &str) -> Result<String, Unready> {
         let shown = step::output(self.apt.cache().args(["show", "--no-all-versions", package]));
         let version = shown.text.lines().find_map(|line| line.strip_prefix("Version: "));
         if let Some(version) = version.filter(|_| shown.succeeded) {
