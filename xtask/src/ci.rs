@@ -54,7 +54,8 @@ pub(crate) fn beside_tests(root: &Path) -> Command {
 /// With the profile of our tests, and without the flags of the benchmark, so that dependencies are built once.
 fn peers(root: &Path, what: &str) -> Command {
     let mut command = cargo(root);
-    for setting in ["debug='line-tables-only'", "lto='off'", "package.fipsee-ring.opt-level=1"] {
+    let optimised = ["ring", "topology"].map(|name| format!("package.fipsee-{name}.opt-level=1"));
+    for setting in ["debug='line-tables-only'", "lto='off'"].map(str::to_owned).into_iter().chain(optimised) {
         command.arg("--config").arg(format!("profile.dev.{setting}"));
     }
     command.args([what, "--manifest-path", PEERS]);

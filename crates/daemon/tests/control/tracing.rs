@@ -72,7 +72,13 @@ fn trace(daemon: &Daemon, (name, text): (&str, &str), work: impl FnOnce()) -> Op
     std::fs::write(path(name), text.replace(INSTALLED, env!("CARGO_BIN_EXE_fipseed"))).expect("a file");
     let file = |name: &str| std::fs::File::create(path(name)).expect("a file");
     let mut command = Command::new("bpftrace");
-    command.args(["-B", "none"]).arg(path(name)).stdin(Stdio::null()).stdout(file("traced")).stderr(file("errors"));
+    // Tests beside this one have daemons of the same program.
+    command
+        .args(["-B", "none", "-p", &daemon.pid().to_string()])
+        .arg(path(name))
+        .stdin(Stdio::null())
+        .stdout(file("traced"))
+        .stderr(file("errors"));
     let mut tracer = Guard(command.spawn().expect("bpftrace"));
     let traced = || std::fs::read_to_string(path("traced")).expect("a file");
     let mut has_ended = false;
