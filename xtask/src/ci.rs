@@ -37,7 +37,7 @@ pub(crate) fn read(root: &Path, tally: &mut Tally) {
     docs::run(root, tally);
 }
 
-/// The checks that execute them, in one thread each.
+/// Those that execute what they have built: models, variants, random inputs.
 pub(crate) fn execute(root: &Path, tally: &mut Tally) {
     loom::run(root, tally);
     models::run(root, tally);

@@ -1,10 +1,7 @@
 //! Coverage-guided fuzzing of every parser that reads a peer's bytes (`tests/fuzz`), by libFuzzer (`fuzz/`).
 
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 
 use crate::files::{self, empty_folder, list, list_ending, name_of, read_text};
 use crate::setup::is_installed;
@@ -103,32 +100,16 @@ fn run(root: &Path, plan: &Plan, tally: &mut Tally) {
         built = outcome.is_ok();
         outcome
     });
-    if built {
-        fuzz_all(root, plan, tally);
+    if !built {
+        return;
     }
-}
-
-/// As many at a time as there are CPUs, as each has one thread.
-fn fuzz_all(root: &Path, plan: &Plan, tally: &mut Tally) {
-    let targets = Mutex::new(plan.targets.iter());
-    let next = || targets.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let lane = || {
+    // Each has one thread.
+    let ended = step::side_by_side(plan.targets.iter().collect(), |target| {
         let mut tally = Tally::kept();
-        while let Some(target) = next() {
-            tally.check(&format!("tier 1 fuzz {target}"), || fuzz(root, target, plan));
-        }
+        tally.check(&format!("tier 1 fuzz {target}"), || fuzz(root, target, plan));
         tally
-    };
-    thread::scope(|scope| {
-        let cpus = thread::available_parallelism().map_or(1, NonZero::get);
-        let lanes: Vec<_> = (0..cpus).map(|_| scope.spawn(lane)).collect();
-        for lane in lanes {
-            match lane.join() {
-                Ok(lane) => tally.join(lane),
-                Err(_) => tally.check("tier 1 fuzz", || Err("a thread panicked, as shown above".to_owned())),
-            }
-        }
     });
+    ended.into_iter().for_each(|one| tally.join(one));
 }
 
 fn unable() -> Option<String> {

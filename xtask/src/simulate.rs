@@ -1,9 +1,7 @@
 //! `cargo xtask simulate`: lifetimes of clients and daemons in one thread, by seed (tests/simulate).
 
-use std::num::NonZero;
 use std::path::Path;
 use std::process::{Command, ExitCode};
-use std::thread;
 
 use crate::step::{self, Tally};
 use crate::{cargo, end, target};
@@ -37,14 +35,10 @@ pub(crate) fn fast_tier(root: &Path, tally: &mut Tally) {
 /// As many processes as CPUs, as one plays in one thread.
 fn lifetimes(root: &Path, seeds: usize, tally: &mut Tally) {
     tally.check("tier 0 simulate: lifetimes", || {
-        let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+        let cpus = step::cpus();
         let parts = (0..cpus).map(|part| format!("{}..{}", seeds * part / cpus, seeds * (part + 1) / cpus));
-        thread::scope(|scope| {
-            let parts: Vec<_> = parts.map(|part| scope.spawn(move || simulate(root, &["--seeds", &part]))).collect();
-            let ended =
-                parts.into_iter().map(|part| part.join().unwrap_or_else(|_| Err("a thread panicked, as shown above".to_owned())));
-            ended.collect::<Result<Vec<_>, _>>().map(|remarks| remarks.join("; "))
-        })
+        let ended = step::side_by_side(parts.collect(), |part| simulate(root, &["--seeds", &part]));
+        ended.into_iter().collect::<Result<Vec<_>, _>>().map(|remarks| remarks.join("; "))
     });
 }
 

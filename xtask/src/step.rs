@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
+use std::num::NonZero;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Instant;
 
 /// What took how many seconds: steps, and the programs of `cargo test`.
@@ -30,6 +32,30 @@ impl Count {
         self.failed += other.failed;
         self.skipped += other.skipped;
     }
+}
+
+/// How many CPUs this process may use.
+pub(crate) fn cpus() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// What `run` gives for each of `items`, in their order; as many at a time as there are CPUs.
+pub(crate) fn side_by_side<T: Send, R: Send>(items: Vec<T>, run: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let (items, results) = (Mutex::new(items.into_iter().enumerate()), Mutex::new(Vec::new()));
+    let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
+    thread::scope(|scope| {
+        for _ in 0..cpus() {
+            scope.spawn(|| {
+                while let Some((index, item)) = next() {
+                    let result = run(item);
+                    results.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
 /// How a step went.
@@ -252,6 +278,13 @@ pub(crate) fn count_tests(text: &str) -> Count {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_runs_side_by_side_keeps_its_order() {
+        let items: Vec<usize> = (0..100).collect();
+        assert_eq!(side_by_side(items.clone(), |item| 2 * item), items.iter().map(|item| 2 * item).collect::<Vec<_>>());
+        assert!(side_by_side(Vec::<()>::new(), |()| ()).is_empty());
+    }
 
     #[test]
     fn results_of_all_test_programs_are_summed() {

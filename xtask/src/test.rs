@@ -1,6 +1,5 @@
 //! Every tier this machine can run.
 
-use std::num::NonZero;
 use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc;
@@ -17,7 +16,7 @@ const TESTS_PER_CPU: usize = 2;
 const SKIP_MARK: &str = "fipsee-skip: ";
 
 /// Setup, then every tier. The tests mostly wait: guests run beside them, and what compiles and computes in the time that both
-/// leave. What computes has one thread, so that it takes two to use two CPUs.
+/// leave. Most of what computes has one thread, so that something else must use the other CPU.
 pub(crate) fn run(root: &Path, tally: &mut Tally) {
     let setup = setup::run();
     let dist = Dist::new(root);
@@ -109,8 +108,7 @@ fn test_command(root: &Path, setup: &setup::Setup, selection: &[&str]) -> Comman
     let mut command = cargo(root);
     command.args(["test", "--no-fail-fast"]).args(selection).env(setup::MISSING_VARIABLE, setup.missing.join(" "));
     // They wait for programs and clocks most of the time.
-    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
-    command.env("RUST_TEST_THREADS", (TESTS_PER_CPU * cpus).to_string());
+    command.env("RUST_TEST_THREADS", (TESTS_PER_CPU * step::cpus()).to_string());
     command
 }
 

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use fipsee_testkit::daemon::Launch;
 
-pub use fipsee_testkit::{Daemon, Guard, Scratch, skip};
+pub use fipsee_testkit::process::exit_within;
+pub use fipsee_testkit::{Daemon, Guard, Scratch, eventually, skip, wait_for};
 
 /// A bound against hanging; nothing is expected to take long.
 pub const DEADLINE: Duration = Duration::from_secs(240);

@@ -116,7 +116,7 @@ pub(crate) fn command(root: &Path, words: &[String], tally: &mut Tally) -> Resul
         }
         return Ok(false);
     }
-    run(root, &arguments, None, tally);
+    run(root, &Environment::new(root, arguments.qemu.as_deref()), &arguments, None, tally);
     Ok(true)
 }
 
@@ -130,20 +130,22 @@ pub(crate) fn tier(root: &Path, programs: &Path, tally: &mut Tally) {
     let quick = || Arguments { quick: true, seed: 1, ..Arguments::default() };
     let reference = || Arguments { peer: Some(PEERS[1].to_owned()), ..quick() };
     let (files, foreign) = (vec!["uml/files".to_owned()], vec!["uml/foreign".to_owned()]);
-    run(root, &Arguments { names: files, driver: Some(DRIVERS[0].to_owned()), ..reference() }, Some(programs), tally);
-    run(root, &Arguments { names: foreign, ..reference() }, Some(programs), tally);
-    run(root, &Arguments { peer: Some(PEERS[0].to_owned()), ..quick() }, Some(programs), tally);
+    let environment = Environment::new(root, None);
+    let run = |arguments: &Arguments, tally: &mut Tally| run(root, &environment, arguments, Some(programs), tally);
+    run(&Arguments { names: files, driver: Some(DRIVERS[0].to_owned()), ..reference() }, tally);
+    run(&Arguments { names: foreign, ..reference() }, tally);
+    run(&Arguments { peer: Some(PEERS[0].to_owned()), ..quick() }, tally);
 }
 
 /// One boot, with the driver of the rings and a daemon that is built here.
 pub(crate) fn fast_tier(root: &Path, tally: &mut Tally) {
     let (peer, driver) = (Some(PEERS[0].to_owned()), Some(DRIVERS[1].to_owned()));
     let arguments = Arguments { names: vec!["uml/files".to_owned()], peer, driver, seed: 1, ..Arguments::default() };
-    run(root, &arguments, None, tally);
+    run(root, &Environment::new(root, None), &arguments, None, tally);
 }
 
-fn run(root: &Path, arguments: &Arguments, programs: Option<&Path>, tally: &mut Tally) {
-    let (environment, scenarios) = (Environment::new(root, arguments.qemu.as_deref()), all());
+fn run(root: &Path, environment: &Environment, arguments: &Arguments, programs: Option<&Path>, tally: &mut Tally) {
+    let scenarios = all();
     for peer_name in PEERS.iter().filter(|name| arguments.peer.as_ref().is_none_or(|wanted| wanted == *name)) {
         let peer = Peer::find(peer_name, root, programs);
         for driver in DRIVERS.iter().filter(|name| arguments.driver.as_ref().is_none_or(|wanted| wanted == *name)) {

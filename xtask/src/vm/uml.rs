@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::available_parallelism;
 
 use super::kept::Kept;
 use super::packages::{Packages, keep};
@@ -138,7 +137,7 @@ impl Uml {
         files::write(&wanted, &config)?;
         make(&tree, &[&format!("KCONFIG_ALLCONFIG={}", wanted.display()), "allnoconfig"])?;
         check_config(&config, &tree)?;
-        let jobs = available_parallelism().map_or(1, std::num::NonZero::get);
+        let jobs = step::cpus();
         make(&tree, &[&format!("-j{jobs}"), "linux", "modules"])?;
         files::write(&built, "")?;
         kept.remove_old(&prefix, &name);

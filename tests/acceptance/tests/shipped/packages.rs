@@ -1,5 +1,6 @@
 //! The Debian packages: what is in them, and that they work in a system of their own, from installation to purge.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -290,9 +291,10 @@ fn purge_leaves_nothing_but_data(root: &ThrowawayRoot, before: &str) {
     root.install();
     root.succeed(purge);
     let after = root.succeed(INVENTORY);
-    let left: Vec<&str> = after.lines().filter(|line| !before.lines().any(|known| known == *line)).collect();
+    let [before, after] = [before, &after].map(|text| text.lines().collect::<BTreeSet<_>>());
+    let left: Vec<_> = after.difference(&before).collect();
     assert!(left.is_empty(), "left behind: {left:#?}");
-    let lost: Vec<&str> = before.lines().filter(|line| !after.lines().any(|known| known == *line)).collect();
+    let lost: Vec<_> = before.difference(&after).collect();
     assert!(lost.is_empty(), "taken away: {lost:#?}");
 }
 

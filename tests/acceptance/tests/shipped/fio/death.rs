@@ -2,9 +2,8 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
 
-use fipsee_acceptance::{DEADLINE, Daemon, serve, shipped, text_of};
+use fipsee_acceptance::{Daemon, eventually, serve, shipped, text_of};
 use serde_json::Value;
 
 use super::{Fio, not_hung};
@@ -31,11 +30,7 @@ fn fio_meets(test: &str, options: &str, what: &dyn Fn(&mut Daemon)) {
         let queues = parsed.and_then(|parsed| parsed["queues"].as_array().cloned()).unwrap_or_default();
         queues.iter().any(|queue| queue["reads"].as_u64() > Some(100))
     };
-    let deadline = Instant::now() + DEADLINE;
-    while !is_busy() {
-        assert!(Instant::now() < deadline, "no request reaches the daemon");
-        std::thread::yield_now();
-    }
+    eventually("requests reach the daemon", is_busy);
     what(&mut daemon);
     let output = running.end();
     let text = text_of(&output);
@@ -103,16 +98,20 @@ fn fio_outlives(test: &str, disk: &str, options: &str) {
         "filename=b bs=4k rw=randwrite size={}k rate_iops=2000 verify=crc32c verify_fatal=1 reconnect=200 {options}",
         blocks * 4
     )));
-    let (mut killed, begun) = (0, Instant::now());
-    while killed < kills() && !running.has_ended() {
-        assert!(begun.elapsed() < DEADLINE + DEADLINE * u32::try_from(kills()).expect("few") / 20, "{killed} kills");
-        // Not always at the same place.
-        if requests(&fipsee, &daemon).is_some_and(|count| count > killed * 37 % 200) {
-            daemon.kill_9();
-            daemon.restart();
-            killed += 1;
+    let mut killed = 0;
+    while killed < kills() {
+        let mut has_ended = false;
+        eventually("requests reach the daemon, or fio ends", || {
+            has_ended = running.has_ended();
+            // Not always at the same place.
+            has_ended || requests(&fipsee, &daemon).is_some_and(|count| count > killed * 37 % 200)
+        });
+        if has_ended {
+            break;
         }
-        std::thread::yield_now();
+        daemon.kill_9();
+        daemon.restart();
+        killed += 1;
     }
     let output = running.end();
     let text = text_of(&output);
@@ -142,11 +141,7 @@ fn fio_waits_for_the_configured_time_and_refuses_another_disk() {
     for (seconds, comes_back, expected) in [(1, false, GONE), (200, true, "another identity; nothing was resubmitted")] {
         let running =
             fio.start(&mut fio.job(&format!("filename=m bs=4k rw=randwrite reconnect={seconds} time_based runtime=200")));
-        let deadline = Instant::now() + DEADLINE;
-        while requests(&fipsee, &daemon).is_none_or(|count| count < 100) {
-            assert!(Instant::now() < deadline, "no request reaches the daemon");
-            std::thread::yield_now();
-        }
+        eventually("requests reach the daemon", || requests(&fipsee, &daemon).is_some_and(|count| count >= 100));
         daemon.kill_9();
         // A memory disk is another one each time.
         if comes_back {

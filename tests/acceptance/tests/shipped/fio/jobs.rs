@@ -1,9 +1,8 @@
 //! Jobs that succeed, and verification that does not.
 
 use std::process::Command;
-use std::time::Instant;
 
-use fipsee_acceptance::{DEADLINE, run, serve, shipped, text_of};
+use fipsee_acceptance::{eventually, run, serve, shipped, text_of};
 
 use super::{Fio, not_hung, number};
 
@@ -191,11 +190,7 @@ fn growing_disk_does_not_disturb_a_job() {
         let output = Command::new(&fipsee).arg("--connect").arg(daemon.socket()).args(arguments).output().expect("fipsee starts");
         text_of(&output)
     };
-    let deadline = Instant::now() + DEADLINE;
-    while !ask(&["stat", "--json"]).contains("\"client\"") {
-        assert!(Instant::now() < deadline, "fio does not attach");
-        std::thread::yield_now();
-    }
+    eventually("fio attaches", || ask(&["stat", "--json"]).contains("\"client\""));
     for size in ["24M", "32M", "64M"] {
         let text = ask(&["resize", "a", size]);
         assert!(text.contains("disk 'a' has"), "{text}");

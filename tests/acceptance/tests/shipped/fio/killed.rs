@@ -5,9 +5,8 @@
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::time::Instant;
 
-use fipsee_acceptance::{DEADLINE, Daemon, serve, shipped, text_of};
+use fipsee_acceptance::{Daemon, eventually, serve, shipped, text_of};
 
 use super::death::{kills, requests};
 use super::{Fio, number};
@@ -20,15 +19,12 @@ fn die(fio: &Fio, fipsee: &Path, daemon: &Daemon, job: &str, after: u64) {
     // fio runs the trigger by a shell as its child. Paced, so that it is not done before it looks for the trigger.
     let mut command = fio.job(&format!("{job} do_verify=0 rate_iops=8000 trigger-file={TRIGGER}"));
     let mut running = fio.start(command.arg("--trigger=kill -s KILL $PPID"));
-    let deadline = Instant::now() + DEADLINE;
-    while requests(fipsee, daemon).is_none_or(|count| count < after) {
-        assert!(
-            Instant::now() < deadline && !running.has_ended(),
-            "too few requests reach the daemon: {}",
-            text_of(&running.end())
-        );
-        std::thread::yield_now();
-    }
+    let mut has_ended = false;
+    eventually("enough requests reach the daemon, or fio ends", || {
+        has_ended = running.has_ended();
+        has_ended || requests(fipsee, daemon).is_some_and(|count| count >= after)
+    });
+    assert!(!has_ended, "too few requests reach the daemon: {}", text_of(&running.end()));
     fs::write(fio.directory.join(TRIGGER), "").expect("a file in the test's directory");
     let output = running.end();
     assert_eq!(output.status.signal().or(output.status.code().map(|code| code - 128)), Some(9), "{}", text_of(&output));

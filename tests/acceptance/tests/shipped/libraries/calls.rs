@@ -3,10 +3,9 @@
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
 use fipsee_acceptance::c::{Library, Link, UNDEFINED, Under, root};
-use fipsee_acceptance::{DEADLINE, Guard, Scratch, has_program, run};
+use fipsee_acceptance::{Guard, Scratch, has_program, run, wait_for};
 use fipsee_call::{Client, Error, Server, Service};
 
 /// The service of `examples/c/counter.c`, as bytes. A request: 0 to add or 1 to divide, seven zeroes, a number. A reply: a number,
@@ -74,14 +73,13 @@ fn c_calls_a_rust_server() {
 
 /// Connect once the server is there.
 fn connect(socket: &Path) -> Client<Counter> {
-    let started = Instant::now();
-    loop {
-        match Client::connect(socket) {
-            Ok(client) => return client,
-            Err(error) => assert!(matches!(error, Error::Connect { .. }) && started.elapsed() < DEADLINE, "{error}"),
+    wait_for("the server is there", || match Client::connect(socket) {
+        Ok(client) => Some(client),
+        Err(error) => {
+            assert!(matches!(error, Error::Connect { .. }), "{error}");
+            None
         }
-        std::thread::yield_now();
-    }
+    })
 }
 
 #[test]

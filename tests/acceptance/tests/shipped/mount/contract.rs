@@ -5,11 +5,11 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fipsee_acceptance::{Scratch, has_program, run};
+use fipsee_acceptance::{Scratch, eventually, has_program, run};
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::io::Errno;
 
-use super::support::{Loop, Mount, bytes_at, can_mount, daemon, fails, fipsee, pattern, wait_until};
+use super::support::{Loop, Mount, bytes_at, can_mount, daemon, fails, fipsee, pattern};
 
 fn errno(error: &std::io::Error) -> Option<Errno> {
     Errno::from_io_error(error)
@@ -213,7 +213,7 @@ fn resize_is_seen_at_once() {
     assert_eq!(file.metadata().expect("a working system").len(), 1 << 20);
     for size in [4 << 20, 2 << 20] {
         fipsee(&daemon, &["resize", "a", &size.to_string(), "--shrink", "--force"]);
-        wait_until("the new size", || file.metadata().expect("a working system").len() == size);
+        eventually("the new size", || file.metadata().expect("a working system").len() == size);
     }
     file.write_all_at(&[5; 4096], (2 << 20) - 4096).expect("a working system");
     assert_eq!(errno(&file.write_at(&[5; 4096], 2 << 20).unwrap_err()), Some(Errno::NOSPC));

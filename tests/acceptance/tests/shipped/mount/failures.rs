@@ -5,20 +5,20 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
-use fipsee_acceptance::{Daemon, Guard, has_program, run};
+use fipsee_acceptance::{Daemon, Guard, eventually, has_program, run};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::support::{
-    Detached, Loop, Mount, bytes_at, daemon, fails, fipsee, fipsee_output, mount_command, pattern, unmount, wait, wait_until,
+    Detached, Loop, Mount, bytes_at, daemon, fails, fipsee, fipsee_output, mount_command, pattern, unmount, wait,
 };
 
 /// Start the daemon again. The kernel ends the last requests of a killed one after the process is gone, and keeps its lock on
 /// the file so long.
 fn restart(daemon: &mut Daemon) {
     let file = File::open(daemon.dir.path("b.img")).expect("a working system");
-    wait_until("the lock", || flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok());
+    eventually("the lock", || flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok());
     // Whatever another thread is about to start may have the file open, too.
     flock(&file, FlockOperation::Unlock).expect("a working system");
     daemon.restart();
@@ -106,7 +106,7 @@ fn restart_of_the_daemon_is_not_noticed_by_programs() {
             stat.split("\"writes\":").skip(1).any(|rest| !rest.starts_with('0'))
         };
         let mut is_over = false;
-        wait_until("writes", || {
+        eventually("writes", || {
             is_over = fio.0.try_wait().expect("a working system").is_some();
             is_over || is_used()
         });
@@ -133,9 +133,9 @@ fn disk_that_was_given_up_comes_back_without_the_writes_that_failed() {
     let file = mount.open();
     file.write_all_at(&[1; 4096], 0).expect("a working system");
     daemon.kill_9();
-    wait_until("the loss", || file.write_at(&[2; 4096], 0).is_err());
+    eventually("the loss", || file.write_at(&[2; 4096], 0).is_err());
     restart(&mut daemon);
-    wait_until("the disk's return", || file.read_at(&mut [0; 1], 0).is_ok());
+    eventually("the disk's return", || file.read_at(&mut [0; 1], 0).is_ok());
     assert_eq!(bytes_at(&file, 0, 4096), [1; 4096]);
     file.write_all_at(&[3; 4096], 0).expect("a working system");
     file.sync_all().expect("a working system");
@@ -192,7 +192,7 @@ fn signal_while_in_use_takes_only_the_name() {
     let file = mount.open();
     let device = Loop::new(&mount.file, false);
     signal(&mount, Signal::TERM);
-    wait_until("the name is gone", || mount.file.metadata().map_or(true, |facts| facts.len() == 0));
+    eventually("the name is gone", || mount.file.metadata().map_or(true, |facts| facts.len() == 0));
     file.write_all_at(&[5; 4096], 0).expect("a working system");
     assert_eq!(bytes_at(&File::open(&device.0).expect("a working system"), 0, 512), [5; 512]);
     assert!(mount.child.0.try_wait().expect("a working system").is_none());
@@ -204,7 +204,7 @@ fn signal_while_in_use_takes_only_the_name() {
     let mut mount = Mount::new(&daemon, "a", &[]);
     let file = mount.open();
     signal(&mount, Signal::TERM);
-    wait_until("the name is gone", || mount.file.metadata().map_or(true, |facts| facts.len() == 0));
+    eventually("the name is gone", || mount.file.metadata().map_or(true, |facts| facts.len() == 0));
     signal(&mount, Signal::TERM);
     assert!(!mount.wait().success());
     assert!(file.read_at(&mut [0; 512], 0).is_err());
@@ -225,8 +225,8 @@ fn background_returns_when_mounted_and_ends_when_unmounted() {
     drop(opened);
     unmount(&file);
     let gone = || fipsee(&daemon, &["info", "a", "--json"]).contains("\"attached\":0");
-    wait_until("the process has let go of the disk", gone);
-    wait_until("its file is gone", || !file.exists());
+    eventually("the process has let go of the disk", gone);
+    eventually("its file is gone", || !file.exists());
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn file_that_was_made_is_removed_unless_it_is_in_use() {
     let mut mount = Mount::new(&daemon, "a", &[]);
     let in_use = mount.open();
     signal(&mount, Signal::TERM);
-    wait_until("the name is free", || file.metadata().is_ok_and(|facts| facts.len() == 0));
+    eventually("the name is free", || file.metadata().is_ok_and(|facts| facts.len() == 0));
     std::fs::write(&file, "another's").expect("a working system");
     drop(in_use);
     let status = mount.wait();

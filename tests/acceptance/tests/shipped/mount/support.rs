@@ -5,9 +5,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
-use std::time::Instant;
 
-use fipsee_acceptance::{DEADLINE, Daemon, Guard, run, serve, shipped, skip, text_of};
+use fipsee_acceptance::{DEADLINE, Daemon, Guard, eventually, exit_within, run, serve, shipped, skip, text_of};
 
 /// May this process mount, with FUSE? With a message when not.
 pub(crate) fn can_mount(what: &str) -> bool {
@@ -105,7 +104,7 @@ impl Drop for Mount {
 /// Unmount. What other threads of this test start has our files open for a moment, so that it may be busy first.
 pub(crate) fn unmount(path: &Path) {
     let mut words = String::new();
-    wait_until("unmounted", || {
+    eventually("unmounted", || {
         let output = Command::new("umount").arg(path).output().expect("umount starts");
         words = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success() || words.contains("busy"), "{words}");
@@ -130,23 +129,7 @@ fn detach(path: &Path) {
 
 /// Wait for a child, with a timeout.
 pub(crate) fn wait(child: &mut Child) -> ExitStatus {
-    let deadline = Instant::now() + DEADLINE;
-    loop {
-        if let Some(status) = child.try_wait().expect("a child to ask") {
-            return status;
-        }
-        assert!(Instant::now() < deadline, "the process does not end");
-        std::thread::yield_now();
-    }
-}
-
-/// Wait until `is_so`.
-pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + DEADLINE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "not so: {what}");
-        std::thread::yield_now();
-    }
+    exit_within(child, DEADLINE).expect("the process ends")
 }
 
 /// A loop device over a file.
