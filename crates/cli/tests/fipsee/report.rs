@@ -5,9 +5,8 @@ use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Instant;
 
-use fipsee_testkit::{Guard, Scratch, TIMEOUT};
+use fipsee_testkit::{Guard, Scratch, eventually};
 use fipsee_topology::pin;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
@@ -241,11 +240,7 @@ fn start(directory: &Path) -> Guard {
     command.process_group(0);
     let guard = Guard(command.spawn().expect("fipsee runs"));
     let children = PathBuf::from(format!("/proc/{0}/task/{0}/children", guard.0.id()));
-    let deadline = Instant::now() + TIMEOUT;
-    while std::fs::read_to_string(&children).unwrap_or_default().is_empty() {
-        assert!(Instant::now() < deadline, "no second process");
-        std::thread::yield_now();
-    }
+    eventually("a second process is there", || !std::fs::read_to_string(&children).unwrap_or_default().is_empty());
     guard
 }
 
@@ -281,17 +276,15 @@ fn a_report_whose_second_process_dies_says_so_and_leaves_nothing_behind() {
     let directory = Scratch::new();
     let place = directory.path("page");
     let mut guard = start(&place);
-    let deadline = Instant::now() + TIMEOUT;
     let children = format!("/proc/{0}/task/{0}/children", guard.0.id());
-    // It may be the one that sleeps or one that polls. Another may take its place before the signal arrives.
-    while guard.0.try_wait().expect("a child to ask").is_none() {
+    eventually("it ends without a second process", || {
+        // It may be the one that sleeps or one that polls. Another may take its place before the signal arrives.
         let text = std::fs::read_to_string(&children).unwrap_or_default();
         if let Some(child) = text.split_whitespace().next().and_then(|word| Pid::from_raw(word.parse().ok()?)) {
             let _ = kill_process(child, Signal::KILL);
         }
-        assert!(Instant::now() < deadline, "it goes on without a second process");
-        std::thread::yield_now();
-    }
+        guard.0.try_wait().expect("a child to ask").is_some()
+    });
     let mut said = String::new();
     guard.0.stderr.take().expect("its errors").read_to_string(&mut said).expect("text");
     assert!(said.contains("error: ") && said.contains("the answering "), "{said}");
