@@ -181,13 +181,7 @@ pub fn ask<S>(
     };
     // A refusal may already be waiting when the daemon hangs up, so the answer says why a send failed.
     let sent = control.send(&request.encode(), descriptors);
-    // The kernel may report its hang-up before the refusal that was sent earlier: as the end, if both came while the read looked
-    // into the queue, and then as a reset, if our request was unread.
-    let received = control.receive(ANSWER_TIMEOUT).or_else(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => (0..2).find_map(|_| control.try_receive().ok().flatten()).ok_or(error),
-        _ => Err(error),
-    });
-    let packet: Packet = match (received, sent) {
+    let packet: Packet = match (control.receive(ANSWER_TIMEOUT), sent) {
         (Ok(packet), _) => packet,
         (Err(_), Err(source)) | (Err(source), Ok(())) => return Err(gone(source)),
     };

@@ -84,6 +84,16 @@ impl Seqpacket {
 
     /// As [`try_receive`](Self::try_receive), for other packets than those of control connections, of at most `max_bytes`.
     pub fn try_receive_within(&self, max_bytes: usize) -> io::Result<Option<Packet>> {
+        let received = self.receive_once(max_bytes);
+        if received.as_ref().err().is_none_or(|error| error.kind() != io::ErrorKind::UnexpectedEof) {
+            return received;
+        }
+        // The kernel may report the peer's hang-up before a message that was sent earlier: as the end, if both came while the read
+        // looked into the queue, and then as a reset, if a message of ours was unread.
+        (0..2).find_map(|_| self.receive_once(max_bytes).ok().flatten()).map_or(received, |packet| Ok(Some(packet)))
+    }
+
+    fn receive_once(&self, max_bytes: usize) -> io::Result<Option<Packet>> {
         let mut bytes = vec![0_u8; max_bytes];
         let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);

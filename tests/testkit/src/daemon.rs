@@ -153,12 +153,11 @@ impl Daemon {
         Ok(Self { dir, launch, child, exited: None, _share: share })
     }
 
-    /// Wait until it takes connections.
+    /// Wait until it takes connections, and has all that it opens at its start.
     pub fn await_ready(&mut self, goes_on: &mut dyn FnMut() -> Result<(), String>) -> Result<(), String> {
-        let admin = fipsee_daemon::admin::admin_path(&self.socket());
         let deadline = Instant::now() + TIMEOUT;
-        // The admin socket comes last, so the client socket is there, too.
-        while UnixStream::connect(&admin).is_err() {
+        // The admin socket is there before what answers on it, which comes last: only then is the number of descriptors final.
+        while self.try_admin(&json!({ "method": "workers" })).is_err() {
             goes_on()?;
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(format!("the daemon did not start, {status}: {}", self.log()));

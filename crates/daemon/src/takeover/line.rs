@@ -68,12 +68,12 @@ impl Line {
     }
 
     pub(crate) fn try_receive<T: DeserializeOwned>(&self) -> Result<Option<(T, Vec<OwnedFd>)>, LineError> {
-        let receive = || self.0.try_receive_within(MAX_PACKET_BYTES);
-        let is_end = |error: &std::io::Error| error.kind() == ErrorKind::UnexpectedEof;
-        // A reset is reported before packets that were sent earlier.
-        let received = receive().or_else(|error| if is_end(&error) && self.0.is_hung_up() { receive() } else { Err(error) });
-        let wrong = |error: std::io::Error| if is_end(&error) { LineError::Ended } else { LineError::Wrong(error.to_string()) };
-        let Some(Packet { bytes, descriptors }) = received.map_err(wrong)? else { return Ok(None) };
+        let wrong = |error: std::io::Error| match error.kind() {
+            ErrorKind::UnexpectedEof => LineError::Ended,
+            _ => LineError::Wrong(error.to_string()),
+        };
+        let received = self.0.try_receive_within(MAX_PACKET_BYTES).map_err(wrong)?;
+        let Some(Packet { bytes, descriptors }) = received else { return Ok(None) };
         let packet = serde_json::from_slice(&bytes).map_err(|error| LineError::Wrong(format!("cannot be parsed: {error}")))?;
         Ok(Some((packet, descriptors)))
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fipsee_ring::control::{Control, MAX_DESCRIPTORS, MAX_MESSAGE_BYTES};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
-use fipsee_ring::seqpacket::{MAX_SOCKET_PATH_BYTES, Seqpacket, socket_address};
+use fipsee_ring::seqpacket::{MAX_SOCKET_PATH_BYTES, Packet, Seqpacket, socket_address};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,6 +30,33 @@ fn messages_keep_their_boundaries_and_their_order() {
         assert_eq!(Control::decode(&packet.bytes), Ok(expected));
         assert!(packet.descriptors.is_empty());
     }
+}
+
+#[test]
+fn what_was_sent_before_a_hang_up_is_received_before_its_end() {
+    let ends_after_one = |client: &Seqpacket, receive: &dyn Fn() -> Option<Packet>| {
+        assert_eq!(receive().map(|packet| packet.bytes).as_deref(), Some(&b"refused"[..]));
+        assert_eq!(client.receive(TIMEOUT).expect_err("the end").kind(), ErrorKind::UnexpectedEof);
+    };
+    let (client, daemon) = pair();
+    client.send(b"unread, so that the kernel reports a reset", &[]).expect("room");
+    daemon.send(b"refused", &[]).expect("room");
+    drop(daemon);
+    ends_after_one(&client, &|| client.try_receive().expect("no end yet"));
+    // The end may come while a read looks into the queue.
+    let (give, take) = std::sync::mpsc::channel::<Seqpacket>();
+    let hang_up = std::thread::spawn(move || {
+        for daemon in take {
+            daemon.send(b"refused", &[]).expect("room");
+        }
+    });
+    for _ in 0..20_000 {
+        let (client, daemon) = pair();
+        give.send(daemon).expect("the thread waits");
+        ends_after_one(&client, &|| (0..).find_map(|_| client.try_receive().expect("no end yet")));
+    }
+    drop(give);
+    hang_up.join().expect("nothing failed");
 }
 
 #[test]
