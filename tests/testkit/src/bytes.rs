@@ -159,20 +159,20 @@ impl Socket {
     /// The next packet; `None` at the end of the connection.
     #[track_caller]
     pub fn receive(&self) -> Option<Packet> {
-        loop {
+        // An end, and then a reset, may be reported before a packet that was sent earlier (R-4.1-8).
+        for _ in 0..3 {
             await_readable(&self.0);
             let mut bytes = vec![0; 1024];
             match packets::receive(&self.0, &mut bytes) {
-                Ok((0, _)) => return None,
+                Ok((0, _)) | Err(Errno::CONNRESET) => {}
                 Ok((length, files)) => {
                     bytes.truncate(length);
                     return Some(Packet { bytes, files });
                 }
-                // A message may still be unread (R-4.1-8).
-                Err(Errno::CONNRESET) => {}
                 Err(error) => panic!("{error}"),
             }
         }
+        None
     }
 
     #[track_caller]

@@ -17,8 +17,15 @@ pub(crate) struct Apt {
 impl Apt {
     /// As the machine's administrator set it up.
     pub(crate) fn own() -> Self {
-        // The user apt drops to cannot write into a folder of ours.
-        Self { options: ["-o", "Acquire::Retries=3", "-o", "APT::Sandbox::User=root"].map(str::to_owned).to_vec() }
+        let options = [
+            "Acquire::Retries=3",
+            // The user apt drops to cannot write into a folder of ours.
+            "APT::Sandbox::User=root",
+            // Debian's default, which images of containers set to none: without it each call parses all lists.
+            "Dir::Cache::pkgcache=pkgcache.bin",
+            "Dir::Cache::srcpkgcache=srcpkgcache.bin",
+        ];
+        Self { options: options.iter().flat_map(|option| ["-o", option].map(str::to_owned)).collect() }
     }
 
     /// The same with sources, lists and packages in folders of ours, and further options.
