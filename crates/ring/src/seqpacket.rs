@@ -85,7 +85,9 @@ impl Seqpacket {
     /// As [`try_receive`](Self::try_receive), for other packets than those of control connections, of at most `max_bytes`.
     pub fn try_receive_within(&self, max_bytes: usize) -> io::Result<Option<Packet>> {
         let received = self.receive_once(max_bytes);
-        if received.as_ref().err().is_none_or(|error| error.kind() != io::ErrorKind::UnexpectedEof) {
+        let has_ended = received.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::UnexpectedEof);
+        // A packet of 0 bytes ends the connection, too, whatever follows it.
+        if !has_ended || !self.is_hung_up() {
             return received;
         }
         // The kernel may report the peer's hang-up before a message that was sent earlier: as the end, if both came while the read

@@ -60,6 +60,14 @@ fn what_was_sent_before_a_hang_up_is_received_before_its_end() {
 }
 
 #[test]
+fn packet_of_no_bytes_is_the_end_whatever_follows_it() {
+    let (client, daemon) = pair();
+    client.send(b"", &[]).expect("room");
+    client.send(&Control::Detach.encode(), &[]).expect("room");
+    assert_eq!(daemon.receive(TIMEOUT).expect_err("the end").kind(), ErrorKind::UnexpectedEof);
+}
+
+#[test]
 fn descriptors_arrive_and_are_the_ones_sent() {
     let (client, daemon) = pair();
     let doorbells: Vec<_> = (0..MAX_DESCRIPTORS).map(|_| EventDoorbell::new().expect("an eventfd")).collect();
