@@ -1,6 +1,5 @@
 //! The benchmark from end to end, as briefly as possible: it must run; its figures mean nothing.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 
@@ -302,14 +301,12 @@ fn old_and_new_are_measured_in_pairs_in_alternating_order() {
     let daemon = root.join(std::env::var_os("FIPSEE_DIST").expect("it is set")).join("bin/fipseed");
     // As new, the same daemon with a null disk that takes its time.
     let slow = Scratch::new();
-    let new = slow.0.join("fipseed");
     let script = format!(
         "#!/bin/sh\nfor word; do shift; case $word in d=null:*) word=d=delay:{SLOW_US}us:${{word#d=}};; esac; set -- \"$@\" \"$word\"; done\n\
          exec '{}' \"$@\"\n",
         daemon.display()
     );
-    std::fs::write(&new, script).expect("a script");
-    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755)).expect("a program");
+    let new = slow.program("fipseed", slow.file("script", script));
     let mut command = Command::new(env!("CARGO_BIN_EXE_fipsee-bench"));
     command.current_dir(root).env("TMPDIR", &directory.0).stdin(Stdio::null()).arg("pairs").arg(&daemon).arg(&new);
     command.arg("--results").arg(&directory.0).arg("--directory").arg(&directory.0);

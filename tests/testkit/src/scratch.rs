@@ -1,7 +1,10 @@
 //! Folders of tests.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::system;
 
 /// A directory that is removed with its content, unless it was there before.
 #[derive(Debug)]
@@ -40,6 +43,15 @@ impl Scratch {
         let path = self.path(name);
         std::fs::write(&path, content).expect("a file is written");
         path
+    }
+
+    /// A copy of a program, to run. Another process makes it: a child that another thread forks while this one has the copy open to write
+    /// inherits that descriptor, and until that child executes its own program the kernel refuses to execute the copy (ETXTBSY).
+    pub fn program(&self, name: &str, original: impl AsRef<Path>) -> PathBuf {
+        let copy = self.path(name);
+        let mut install = Command::new("install");
+        system::run(install.args(["-m", "755"]).arg(original.as_ref()).arg(&copy)).expect("a copy");
+        copy
     }
 
     /// Write the configuration file `f.toml`, with this directory in place of `{dir}`.

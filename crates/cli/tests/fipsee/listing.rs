@@ -80,8 +80,7 @@ fn another_user_sees_the_disks_that_it_may_use_and_no_more() {
     };
     let daemon = fipsee_testkit::Daemon::launch(fipsee_testkit::Scratch::new(), launch).expect("the daemon listens");
     // Where other users can run it.
-    let own = daemon.dir.path("fipsee");
-    std::fs::copy(FIPSEE, &own).expect("a copy");
+    let own = daemon.dir.program("fipsee", FIPSEE);
     let run = |uid: u32, arguments: &[&str]| {
         let mut command = Command::new(&own);
         command.arg("--connect").arg(daemon.socket()).args(arguments).uid(uid).gid(uid).current_dir("/");

@@ -110,8 +110,7 @@ fn wait_needs_no_right_to_administer_and_disk_does() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M", "--allow-uid", "4000"]);
     std::fs::set_permissions(&daemon.dir.0, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("ours");
     // A copy that every user can run.
-    let copy = daemon.dir.path("fipsee");
-    std::fs::copy(FIPSEE, &copy).expect("copied");
+    let copy = daemon.dir.program("fipsee", FIPSEE);
     let socket = text(&daemon.socket());
     let as_other = move |arguments: &'static [&'static str]| {
         let (copy, socket) = (copy.clone(), socket.clone());

@@ -126,8 +126,7 @@ fn usual_folder_is_made_for_root_and_for_others() {
     }
     let dir = Scratch::new();
     // Where the other user can run it.
-    let program = dir.path("fipseed").display().to_string();
-    std::fs::copy(env!("CARGO_BIN_EXE_fipseed"), &program).expect("a copy");
+    let program = dir.program("fipseed", env!("CARGO_BIN_EXE_fipseed")).display().to_string();
     let show =
         "for i in $(seq 100); do test -S $1.admin && break; sleep 0.05; done; stat -c '%a %F' $(dirname $1); kill $!; wait $!";
     let (run, own) = (dir.path("run"), dir.path("run/fipsee/fipsee.sock"));

@@ -205,7 +205,7 @@ fn daemon_that_ends_in_order_calls_its_guest_back() {
     let mut daemon = start_with(&["--disk", "d=memory:8M"]);
     let mut guest = start_guest(&daemon, "d", &Options::default());
     let mut up = Upgraded::attach(&mut guest, &[0], 4);
-    up.rings[0].hold_pending(up.attachment, &mut guest);
+    up.rings[0].hold_taken(up.attachment, &mut guest);
     daemon.signal_term();
     assert!(daemon.await_exit().success());
     assert!(up.rings[0].doorbell_is_done(&mut guest), "its doorbell request came back");

@@ -373,7 +373,7 @@ fn stopped_doorbell_ends_the_attachment() {
     for stopped in [0_usize, 1, 0] {
         let mut up = Upgraded::attach(&mut guest, &[0, 1], 16);
         for ring in &mut up.rings {
-            ring.hold_pending(up.attachment, &mut guest);
+            ring.hold_taken(up.attachment, &mut guest);
         }
         guest.frontend.stop_vring(u32::try_from(stopped).expect("small")).expect("stopped");
         for ring in &mut up.rings {

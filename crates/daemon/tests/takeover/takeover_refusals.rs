@@ -74,8 +74,7 @@ fn another_user_is_told_who_may_take_over() {
     }
     let daemon = Daemon::start(&DISKS);
     // Where that user may start it from.
-    let copy = daemon.dir.path("fipseed");
-    std::fs::copy(program(), &copy).expect("a copy");
+    let copy = daemon.dir.program("fipseed", program());
     let mut second = Command::new(copy);
     second.args(["--takeover", "--disk", "m=memory:16M", "--listen"]).arg(daemon.socket());
     let output = as_user(4000, &[], move || second.output()).expect("it can be started");

@@ -10,7 +10,7 @@ use fipsee_ring::tuning::Tuning;
 use fipsee_virtio::blk::upgrade::wire::{self, COLD_PAIR_BYTES, Entry, REGION_SHIFT};
 
 use super::device::{Guest, Sent};
-use super::machine::upgrade_request;
+use super::machine::{query, upgrade_request};
 use super::ram::Ram;
 use super::virtqueue::Virtqueue;
 
@@ -145,6 +145,14 @@ impl GuestRing {
             let queue = usize::try_from(self.entry.virtqueue).expect("small");
             self.doorbell = Some(guest.send_upgrade_request(queue, &upgrade_request.to_bytes()));
         }
+    }
+
+    /// As [`hold_pending`](Self::hold_pending), until the daemon has taken it: requests of a virtqueue are taken in order, and those that
+    /// are not taken when it stops are left for its next run.
+    pub fn hold_taken(&mut self, attachment: u64, guest: &mut Guest) {
+        self.hold_pending(attachment, guest);
+        let queue = usize::try_from(self.entry.virtqueue).expect("small");
+        guest.ask(queue, &query(attachment));
     }
 
     /// Sleep until the daemon rings, unless there is something on the ring.

@@ -131,7 +131,10 @@ impl Virtqueue {
             if let Some(bytes) = self.finished(head) {
                 return bytes;
             }
-            assert!(self.sleep(), "chain {head} does not come back, or nothing says so");
+            if !self.sleep() {
+                let is_back = self.finished(head).is_some();
+                panic!("chain {head} {}", if is_back { "is back, and no interrupt came" } else { "does not come back" });
+            }
         }
     }
 
