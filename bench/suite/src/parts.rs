@@ -95,14 +95,17 @@ pub(crate) fn run(suite: &str, kinds: &[Kind], settings: &Settings, quoted: Quot
     steady::begin(settings.quick);
     let mut results = Results::default();
     let mut parts = choose(kinds, settings)?;
-    for round in 0..settings.rounds {
+    let (begun, mut rounds) = (Instant::now(), 0);
+    let is_late = || settings.minutes.is_some_and(|minutes| begun.elapsed().as_secs_f64() > 60.0 * minutes);
+    while rounds < settings.rounds && (rounds == 0 || !is_late()) {
         let mut times = Vec::new();
         for Chosen { name, settings, part } in &mut parts {
             let started = Instant::now();
-            part.measure(settings, round, &mut results)?;
+            part.measure(settings, rounds, &mut results)?;
             times.push(format!("{name} {:.1} s", started.elapsed().as_secs_f64()));
         }
-        let _ = writeln!(std::io::stderr(), "round {} of {}: {}", round + 1, settings.rounds, times.join(", "));
+        rounds += 1;
+        let _ = writeln!(std::io::stderr(), "round {rounds} of {}: {}", settings.rounds, times.join(", "));
     }
     let (machine, noise) = run.end();
     let mut claims = Vec::new();
@@ -122,7 +125,7 @@ pub(crate) fn run(suite: &str, kinds: &[Kind], settings: &Settings, quoted: Quot
     let mut entry = json!({
         "suite": suite,
         "machine": machine,
-        "rounds": settings.rounds,
+        "rounds": rounds,
         "seconds": settings.seconds,
         "parts": parts.iter().map(|chosen| chosen.name).collect::<Vec<_>>(),
         "series": results.to_json(),
