@@ -1,8 +1,8 @@
 //! What is compared is measured in one state of the machine: on a virtual machine the host moves virtual CPUs between cores, from two threads
 //! of one core (near) to two cores (far), several times a minute, and what passes lines between CPUs then takes several times as long.
 //!
-//! A run has one state, in which it begins. It waits for that, but not for ever, and what does not end in the state in which it began is measured
-//! again. States are the same if a line takes about as long in both: on some machines that is close to any limit between near and far. A quick run,
+//! A run has one state: the one that the machine is in most of the time just before. It waits for that, but not for ever, and what does not end in
+//! the state in which it began is measured again. States are the same if a line takes about as long in both: on some machines that is close to any limit between near and far. A quick run,
 //! whose figures nothing is said about, does not wait.
 
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
@@ -21,16 +21,20 @@ pub(crate) const NEAR_NS: f64 = 150.0;
 const FLOOR_TIME: Duration = Duration::from_millis(20);
 /// A state is another one if a line takes so many times as long, or if it takes so many times as long in this one.
 const ANOTHER: f64 = 1.6;
-/// Floors of which the median is the state of a run.
-const FIRST_FLOORS: usize = 15;
-/// How often something is measured again, and how long in all a run waits for its state.
+/// Floors of which the median is the state of a run, and the time between two: together longer than the host leaves the CPUs where they are.
+const FIRST_FLOORS: usize = 61;
+const BETWEEN_FLOORS: Duration = Duration::from_millis(300);
+/// How often something is measured again.
 const MOST_TRIES: u32 = 8;
-const LONGEST_WAIT: Duration = Duration::from_secs(120);
+/// How long in all a run waits for its state: so long, and this part of its time.
+const LEAST_WAIT: Duration = Duration::from_secs(120);
+const WAITING_PART: u32 = 4;
 
 static REPEATED: AtomicU32 = AtomicU32::new(0);
 static UNSTEADY: AtomicU32 = AtomicU32::new(0);
 static WAITED: Mutex<Duration> = Mutex::new(Duration::ZERO);
-static FIRST_NS: LazyLock<Option<f64>> = LazyLock::new(|| median((0..FIRST_FLOORS).filter_map(|_| floor_ns()).collect()));
+static FIRST_NS: LazyLock<Option<f64>> = LazyLock::new(|| median(first_floors()));
+static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Looked for before threads are bound to one of them.
 static PAIR: LazyLock<Option<[usize; 2]>> = LazyLock::new(|| Cpus::choose().pair());
@@ -38,10 +42,23 @@ static PAIR: LazyLock<Option<[usize; 2]>> = LazyLock::new(|| Cpus::choose().pair
 /// Is nothing waited for, nor measured again?
 static IS_QUICK: OnceLock<bool> = OnceLock::new();
 
-/// A run begins: the state of now is its state.
+/// A run begins: its state is looked for.
 pub(crate) fn begin(is_quick: bool) {
     IS_QUICK.get_or_init(|| is_quick);
     LazyLock::force(&FIRST_NS);
+    LazyLock::force(&BEGUN);
+}
+
+fn first_floors() -> Vec<f64> {
+    let is_quick = IS_QUICK.get() == Some(&true);
+    let (count, pause) = if is_quick { (1, Duration::ZERO) } else { (FIRST_FLOORS, BETWEEN_FLOORS) };
+    let floor = |number| {
+        if number > 0 {
+            std::thread::sleep(pause); // tidy: allow sleep, the host's moves are to be seen
+        }
+        floor_ns()
+    };
+    (0..count).filter_map(floor).collect()
 }
 
 /// Round trip of one line between the CPUs of client and server; `None`: they are one.
@@ -58,13 +75,14 @@ fn are_alike(one: Option<f64>, other: Option<f64>) -> bool {
 fn wait() -> Option<f64> {
     let mut waited = WAITED.lock().unwrap_or_else(PoisonError::into_inner);
     let (before, started) = (*waited, Instant::now());
+    let longest = LEAST_WAIT.max(BEGUN.elapsed() / WAITING_PART);
     loop {
         let now = floor_ns();
-        if are_alike(now, *FIRST_NS) || *waited >= LONGEST_WAIT {
+        if are_alike(now, *FIRST_NS) || *waited >= longest {
             return now;
         }
         if *waited == before {
-            eprintln!("the host has moved the virtual CPUs; waiting until they are where this run began");
+            eprintln!("the host has moved the virtual CPUs; waiting until they are where they were most of the time");
         }
         *waited = before + started.elapsed();
     }

@@ -219,13 +219,22 @@ fn memory_taken_back_too_early_stays_mapped_until_the_daemon_is_done() {
     let daemon = Daemon::start(&["--disk", "f=file:{dir}/disk,size=96M,direct=off"]);
     let (disk, mut queue) = daemon.client(&options("f"));
     let mut done = 0;
+    let visits = || {
+        let info = daemon.ask(&serde_json::json!({ "method": "disk.info", "disk": "f" }));
+        info["clients"][0]["visits"].as_u64().expect("a count")
+    };
     for round in 0..20_u64 {
         let memory = disk.create_memory(64 << 20).expect("registered");
         let buffer = memory.buffer(0, 64 << 20).expect("inside");
         for part in 0..4_u64 {
             queue.write(part << 15, buffer.segment(part << 24, 16 << 20), true, part).expect("room");
         }
+        let before = visits();
         queue.submit();
+        // On a slow machine no request is taken before the memory is unregistered, unless that is waited for.
+        if round % 2 == 1 {
+            eventually("a request has been taken", || visits() > before);
+        }
         disk.unregister(&memory).expect("unregistered once nothing is in flight");
         // Requests taken before the memory was unregistered are done, later ones are refused.
         for completion in finish_all(&mut queue).expect("connected") {

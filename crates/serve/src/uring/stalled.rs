@@ -1,7 +1,7 @@
 //! Requests that are in flight for very long: recorded once each, and again when they end.
 //!
-//! Looking costs a request nothing: it carries the time at which it was taken anyway, and the worker asks the clock once in very
-//! many polls, or when it wakes up from a sleep that it limits for this.
+//! Looking costs a request nothing: it carries the time at which it was taken anyway, and the worker asks the clock once in
+//! several polls, or when it wakes up from a sleep that it limits for this.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::Ticket;
 const LIMIT: Duration = Duration::from_secs(30);
 /// Checks within the limit.
 const LOOKS: u32 = 8;
-/// The clock is asked once in this many polls.
-const POLLS: u32 = 4096;
+/// The clock is asked once in this many polls. A thread that yields after each may not run again for some ten milliseconds on a busy machine.
+const POLLS: u32 = 16;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
 pub(super) struct Stalls<A: Awaited> {
