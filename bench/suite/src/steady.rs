@@ -26,7 +26,7 @@ const FIRST_FLOORS: usize = 61;
 const BETWEEN_FLOORS: Duration = Duration::from_millis(300);
 /// How often something is measured again.
 const MOST_TRIES: u32 = 8;
-/// How long in all a run waits for its state: so long, and this part of its time.
+/// How long in all a run waits for its state: so long, or this part of its time once that is longer.
 const LEAST_WAIT: Duration = Duration::from_secs(120);
 const WAITING_PART: u32 = 4;
 

@@ -30,10 +30,11 @@ fn guest_goes_over_to_rings_and_back_on_the_same_device() {
         assert_eq!(guest.ram.read(data + 4096, 4096), stamp(4096, 1, round - 1), "the ring reads what the virtqueue wrote");
         guest.ram.write(data, &stamp(4096, 1, round));
         assert_eq!(transfer(&mut guest, &mut up, 0, Operation::Write, 8, (data, 4096)), Status::Ok);
-        // The last completion may have been found while the daemon rang for it: it has rung before it answers this.
-        guest.ask(0, &query(up.attachment));
-        assert!(!up.rings[0].disarm(&mut guest), "the attachment has not ended");
-        up.rings[0].hold_pending(up.attachment, &mut guest);
+        // The daemon may have rung for completions that were found before: for the first by the request it held, for the second by the next one.
+        for _ in 0..3 {
+            up.rings[0].hold_taken(up.attachment, &mut guest);
+            assert!(!up.rings[0].disarm(&mut guest), "the attachment has not ended");
+        }
         assert_eq!(guest.ask(0, &detach_request(up.attachment)), Reply::of(DONE));
         assert_eq!(up.rings[0].wait_for_doorbell(&mut guest), Woken::Ended, "the pending doorbell request comes back");
         assert_eq!(guest.transfer(0, IN, 8, (data + 4096, 4096)), OK);
