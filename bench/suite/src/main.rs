@@ -148,6 +148,14 @@ fn run(arguments: Arguments) -> Result<(), String> {
     if !(settings.seconds > 0.0 && settings.seconds < 1e6) {
         return Err(format!("--seconds {}: choose more than 0", settings.seconds));
     }
+    if let Some(minutes) = settings.minutes {
+        if !["net", "scale"].contains(&arguments.suite.as_str()) {
+            return Err(format!("--minutes is for scale and net; give {} fewer --rounds or --seconds", arguments.suite));
+        }
+        if minutes.is_nan() || minutes <= 0.0 {
+            return Err(format!("--minutes {minutes}: choose more than 0"));
+        }
+    }
     match arguments.suite.as_str() {
         "hostile" => hostile::run(settings),
         "net" => net::run(&settings),

@@ -2,8 +2,8 @@
 //! of one core (near) to two cores (far), several times a minute, and what passes lines between CPUs then takes several times as long.
 //!
 //! A run has one state: the one that the machine is in most of the time just before. It waits for that, but not for ever, and what does not end in
-//! the state in which it began is measured again. States are the same if a line takes about as long in both: on some machines that is close to any limit between near and far. A quick run,
-//! whose figures nothing is said about, does not wait.
+//! the state in which it began is measured again. States are the same if a line takes about as long in both: on some machines that is close to any
+//! limit between near and far. A quick run, whose figures nothing is said about, does not wait.
 
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Faults of a disk are recorded: injected errors, a truncated file, requests that take too long.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fipsee_block::disk::faults::Fault;
 use fipsee_block::disk::{AnyDisk, Disk, Faults, Ticket};
@@ -102,16 +102,27 @@ fn requests_in_flight_for_too_long_are_recorded_once_and_when_they_end() {
 
 #[test]
 fn polling_finds_stalled_requests_without_being_asked_to_look() {
+    const LIMIT: Duration = Duration::from_millis(1);
+    // Between two polls a worker that yields may wait for a time slice of every other thread.
+    const MOST_POLLS: u32 = 64;
     let disk = open("a=delay:100ms:null:1M");
     let (faults, mut worker) = (faults_of(&disk), Worker::new());
-    worker.engine.set_stall_limit(Duration::from_millis(1));
+    worker.engine.set_stall_limit(LIMIT);
     let span = worker.span(0, SECTOR_BYTES);
     let mut reports = Vec::new();
     // Under load this thread may not run while a request is in flight; in one of several attempts it does.
     for _ in 0..100 {
         let ticket = Ticket { queue: 0, tag: 0, started_ticks: clock::ticks() };
         worker.begin(&disk, &request(Operation::Read, 0, 1), &[span], ticket);
-        while worker.engine.poll(usize::MAX, &mut |_, status| assert_eq!(status, Status::Ok)) == 0 {}
+        let (begun, mut late_polls) = (Instant::now(), 0);
+        loop {
+            let is_late = begun.elapsed() > 2 * LIMIT;
+            if worker.engine.poll(usize::MAX, &mut |_, status| assert_eq!(status, Status::Ok)) > 0 {
+                break;
+            }
+            late_polls += u32::from(is_late && faults.stalled_now() == 0);
+            assert!(late_polls < MOST_POLLS, "it is found in few polls");
+        }
         reports = drained(&faults);
         if !reports.is_empty() {
             break;
