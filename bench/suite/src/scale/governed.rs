@@ -27,10 +27,12 @@ const QUICK_STEPS: [Step; 3] = [up(1), up(4), back(1)];
 
 const AUTOMATIC: &str = "1..2";
 const FIXED: [&str; 2] = ["1", "2"];
-/// Of the seconds for a candidate. After a change of the load or of the setting the daemon has a second to find out how many workers are best.
+/// Of the seconds for a candidate.
 const MEASURED: f64 = 0.5;
+/// After a change of the load or of the setting the daemon has a second to find out how many workers are best, however long it is measured.
 const SETTLES: f64 = 1.0;
 const FIXED_SETTLES: f64 = 0.2;
+const QUICK_SETTLES: f64 = 0.05;
 const LIMIT: f64 = 0.95;
 /// Of `1..2`, at the end.
 const IN_USE: &str = "workers_in_use";
@@ -89,8 +91,12 @@ impl Governed {
 /// Requests per second after this setting has come into force.
 fn rate(daemon: &Daemon, crowd: &mut Crowd, setting: &str, settings: &Settings) -> Result<f64, String> {
     daemon.ask(&json!({ "method": "workers.set", "workers": setting }))?;
-    let settles = if setting == AUTOMATIC { SETTLES } else { FIXED_SETTLES };
-    crowd.run(Duration::from_secs_f64(settings.seconds * settles))?;
+    let settles = match setting {
+        _ if settings.quick => QUICK_SETTLES,
+        AUTOMATIC => SETTLES,
+        _ => FIXED_SETTLES,
+    };
+    crowd.run(Duration::from_secs_f64(settles))?;
     let (seconds, completed) = crowd.run(Duration::from_secs_f64(settings.seconds * MEASURED))?;
     Ok(count_f64(completed.iter().sum()) / seconds)
 }
