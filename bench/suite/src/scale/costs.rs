@@ -1,40 +1,36 @@
 //! What the steps of a worker and of its clients cost (`harness`), and the one value that is fitted.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use fipsee::load::count_f64;
 use fipsee_block::disk::{AnyDisk, Engine};
 use fipsee_block::wire::SECTOR_BYTES;
-use fipsee_measure::cpus::Cpus;
-use fipsee_ring::{AtomicU32, clock};
+use fipsee_ring::clock;
 use fipsee_serve::Worker;
 use serde_json::Value;
 
 use super::crowd::{Crowd, Shape};
 use super::harness::{join, serve, serve_untimed, under_load, worker};
-use super::model::{Machine, SharedCpu, simulate};
-use crate::place::bind_to;
+use super::model::{Machine, simulate};
 
 /// In two measurements so many requests are in flight in each queue: their difference is the cost of one more in a visit.
 const DEPTHS: [u32; 2] = [1, 8];
 /// Nanoseconds: what is less than the cost of a time stamp cannot be timed by one, and no step takes no time.
 const LEAST: f64 = 1.0;
-const LONGEST_STEP: Duration = Duration::from_micros(100);
+pub(super) const LONGEST_STEP: Duration = Duration::from_micros(100);
 /// Empty visits after which a queue is idle, with some to spare.
 const PASSES_TO_IDLE: u32 = 1100;
-const TIMED_PASSES: u32 = 5000;
+pub(super) const TIMED_PASSES: u32 = 5000;
 /// Passes of active queues that are timed: fewer than make them idle.
 const ACTIVE_PASSES: u32 = 800;
 const TRIES: u32 = 8;
 /// Of the time that is measured, the fastest counts.
 pub(super) const SLICE: Duration = Duration::from_millis(40);
-/// Turns of another thread on the same CPU whose length is measured, and for how long at most.
-const SLICES: usize = 32;
-const LONGEST_SLICES: Duration = Duration::from_secs(1);
-/// Nanoseconds; about what moving a cache line between two CPUs takes.
+/// Nanoseconds. With more, requests in flight overlap more than real ones.
 const MOST_AHEAD: f64 = 100.0;
+/// What moving a cache line between two cores takes.
+const MOST_BEHIND: f64 = 200.0;
 const FITTING_STEPS: u32 = 8;
 const FITTED_SECONDS: f64 = 0.005;
 
@@ -140,12 +136,12 @@ fn is_disturbed(ticks: u64, queues: u64) -> bool {
     ticks > *LONGEST_TICKS * (1 + queues / 10)
 }
 
-fn ns(ticks: u64) -> f64 {
+pub(super) fn ns(ticks: u64) -> f64 {
     count_f64(ticks) * 1e9 / count_f64(clock::ticks_per_second())
 }
 
 /// Nanoseconds that each of `count` steps takes, without most of those during which the CPU was taken away: the least of several tries.
-fn least_ns(count: u32, mut step: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
+pub(super) fn least_ns(count: u32, mut step: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
     let mut least = f64::MAX;
     for _ in 0..TRIES {
         let started = Instant::now();
@@ -182,80 +178,35 @@ fn in_vain(disk: &Arc<AnyDisk>, queues: usize, shape: Shape) -> Result<[f64; 4],
     Ok(of_one.map(|ns| ns.max(LEAST)))
 }
 
-/// Two threads that take turns on a CPU: both yield, then neither does.
-pub(super) fn shared_cpu() -> Result<SharedCpu, String> {
-    let (cpu, stops) = (Cpus::choose().client, AtomicU32::new(0));
-    let turns = |before: fn(), rounds: u32| {
-        while stops.load(Ordering::Relaxed) < rounds {
-            before()
-        }
-    };
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            bind_to(cpu);
-            turns(std::thread::yield_now, 1);
-            turns(std::hint::spin_loop, 2);
-        });
-        let timed = scope.spawn(|| {
-            bind_to(cpu);
-            let there_and_back = least_ns(TIMED_PASSES, || {
-                std::thread::yield_now();
-                Ok(())
-            });
-            stops.store(1, Ordering::Relaxed);
-            let mut slices = slices();
-            stops.store(2, Ordering::Relaxed);
-            slices.sort_unstable();
-            let slice = ns(slices.get(slices.len() / 2).copied().unwrap_or(0));
-            Ok(SharedCpu { switch: there_and_back? / 2.0, slice })
-        });
-        timed.join().unwrap_or_else(|_| Err("the thread that yields panicked".to_owned()))
-    })
-}
-
-/// Ticks of the times in which another thread had the CPU.
-fn slices() -> Vec<u64> {
-    let (mut slices, started) = (Vec::new(), Instant::now());
-    let (mut before, least) = (clock::ticks(), clock::duration_to_ticks(LONGEST_STEP));
-    while slices.len() < SLICES && started.elapsed() < LONGEST_SLICES {
-        let now = clock::ticks();
-        slices.extend(Some(now.wrapping_sub(before)).filter(|gap| *gap > least));
-        before = now;
-    }
-    slices
-}
-
 /// Idle queues that a worker looks at in a pass (decision 0004).
 pub(super) const SAMPLES_PER_PASS: usize = 4;
 
 /// The costs of a disk at each number of queues.
 pub(super) fn measure(disk: &Arc<AnyDisk>, bytes: u64, queues: &[usize], seconds: f64) -> Result<Vec<Costs>, String> {
-    let shape = |depth| Shape { queues: 1, depth, bytes };
-    // With more queues it is lost in the time of the visits.
-    let [_, pause, ..] = in_vain(disk, 1, shape(1))?;
     let at = |queues: usize| {
-        let load = |depth| (disk, queues, shape(depth), seconds);
-        let [one, more] = DEPTHS.map(|depth| under_load(load(depth), serve, Crowd::run_timed));
-        let ((one, one_rounds), (more, more_rounds)) = (one?, more?);
-        let [empty_visit, _, sample, look] = in_vain(disk, queues, shape(1))?;
-        let (visit, request) = split(&one, &more, empty_visit);
-        let (take, completion) = split(&one_rounds, &more_rounds, look);
-        let costs = Costs {
-            queues: count_f64(queues as u64),
-            pause,
-            sample,
-            empty_visit,
-            visit,
-            request,
-            look,
-            take,
-            completion,
-            ahead: 0.0,
-        };
+        let load = |depth| (disk, queues, Shape { queues: 1, depth, bytes }, seconds);
+        let costs = by_load(disk, (queues, bytes), |depth| under_load(load(depth), serve, Crowd::run_timed))?;
         let ((), rates) = under_load(load(1), serve_untimed, |crowd, duration| crowd.rates(duration, SLICE))?;
         costs.fitted(queues, bytes, rates.into_iter().fold(0.0, f64::max))
     };
     queues.iter().map(|queues| at(*queues)).collect()
+}
+
+/// The costs with so many queues, by what a worker's passes and the clients' rounds over them take with a number of requests in flight.
+pub(super) fn by_load(
+    disk: &Arc<AnyDisk>,
+    (queues, bytes): (usize, u64),
+    timed: impl Fn(u32) -> Result<(Rounds, Rounds), String>,
+) -> Result<Costs, String> {
+    let shape = Shape { queues: 1, depth: 1, bytes };
+    let ((one, one_rounds), (more, more_rounds)) = (timed(DEPTHS[0])?, timed(DEPTHS[1])?);
+    // With more queues it is lost in the time of the visits.
+    let [_, pause, ..] = in_vain(disk, 1, shape)?;
+    let [empty_visit, _, sample, look] = in_vain(disk, queues, shape)?;
+    let (visit, request) = split(&one, &more, empty_visit);
+    let (take, completion) = split(&one_rounds, &more_rounds, look);
+    let queues = count_f64(queues as u64);
+    Ok(Costs { queues, pause, sample, empty_visit, visit, request, look, take, completion, ahead: 0.0 })
 }
 
 /// Of rounds with few and with many requests: a full step without its requests, a request.
@@ -298,7 +249,7 @@ impl Costs {
     /// in each, has answered.
     fn fitted(self, queues: usize, bytes: u64, rate: f64) -> Result<Self, String> {
         let machine = Machine { workers: 1, drivers: 1, shared: None, queues, depth: 1, blocks: bytes / SECTOR_BYTES };
-        let (mut least, mut most) = (-MOST_AHEAD, self.visit.min(self.take).min(MOST_AHEAD));
+        let (mut least, mut most) = (-MOST_BEHIND, self.visit.min(self.take).min(MOST_AHEAD));
         for _ in 0..FITTING_STEPS {
             let middle = f64::midpoint(least, most);
             let is_slow = simulate(&machine, &[Self { ahead: middle, ..self }], FITTED_SECONDS)? < rate;

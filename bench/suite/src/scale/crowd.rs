@@ -152,17 +152,22 @@ impl Crowd {
         let (mut rounds, started) = (Rounds::default(), Instant::now());
         while started.elapsed() < duration {
             for _ in 0..ROUNDS_PER_CHECK {
-                let (mut found, before) = (Found::default(), clock::ticks());
-                for _ in 0..self.lanes.len() {
-                    match self.turn()? {
-                        0 => found.empty += 1,
-                        count => (found.full, found.requests) = (found.full + 1, found.requests + count),
-                    }
-                }
-                rounds.add(clock::ticks().wrapping_sub(before), found);
+                self.time_round(&mut rounds)?;
             }
         }
         Ok(rounds)
+    }
+
+    pub(super) fn time_round(&mut self, rounds: &mut Rounds) -> Result<(), String> {
+        let (mut found, before) = (Found::default(), clock::ticks());
+        for _ in 0..self.lanes.len() {
+            match self.turn()? {
+                0 => found.empty += 1,
+                count => (found.full, found.requests) = (found.full + 1, found.requests + count),
+            }
+        }
+        rounds.add(clock::ticks().wrapping_sub(before), found);
+        Ok(())
     }
 
     /// Go on for so long: requests per second in each slice of it.

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fipsee_block::client::{AttachOptions, Disk};
+use fipsee_block::client::{self, AttachOptions, Disk};
 use fipsee_block::disk::{AnyDisk, Disk as _, Engine};
 use fipsee_block::server::{DiskQueue, QueueServer, QueueSetup};
-use fipsee_block::wire::PROFILE;
+use fipsee_block::wire::{PROFILE, SECTOR_BYTES};
 use fipsee_measure::cpus::Cpus;
 use fipsee_ring::channel::{ClientQueue, RegionLayout, ServerQueue};
 use fipsee_ring::clock;
@@ -25,7 +25,7 @@ use fipsee_topology::cache::choices_here;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::costs::{Found, Rounds};
-use super::crowd::{Crowd, Shape};
+use super::crowd::{Crowd, LONG, Shape};
 use crate::place::bind_to;
 
 thread_local! {
@@ -111,6 +111,11 @@ pub(super) fn worker() -> Result<(Worker<Engine>, WorkerHandle<Engine>), String>
         .map_err(|error| format!("cannot make a worker: {error}"))
 }
 
+fn over(attached: AttachedChannel, shape: Shape) -> Result<(Disk, Vec<client::Queue>), String> {
+    let options = AttachOptions { depth: shape.depth, pool_bytes: shape.bytes, ..AttachOptions::new("m") };
+    Disk::over(attached, &options).map_err(|error| error.to_string())
+}
+
 pub(super) fn join(
     crowd: &mut Crowd,
     handle: &WorkerHandle<Engine>,
@@ -121,10 +126,29 @@ pub(super) fn join(
     for number in (0_u32..).take(queues) {
         let (command, attached) = channel(disk, number, shape, &share)?;
         handle.mailbox.send(command);
-        let options = AttachOptions { depth: shape.depth, pool_bytes: shape.bytes, ..AttachOptions::new("m") };
-        let (disk, queues) = Disk::over(attached, &options).map_err(|error| error.to_string())?;
+        let (disk, queues) = over(attached, shape)?;
         let buffer = disk.allocate(shape.bytes).map_err(|error| error.to_string())?;
         crowd.join_with((disk, queues, buffer), shape);
+    }
+    Ok(())
+}
+
+/// Read the whole disk once: memory that is first touched later would have its pages made while a request is timed.
+pub(super) fn touch(disk: &Arc<AnyDisk>) -> Result<(), String> {
+    let shape = Shape { queues: 1, depth: 1, ..LONG };
+    let (mut worker, handle) = worker()?;
+    let (command, attached) = channel(disk, 0, shape, &Share::own("user"))?;
+    handle.mailbox.send(command);
+    let (client, queues) = over(attached, shape)?;
+    let buffer = client.allocate(shape.bytes).map_err(|error| error.to_string())?;
+    let mut queue = queues.into_iter().next().ok_or("a channel without a queue")?;
+    let sectors = shape.bytes / SECTOR_BYTES;
+    for first in (0..disk.info().sector_count / sectors).map(|number| number * sectors) {
+        queue.read(first, buffer.segment(0, shape.bytes), 0).map_err(|_| "a queue without requests takes none")?;
+        queue.submit();
+        while queue.reap(&mut |_| {}).map_err(|error| error.to_string())? == 0 {
+            let _ = worker.pass();
+        }
     }
     Ok(())
 }
@@ -136,17 +160,21 @@ pub(super) fn serve(worker: &mut Worker<Engine>, counts: &AtomicBool, stops: &At
         if !counted && counts.load(Ordering::Relaxed) {
             (passes, counted) = (Rounds::default(), true);
         }
-        FOUND.set(Found::default());
-        let started = clock::ticks();
-        let pass = worker.pass();
-        passes.add(clock::ticks().wrapping_sub(started), FOUND.get());
-        if pass == Pass::Idle {
+        if time_pass(worker, &mut passes) == Pass::Idle {
             worker.rest(None);
         } else {
             worker.worked();
         }
     }
     passes
+}
+
+pub(super) fn time_pass(worker: &mut Worker<Engine>, passes: &mut Rounds) -> Pass {
+    FOUND.set(Found::default());
+    let started = clock::ticks();
+    let pass = worker.pass();
+    passes.add(clock::ticks().wrapping_sub(started), FOUND.get());
+    pass
 }
 
 /// Serve until it is to stop, without reading the time.

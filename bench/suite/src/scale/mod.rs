@@ -14,6 +14,7 @@ mod notified;
 mod ours;
 mod picture;
 mod rates;
+mod shared_cpu;
 mod split_driver;
 mod tables;
 mod workers;

@@ -14,6 +14,7 @@ use fipsee_ring::wait::{Backoff, WaitMode};
 use fipsee_serve::{Assignment, Command, Pass, Queue, QueueName, Share, Taken, Turn, Worker, WorkerHandle, WorkerPlacement};
 
 use super::costs::Costs;
+use super::shared_cpu::SharedCpu;
 
 /// Empty passes after which a worker gives its CPU to another thread of it, after each further one.
 const PASSES_BEFORE_YIELD: u32 = 256;
@@ -34,20 +35,13 @@ pub(super) struct Machine {
     pub(super) blocks: u64,
 }
 
-/// How two threads take turns on a CPU, in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct SharedCpu {
-    /// Of a change between them.
-    pub(super) switch: f64,
-    /// After which the other one has its turn, even if this one does not yield.
-    pub(super) slice: f64,
-}
-
 /// What both sides know of a queue: when requests and answers were published that the other side has not taken.
 #[derive(Default)]
 struct Lane {
     requests: VecDeque<f64>,
     answers: VecDeque<f64>,
+    /// If its worker shares the CPU of its clients' thread: what that thread's steps cost.
+    local: Option<Costs>,
     /// Requests that a visit takes: doubled when it was full, a quarter when it was not (decision 0005).
     budget: u32,
 }
@@ -92,14 +86,15 @@ impl Driver {
         };
         self.next = if self.next + 1 == self.lanes.len() { 0 } else { self.next + 1 };
         let count = lane.answers.iter().take_while(|published| **published <= self.now).count();
+        let costs = lane.local.unwrap_or(self.costs);
         if count == 0 {
-            self.now += self.costs.look;
+            self.now += costs.look;
             self.empty += 1;
             return;
         }
         lane.answers.drain(..count);
-        self.now += self.costs.take + self.costs.completion * count_f64(count as u64);
-        lane.requests.extend(std::iter::repeat_n(self.now - self.costs.ahead, count));
+        self.now += costs.take + costs.completion * count_f64(count as u64);
+        lane.requests.extend(std::iter::repeat_n(self.now - costs.ahead, count));
         self.empty = 0;
         if self.now >= counts_from {
             *answered += count as u64;
@@ -131,41 +126,58 @@ impl World {
         }
     }
 
-    fn visit(&mut self, lane: usize, turn: Turn) -> u32 {
+    /// Has this queue a request now?
+    fn is_ready(&mut self, lane: usize) -> bool {
         self.drive(self.now.min(self.limit));
-        let lane = &mut self.lanes[lane];
-        let most = if turn.alone { MOST_ALONE } else { MOST };
-        let limit = lane.budget.clamp(1, most).min(turn.requests);
-        let ready = lane.requests.iter().take_while(|published| **published <= self.now).take(limit as usize).count();
-        if ready == 0 {
+        self.lanes[lane].requests.front().is_some_and(|published| *published <= self.now)
+    }
+
+    fn publish(&mut self, lane: usize, answers: u32) {
+        self.lanes[lane].answers.extend(std::iter::repeat_n(self.now - self.costs.ahead, answers as usize));
+    }
+
+    fn visit(&mut self, lane: usize, blocks: u64, turn: Turn) -> u32 {
+        if !self.is_ready(lane) {
             self.now += self.costs.empty_visit;
             return 0;
         }
-        lane.requests.drain(..ready);
-        let taken = u32::try_from(ready).unwrap_or(u32::MAX);
-        lane.budget = if taken == limit { (limit * 2).min(most) } else { (limit / 4).max(1) };
-        self.now += self.costs.visit + self.costs.request * f64::from(taken);
-        lane.answers.extend(std::iter::repeat_n(self.now - self.costs.ahead, ready));
+        self.now += self.costs.visit;
+        let most = if turn.alone { MOST_ALONE } else { MOST };
+        let limit = self.lanes[lane].budget.clamp(1, most).min(turn.requests);
+        let has_units = |taken: u32| taken == 0 || Taken::new(taken, u64::from(taken) * blocks).units < turn.units;
+        let mut taken = 0;
+        while taken < limit && has_units(taken) && self.is_ready(lane) {
+            self.lanes[lane].requests.pop_front();
+            self.now += self.costs.request;
+            taken += 1;
+            if taken.is_multiple_of(PACKED) {
+                self.publish(lane, PACKED);
+            }
+        }
+        self.publish(lane, taken % PACKED);
+        self.lanes[lane].budget = if taken == limit { (limit * 2).min(most) } else { (limit / 4).max(1) };
         taken
     }
 
     fn sample(&mut self, lane: usize) -> bool {
         self.now += self.costs.sample;
-        self.drive(self.now.min(self.limit));
-        self.lanes[lane].requests.front().is_some_and(|published| *published <= self.now)
+        self.is_ready(lane)
     }
 }
 
 /// Requests of a visit, and of one to the only queue (decision 0005).
 const MOST: u32 = 14;
 const MOST_ALONE: u32 = 56;
+/// Answers of one message.
+const PACKED: u32 = 14;
 
 /// By its number, and what each of its requests moves, in 512 bytes.
 struct SimQueue(usize, u64);
 
 impl Queue<()> for SimQueue {
     fn visit(&mut self, (): &mut (), turn: Turn) -> Taken {
-        Taken::new(world(|world| world.visit(self.0, turn)), self.1)
+        let taken = world(|world| world.visit(self.0, self.1, turn));
+        Taken::new(taken, u64::from(taken) * self.1)
     }
 
     fn has_work(&self) -> bool {
@@ -209,8 +221,8 @@ impl SimWorker {
     }
 }
 
-/// Workers with their queues, by the product's own assignment.
-fn workers(machine: &Machine, measured: &[Costs]) -> Result<Vec<SimWorker>, String> {
+/// Workers with their queues, by the product's own assignment, and the worker of each queue.
+fn workers(machine: &Machine, measured: &[Costs]) -> Result<(Vec<SimWorker>, Vec<usize>), String> {
     let make = |_| Worker::new(WorkerPlacement::default(), Backoff::new(WaitMode::Pause, Duration::ZERO), ());
     let made = (0..machine.workers).map(make).collect::<Result<Vec<_>, _>>();
     let made = made.map_err(|error| format!("cannot make {} workers: {error}", machine.workers))?;
@@ -222,24 +234,23 @@ fn workers(machine: &Machine, measured: &[Costs]) -> Result<Vec<SimWorker>, Stri
         handles[assignment.worker].mailbox.send(Command::add(name, share.clone(), move |_| Ok(SimQueue(lane, blocks)), |_| {}));
         assigned.push(assignment);
     }
-    let count = |worker: usize| assigned.iter().filter(|assignment| assignment.worker == worker).count();
-    let with_costs = |(number, (worker, _)): (usize, (Worker<()>, _))| SimWorker {
-        worker,
-        now: 0.0,
-        costs: Costs::at(measured, count_f64(count(number).max(1) as u64)),
-        idle_passes: 0,
-        shared: machine.shared.filter(|_| number == 0),
-        turn_began: 0.0,
-        is_waiting: false,
+    let of_lanes: Vec<usize> = assigned.iter().map(|assignment| assignment.worker).collect();
+    let with_costs = |(number, (worker, _)): (usize, (Worker<()>, _))| {
+        let count = of_lanes.iter().filter(|worker| **worker == number).count();
+        let shared = machine.shared.filter(|_| number == 0);
+        let costs = shared.map_or_else(|| Costs::at(measured, count_f64(count.max(1) as u64)), |shared| shared.local);
+        SimWorker { worker, now: 0.0, costs, idle_passes: 0, shared, turn_began: 0.0, is_waiting: false }
     };
-    Ok(made.into_iter().enumerate().map(with_costs).collect())
+    Ok((made.into_iter().enumerate().map(with_costs).collect(), of_lanes))
 }
 
 /// Requests per second of all clients together, over so much simulated time.
 pub(super) fn simulate(machine: &Machine, measured: &[Costs], seconds: f64) -> Result<f64, String> {
     let duration = seconds * 1e9;
-    let full = Lane { requests: std::iter::repeat_n(0.0, machine.depth as usize).collect(), answers: VecDeque::new(), budget: 1 };
-    let lanes = std::iter::repeat_with(|| Lane { requests: full.requests.clone(), ..Lane::default() });
+    let (mut workers, of_lanes) = workers(machine, measured)?;
+    let full = VecDeque::from(vec![0.0; machine.depth as usize]);
+    let local = |worker: usize| machine.shared.filter(|_| worker == 0).map(|shared| shared.local);
+    let lanes = of_lanes.into_iter().map(|worker| Lane { requests: full.clone(), local: local(worker), ..Lane::default() });
     let driver = |number: usize| {
         let lanes: Vec<usize> = (number..machine.queues).step_by(machine.drivers).collect();
         let costs = Costs::at(measured, count_f64(lanes.len().max(1) as u64));
@@ -249,12 +260,11 @@ pub(super) fn simulate(machine: &Machine, measured: &[Costs], seconds: f64) -> R
         now: 0.0,
         costs: Costs::default(),
         limit: 0.0,
-        lanes: lanes.take(machine.queues).collect(),
+        lanes: lanes.collect(),
         drivers: (0..machine.drivers).map(driver).collect(),
         counts_from: duration * WARM_UP,
         answered: 0,
     };
-    let mut workers = workers(machine, measured)?;
     WORLD.set(Some(made));
     run(&mut workers, duration);
     let answered = WORLD.take().map_or(0, |world| world.answered);
@@ -344,7 +354,7 @@ mod tests {
         let machine = Machine {
             workers: 1,
             drivers: 1,
-            shared: Some(SharedCpu { switch: 1000.0, slice: 3e6 }),
+            shared: Some(SharedCpu { switch: 1000.0, slice: 3e6, local: COSTS[0] }),
             queues: 16,
             depth: 8,
             blocks: 8,
