@@ -27,8 +27,9 @@ const QUICK_STEPS: [Step; 3] = [up(1), up(4), back(1)];
 
 const AUTOMATIC: &str = "1..2";
 const FIXED: [&str; 2] = ["1", "2"];
-/// Of the seconds for a candidate.
+/// Of the seconds for a candidate, but longer than it takes to try another number of workers.
 const MEASURED: f64 = 0.5;
+const LEAST_MEASURED: f64 = 0.25;
 /// After a change of the load or of the setting the daemon has a second to find out how many workers are best, however long it is measured.
 const SETTLES: f64 = 1.0;
 const FIXED_SETTLES: f64 = 0.2;
@@ -91,13 +92,13 @@ impl Governed {
 /// Requests per second after this setting has come into force.
 fn rate(daemon: &Daemon, crowd: &mut Crowd, setting: &str, settings: &Settings) -> Result<f64, String> {
     daemon.ask(&json!({ "method": "workers.set", "workers": setting }))?;
-    let settles = match setting {
-        _ if settings.quick => QUICK_SETTLES,
-        AUTOMATIC => SETTLES,
-        _ => FIXED_SETTLES,
+    let (settles, measured) = match setting {
+        _ if settings.quick => (QUICK_SETTLES, 0.0),
+        AUTOMATIC => (SETTLES, LEAST_MEASURED),
+        _ => (FIXED_SETTLES, LEAST_MEASURED),
     };
     crowd.run(Duration::from_secs_f64(settles))?;
-    let (seconds, completed) = crowd.run(Duration::from_secs_f64(settings.seconds * MEASURED))?;
+    let (seconds, completed) = crowd.run(Duration::from_secs_f64(measured.max(settings.seconds * MEASURED)))?;
     Ok(count_f64(completed.iter().sum()) / seconds)
 }
 

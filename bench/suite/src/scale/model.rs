@@ -35,15 +35,24 @@ pub(super) struct Machine {
     pub(super) blocks: u64,
 }
 
-/// What both sides know of a queue: when requests and answers were published that the other side has not taken.
+/// What both sides know of a queue: when messages of so many requests, and answers, were published that the other side has not taken.
 #[derive(Default)]
 struct Lane {
-    requests: VecDeque<f64>,
+    requests: VecDeque<(f64, u32)>,
     answers: VecDeque<f64>,
     /// If its worker shares the CPU of its clients' thread: what that thread's steps cost.
     local: Option<Costs>,
     /// Requests that a visit takes: doubled when it was full, a quarter when it was not (decision 0005).
     budget: u32,
+}
+
+impl Lane {
+    /// So many requests are published at once.
+    fn ask(&mut self, published: f64, count: usize) {
+        let (full, rest) = (count / REQUESTS_PACKED as usize, (count % REQUESTS_PACKED as usize) as u32);
+        self.requests.extend(std::iter::repeat_n((published, REQUESTS_PACKED), full));
+        self.requests.extend((rest > 0).then_some((published, rest)));
+    }
 }
 
 struct Driver {
@@ -94,7 +103,7 @@ impl Driver {
         }
         lane.answers.drain(..count);
         self.now += costs.take + costs.completion * count_f64(count as u64);
-        lane.requests.extend(std::iter::repeat_n(self.now - costs.ahead, count));
+        lane.ask(self.now - costs.ahead, count);
         self.empty = 0;
         if self.now >= counts_from {
             *answered += count as u64;
@@ -129,11 +138,12 @@ impl World {
     /// Has this queue a request now?
     fn is_ready(&mut self, lane: usize) -> bool {
         self.drive(self.now.min(self.limit));
-        self.lanes[lane].requests.front().is_some_and(|published| *published <= self.now)
+        self.lanes[lane].requests.front().is_some_and(|(published, _)| *published <= self.now)
     }
 
-    fn publish(&mut self, lane: usize, answers: u32) {
-        self.lanes[lane].answers.extend(std::iter::repeat_n(self.now - self.costs.ahead, answers as usize));
+    fn publish(&mut self, lane: usize, answers: &mut u32) {
+        let count = std::mem::take(answers) as usize;
+        self.lanes[lane].answers.extend(std::iter::repeat_n(self.now - self.costs.ahead, count));
     }
 
     fn visit(&mut self, lane: usize, blocks: u64, turn: Turn) -> u32 {
@@ -145,17 +155,20 @@ impl World {
         let most = if turn.alone { MOST_ALONE } else { MOST };
         let limit = self.lanes[lane].budget.clamp(1, most).min(turn.requests);
         let has_units = |taken: u32| taken == 0 || Taken::new(taken, u64::from(taken) * blocks).units < turn.units;
-        let mut taken = 0;
+        let (mut taken, mut answers) = (0, 0);
         while taken < limit && has_units(taken) && self.is_ready(lane) {
-            self.lanes[lane].requests.pop_front();
-            self.now += self.costs.request;
-            taken += 1;
-            if taken.is_multiple_of(PACKED) {
-                self.publish(lane, PACKED);
+            let (_, requests) = self.lanes[lane].requests.pop_front().unwrap_or_default();
+            for _ in 0..requests {
+                self.now += self.costs.request;
+                answers += 1;
+                if answers == ANSWERS_PACKED {
+                    self.publish(lane, &mut answers);
+                }
             }
+            taken += requests;
         }
-        self.publish(lane, taken % PACKED);
-        self.lanes[lane].budget = if taken == limit { (limit * 2).min(most) } else { (limit / 4).max(1) };
+        self.publish(lane, &mut answers);
+        self.lanes[lane].budget = if taken >= limit { (limit * 2).min(most) } else { (limit / 4).max(1) };
         taken
     }
 
@@ -168,8 +181,9 @@ impl World {
 /// Requests of a visit, and of one to the only queue (decision 0005).
 const MOST: u32 = 14;
 const MOST_ALONE: u32 = 56;
-/// Answers of one message.
-const PACKED: u32 = 14;
+/// Of one message (decision 0018).
+const REQUESTS_PACKED: u32 = 3;
+const ANSWERS_PACKED: u32 = 14;
 
 /// By its number, and what each of its requests moves, in 512 bytes.
 struct SimQueue(usize, u64);
@@ -248,9 +262,12 @@ fn workers(machine: &Machine, measured: &[Costs]) -> Result<(Vec<SimWorker>, Vec
 pub(super) fn simulate(machine: &Machine, measured: &[Costs], seconds: f64) -> Result<f64, String> {
     let duration = seconds * 1e9;
     let (mut workers, of_lanes) = workers(machine, measured)?;
-    let full = VecDeque::from(vec![0.0; machine.depth as usize]);
     let local = |worker: usize| machine.shared.filter(|_| worker == 0).map(|shared| shared.local);
-    let lanes = of_lanes.into_iter().map(|worker| Lane { requests: full.clone(), local: local(worker), ..Lane::default() });
+    let lane = |worker: usize| {
+        let mut lane = Lane { local: local(worker), ..Lane::default() };
+        lane.ask(0.0, machine.depth as usize);
+        lane
+    };
     let driver = |number: usize| {
         let lanes: Vec<usize> = (number..machine.queues).step_by(machine.drivers).collect();
         let costs = Costs::at(measured, count_f64(lanes.len().max(1) as u64));
@@ -260,7 +277,7 @@ pub(super) fn simulate(machine: &Machine, measured: &[Costs], seconds: f64) -> R
         now: 0.0,
         costs: Costs::default(),
         limit: 0.0,
-        lanes: lanes.collect(),
+        lanes: of_lanes.into_iter().map(lane).collect(),
         drivers: (0..machine.drivers).map(driver).collect(),
         counts_from: duration * WARM_UP,
         answered: 0,

@@ -154,7 +154,7 @@ impl Governor {
     pub fn set_mode(&mut self, mode: Mode) {
         (self.mode, self.kept) = (mode, self.count);
         (self.has_room_since, self.is_uneven_since) = (None, None);
-        self.trials.cancel();
+        self.trials.forget();
     }
 
     /// May a queue go to this worker because that has fewer? One that does not work may, and one that does not make it busier than the

@@ -386,6 +386,27 @@ fn workers_follow_when_cpus_become_short_and_when_they_are_free_again() {
 }
 
 #[test]
+fn a_result_that_holds_no_longer_is_found_soon_after_a_load_began() {
+    let mut machine = with_short_cpus(0.8);
+    assert!(machine.time_until(2) <= Duration::from_millis(100));
+    machine.run(Duration::from_millis(100));
+    machine.short = 0.3;
+    assert!(machine.time_until(1) <= Duration::from_millis(500));
+}
+
+#[test]
+fn another_mode_does_not_wait_for_what_was_found_before() {
+    let mut machine = with_short_cpus(0.3);
+    let automatic = machine.governor.mode();
+    machine.run(S(60));
+    machine.governor.set_mode(Mode::Fixed(2));
+    machine.run(S(1));
+    assert_eq!(machine.governor.count(), 2);
+    machine.governor.set_mode(automatic);
+    assert!(machine.time_until(1) <= Duration::from_millis(300));
+}
+
+#[test]
 fn queues_that_stay_are_a_load_of_their_worker_and_no_reason_for_another() {
     let mut machine = Machine::new(Mode::AUTO, 4, 1);
     for client in 0..4 {

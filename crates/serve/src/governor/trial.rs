@@ -16,9 +16,12 @@ const SHORT_FOR: Duration = Duration::from_millis(100);
 /// The samples after the last move from which on the change is judged, by what was served in the last two, and until which.
 const FIRST_SAMPLE: u32 = 3;
 const LAST_SAMPLE: u32 = 10;
-/// For so long nothing is tried again. Each time doubles the next, as long as about as many queues work.
-const SETTLED_FOR: Duration = Duration::from_secs(2);
-const MOST_DOUBLINGS: u32 = 5;
+/// For so long nothing is tried again; each time that the same is found, so many times as long, up to a number of times, as long as about as
+/// many queues work. The first is short: a load that has just begun served less before the change than it does now, whatever the number of
+/// workers.
+const SETTLED_FOR: Duration = Duration::from_millis(250);
+const TIMES_AS_LONG: u32 = 4;
+const MOST_REPEATS: u32 = 4;
 
 /// What the last two samples showed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,9 +43,12 @@ struct Trial {
 #[derive(Clone, Copy, Debug)]
 struct Settled {
     until: Duration,
+    /// Workers that were found to be best.
+    best: usize,
     /// Queues that worked.
     queues: usize,
-    doublings: u32,
+    /// How often that was found before.
+    repeats: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +107,12 @@ impl Trials {
         (self.running, self.short_since) = (None, None);
     }
 
+    /// Nor does the last result hold any more.
+    pub(super) fn forget(&mut self) {
+        self.cancel();
+        self.settled = None;
+    }
+
     /// `fresh` samples were taken since the last move of the change.
     pub(super) fn judge(&mut self, fresh: u32, queues: usize, now: Duration) -> Verdict {
         let Some(Trial { before: (before, served_before), now: count }) = self.running else { return Verdict::Keep };
@@ -119,12 +131,14 @@ impl Trials {
             return Verdict::NotYet;
         }
         self.cancel();
-        let before_this = self.settled.map_or(0, |settled| settled.doublings + 1);
-        let doublings = if served.is_some() { before_this.min(MOST_DOUBLINGS) } else { 0 };
-        self.settled = Some(Settled { until: now + SETTLED_FOR * (1 << doublings), queues, doublings });
-        let Some(served) = served else { return Verdict::Keep };
-        let (more, fewer) = if adds { (served, served_before) } else { (served_before, served) };
-        let more_is_better = more >= fewer * WORTH_IT;
-        if more_is_better == adds { Verdict::Keep } else { Verdict::Revert(before) }
+        let is_better = served.is_none_or(|served| {
+            let (more, fewer) = if adds { (served, served_before) } else { (served_before, served) };
+            (more >= fewer * WORTH_IT) == adds
+        });
+        let best = if is_better { count } else { before };
+        let agrees = self.settled.filter(|settled| settled.best == best && served.is_some());
+        let repeats = agrees.map_or(0, |settled| (settled.repeats + 1).min(MOST_REPEATS));
+        self.settled = Some(Settled { until: now + SETTLED_FOR * TIMES_AS_LONG.pow(repeats), best, queues, repeats });
+        if is_better { Verdict::Keep } else { Verdict::Revert(before) }
     }
 }
