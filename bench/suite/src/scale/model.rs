@@ -48,10 +48,10 @@ struct Lane {
 
 impl Lane {
     /// So many requests are published at once.
-    fn ask(&mut self, published: f64, count: usize) {
-        let (full, rest) = (count / REQUESTS_PACKED as usize, (count % REQUESTS_PACKED as usize) as u32);
-        self.requests.extend(std::iter::repeat_n((published, REQUESTS_PACKED), full));
-        self.requests.extend((rest > 0).then_some((published, rest)));
+    fn ask(&mut self, published: f64, count: u32) {
+        let (full, rest) = (count / REQUESTS_PACKED, count % REQUESTS_PACKED);
+        let full = std::iter::repeat_n((published, REQUESTS_PACKED), full as usize);
+        self.requests.extend(full.chain((rest > 0).then_some((published, rest))));
     }
 }
 
@@ -103,7 +103,7 @@ impl Driver {
         }
         lane.answers.drain(..count);
         self.now += costs.take + costs.completion * count_f64(count as u64);
-        lane.ask(self.now - costs.ahead, count);
+        lane.ask(self.now - costs.ahead, u32::try_from(count).unwrap_or(u32::MAX));
         self.empty = 0;
         if self.now >= counts_from {
             *answered += count as u64;
@@ -265,7 +265,7 @@ pub(super) fn simulate(machine: &Machine, measured: &[Costs], seconds: f64) -> R
     let local = |worker: usize| machine.shared.filter(|_| worker == 0).map(|shared| shared.local);
     let lane = |worker: usize| {
         let mut lane = Lane { local: local(worker), ..Lane::default() };
-        lane.ask(0.0, machine.depth as usize);
+        lane.ask(0.0, machine.depth);
         lane
     };
     let driver = |number: usize| {

@@ -1,12 +1,11 @@
 //! A CPU that a worker shares with the thread of its clients: how the two take turns, and what their steps cost there.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fipsee_block::disk::{AnyDisk, Engine};
 use fipsee_measure::cpus::Cpus;
-use fipsee_ring::clock;
+use fipsee_ring::{AtomicU32, Ordering, clock};
 use fipsee_serve::Worker;
 
 use super::costs::{self, Costs, LONGEST_STEP, Rounds, TIMED_PASSES, least_ns, ns};

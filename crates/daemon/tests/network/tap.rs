@@ -109,16 +109,23 @@ fn host_pings_a_process_whatever_the_length() {
     let link = space.run("ip -details link show dev fip0");
     assert_says(&link, &["mtu 1400", "02:00:00:00:00:02", "UP", "multi_queue", "vnet_hdr"]);
     space.run("ip address add 10.9.0.1/24 dev fip0");
-    let port = with_station(attach(&daemon.socket(), "a"), || {
+    let port = attach(&daemon.socket(), "a");
+    let dropped = || ["h", "a"].map(|port| stat(&daemon, port)["dropped"].clone());
+    let before = dropped();
+    let port = with_station(port, || {
         for (bytes, count) in [(0, 5), (1, 5), (14, 5), (15, 5), (56, 200), (1372, 200)] {
-            // It compares what comes back with what it has sent.
-            let said = space.run(&format!("ping -n -f -c {count} -W 5 -s {bytes} -p 5a3c 10.9.0.2"));
+            // It compares what comes back with what it has sent. Without -w it would give the last answer up after twice the longest round
+            // trip so far.
+            let said = space.run(&format!("ping -n -f -c {count} -w 60 -s {bytes} -p 5a3c 10.9.0.2"));
             assert!(said.contains(&format!("{count} received")) && !said.contains("wrong data"), "{said}");
         }
     });
     let (of_h, of_a) = (stat(&daemon, "h"), stat(&daemon, "a"));
     assert!(
-        of_h["device"] == "fip0" && of_h["sent"].as_u64() >= Some(420) && of_a["sent"].as_u64() >= Some(420),
+        of_h["device"] == "fip0"
+            && of_h["sent"].as_u64() >= Some(420)
+            && of_a["sent"].as_u64() >= Some(420)
+            && dropped() == before,
         "{of_h} {of_a}"
     );
     let refused = Port::attach(&daemon.socket(), &super::options("h"));
