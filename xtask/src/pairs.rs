@@ -66,7 +66,8 @@ fn build(root: &Path, folder: &Path, revision: &str, program: &Path) -> Result<(
     step::succeed(
         Command::new("git").current_dir(root).args(["archive", "--format=tar", "--output"]).arg(&archive).arg(revision),
     )?;
-    step::succeed(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(&tree))?;
+    // With the time of now: Cargo takes files that are older than the last build for unchanged, whatever revision that was of.
+    step::succeed(Command::new("tar").args(["--touch", "-xf"]).arg(&archive).arg("-C").arg(&tree))?;
     let build = |what: &[&str], built: &str, program: &Path| {
         let mut command = cargo(&tree);
         command.args(["build", "--release", "--locked"]).args(what).arg("--target-dir").arg(&target);
