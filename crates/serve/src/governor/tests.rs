@@ -389,7 +389,7 @@ fn workers_follow_when_cpus_become_short_and_when_they_are_free_again() {
 fn a_result_that_holds_no_longer_is_found_soon_after_a_load_began() {
     let mut machine = with_short_cpus(0.8);
     assert!(machine.time_until(2) <= Duration::from_millis(100));
-    machine.run(Duration::from_millis(100));
+    machine.run(Duration::from_millis(200));
     machine.short = 0.3;
     assert!(machine.time_until(1) <= Duration::from_millis(500));
 }
