@@ -2,7 +2,7 @@
 /*
  * Messages between two ends of a way of the kernel's, for `cargo xtask bench net`.
  *
- *   net-peers tcp|udp|packet|mmap|xdp
+ *   net-peers tcp|udp|packet|mmap|xdp|devices
  *
  * It prints "ready", then answers each line "EXCHANGE BYTES MILLISECONDS CPUS CPU CPU" on standard input with a line of numbers,
  * until that ends. EXCHANGE is `there` (a message one way), `back` (there, and one of the same length back), `steps` (each of the
@@ -217,7 +217,7 @@ int main(int count, char **words)
 	int cpu[2];
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (count != 2) {
-		fprintf(stderr, "usage: %s tcp|udp|packet|mmap|xdp\n", words[0]);
+		fprintf(stderr, "usage: %s tcp|udp|packet|mmap|xdp|devices\n", words[0]);
 		return 2;
 	}
 	open_way(words[1]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * Ways of the kernel's: TCP and UDP over loopback, and a pair of veth devices with AF_PACKET, PACKET_MMAP or AF_XDP in copy
- * mode. A frame's Ethernet header takes the place of a message's first bytes.
+ * mode, or two devices that are there, fa and fb, with AF_PACKET. A frame's Ethernet header takes the place of a message's first bytes.
  */
 #define _GNU_SOURCE
 #include "net_ways.h"
@@ -378,6 +378,20 @@ static size_t get_xdp(struct end *end, char *bytes, size_t length)
 	return length;
 }
 
+/* Two devices that pass frames to each other. */
+static void use_devices(const char *names[2], size_t mtu)
+{
+	for (int i = 0; i < 2; i++) {
+		const uint8_t address[2][6] = { { 2, 0, 0, 0, 0, 1 }, { 2, 0, 0, 0, 0, 2 } };
+		memcpy(ends[i]->header, address[!i], 6);
+		memcpy(ends[i]->header + 6, address[i], 6);
+		ends[i]->header[12] = ETHER_TYPE >> 8;
+		ends[i]->header[13] = ETHER_TYPE & 0xff;
+		check((ends[i]->interface = if_nametoindex(names[i])) ? 0 : -1, names[i]);
+	}
+	longest = mtu + HEADER;
+}
+
 static void make_veth(size_t mtu)
 {
 	char command[512];
@@ -387,19 +401,17 @@ static void make_veth(size_t mtu)
 		 " && ip link set va addrgenmode none up && ip link set vb addrgenmode none up",
 		 mtu, mtu);
 	run(command);
-	for (int i = 0; i < 2; i++) {
-		const uint8_t address[2][6] = { { 2, 0, 0, 0, 0, 1 }, { 2, 0, 0, 0, 0, 2 } };
-		memcpy(ends[i]->header, address[!i], 6);
-		memcpy(ends[i]->header + 6, address[i], 6);
-		ends[i]->header[12] = ETHER_TYPE >> 8;
-		ends[i]->header[13] = ETHER_TYPE & 0xff;
-		ends[i]->interface = if_nametoindex(i ? "vb" : "va");
-	}
-	longest = mtu + HEADER;
+	use_devices((const char *[]){ "va", "vb" }, mtu);
 }
 
 void open_way(const char *way)
 {
+	if (!strcmp(way, "devices")) {
+		use_devices((const char *[]){ "fa", "fb" }, MTU);
+		open_packets(false);
+		put_some = put_packet, get_some = get_packet;
+		return;
+	}
 	check(unshare(CLONE_NEWNET), "a network namespace of its own");
 	run("ip link set lo up");
 	if (!strcmp(way, "tcp") || !strcmp(way, "udp")) {

@@ -26,7 +26,7 @@ extern size_t longest;
 void fail(const char *what) __attribute__((noreturn));
 void check(long outcome, const char *what);
 size_t least(size_t a, size_t b);
-/* In a network namespace of its own. */
+/* In a network namespace of its own, but for `devices`. */
 void open_way(const char *way);
 
 #endif

@@ -109,6 +109,7 @@ pub(crate) fn run(settings: Settings) -> Result<(), String> {
     if !bench.settings.tune && bench.settings.chooses("idle") {
         bench.service.idle_clients(bench.settings.rounds, &mut bench.results)?;
     }
+    bench.results.keep(steady::usual());
     bench.results.print();
     let (machine, noise) = run.end();
     bench

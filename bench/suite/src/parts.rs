@@ -108,6 +108,7 @@ pub(crate) fn run(suite: &str, kinds: &[Kind], settings: &Settings, quoted: Quot
         let _ = writeln!(std::io::stderr(), "round {rounds} of {}: {}", settings.rounds, times.join(", "));
     }
     let (machine, noise) = run.end();
+    results.keep(steady::usual());
     let mut claims = Vec::new();
     for Chosen { settings, part, .. } in &mut parts {
         part.finish(settings, &mut results)?;

@@ -1,11 +1,11 @@
 //! What is compared is measured in one state of the machine: on a virtual machine the host moves virtual CPUs between cores, from two threads
 //! of one core (near) to two cores (far), several times a minute, and what passes lines between CPUs then takes several times as long.
 //!
-//! A run has one state: the one that the machine is in most of the time just before. It waits for that, but not for ever, and what does not end in
-//! the state in which it began is measured again. States are the same if a line takes about as long in both: on some machines that is close to any
-//! limit between near and far. A quick run, whose figures nothing is said about, does not wait.
+//! A run waits for the state that the machine is in most of the time just before, but not for ever, and what does not end in the state in which it
+//! began is measured again. What the run reports of a figure is of one state: the one that most was measured in. States are the same if a line takes about
+//! as long in both: on some machines that is close to any limit between near and far. A quick run, whose figures nothing is said about, does not wait.
 
-use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use fipsee_measure::cpus::Cpus;
@@ -31,10 +31,25 @@ const LEAST_WAIT: Duration = Duration::from_secs(120);
 const WAITING_PART: u32 = 4;
 
 static REPEATED: AtomicU32 = AtomicU32::new(0);
-static UNSTEADY: AtomicU32 = AtomicU32::new(0);
+/// Of each state in [`State::ALL`], the round trips before what was measured in it.
+static FLOORS: Mutex<[Vec<f64>; State::ALL.len()]> = Mutex::new([const { Vec::new() }; State::ALL.len()]);
 static WAITED: Mutex<Duration> = Mutex::new(Duration::ZERO);
 static FIRST_NS: LazyLock<Option<f64>> = LazyLock::new(|| median(first_floors()));
 static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// In which state something was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum State {
+    /// As the machine was most of the time before the run.
+    First,
+    Other,
+    /// It changed, however often this was measured again.
+    Changed,
+}
+
+impl State {
+    const ALL: [Self; 3] = [Self::First, Self::Other, Self::Changed];
+}
 
 /// Looked for before threads are bound to one of them.
 static PAIR: LazyLock<Option<[usize; 2]>> = LazyLock::new(|| Cpus::choose().pair());
@@ -89,9 +104,17 @@ fn wait() -> Option<f64> {
 }
 
 /// Measure in one state from the beginning to the end: what is added to `results` otherwise is not kept.
-pub(crate) fn measure<T>(results: &mut Results, mut measure: impl FnMut(&mut Results) -> Result<T, String>) -> Result<T, String> {
+pub(crate) fn measure<T>(results: &mut Results, measure: impl FnMut(&mut Results) -> Result<T, String>) -> Result<T, String> {
+    measure_in(results, measure).map(|(value, _)| value)
+}
+
+/// As [`measure`], and in which state that was; `None` in a quick run.
+pub(crate) fn measure_in<T>(
+    results: &mut Results,
+    mut measure: impl FnMut(&mut Results) -> Result<T, String>,
+) -> Result<(T, Option<State>), String> {
     if IS_QUICK.get() == Some(&true) {
-        return measure(results);
+        return Ok((measure(results)?, None));
     }
     let mut tries = 0;
     loop {
@@ -100,31 +123,63 @@ pub(crate) fn measure<T>(results: &mut Results, mut measure: impl FnMut(&mut Res
         tries += 1;
         let is_steady = are_alike(floor_ns(), before);
         if is_steady || tries == MOST_TRIES {
-            let is_other = !are_alike(before, *FIRST_NS);
-            UNSTEADY.fetch_add(u32::from(!is_steady || is_other), Ordering::Relaxed);
-            results.append(found);
-            return Ok(value);
+            let state = match is_steady {
+                true if are_alike(before, *FIRST_NS) => State::First,
+                true => State::Other,
+                false => State::Changed,
+            };
+            floors()[state as usize].extend(before);
+            results.append(found, Some(state));
+            return Ok((value, Some(state)));
         }
         REPEATED.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// For the results: the state, how often something was measured again, and how often it was not in that state even then.
+fn floors() -> MutexGuard<'static, [Vec<f64>; State::ALL.len()]> {
+    FLOORS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The state that most was measured in so far.
+pub(crate) fn usual() -> State {
+    usual_of(&floors())
+}
+
+fn usual_of(floors: &[Vec<f64>; State::ALL.len()]) -> State {
+    let [first, other, _] = floors;
+    if other.len() > first.len() { State::Other } else { State::First }
+}
+
+/// Of that state the round trip of a line, of what was measured in it and in no single one, how much.
+fn summary() -> (Option<f64>, [usize; 3]) {
+    let floors = floors();
+    let (usual, changed) = (&floors[usual_of(&floors) as usize], floors[State::Changed as usize].len());
+    let in_usual = usual.len();
+    let in_other = floors.iter().map(Vec::len).sum::<usize>() - in_usual - changed;
+    (median(usual.clone()).or(*FIRST_NS), [in_usual, in_other, changed])
+}
+
+/// For the results: the state, how often something was measured again, and how much was measured in that state, in the other one, and in neither.
 pub(crate) fn to_json() -> Value {
+    let (floor_ns, [in_it, in_other, changed]) = summary();
     json!({
-        "floor_ns": *FIRST_NS,
-        "near": FIRST_NS.map(|ns| ns < NEAR_NS),
+        "floor_ns": floor_ns,
+        "near": floor_ns.map(|ns| ns < NEAR_NS),
         "repeated": REPEATED.load(Ordering::Relaxed),
-        "unsteady": UNSTEADY.load(Ordering::Relaxed),
+        "measured": in_it,
+        "other": in_other,
+        "changed": changed,
     })
 }
 
 /// For people.
 pub(crate) fn text() -> Option<String> {
-    let state = FIRST_NS.map(|ns| format!("one line bounced in {ns:.0} ns ({})", if ns < NEAR_NS { "near" } else { "far" }))?;
-    let (repeated, unsteady) = (REPEATED.load(Ordering::Relaxed), UNSTEADY.load(Ordering::Relaxed));
+    let (floor_ns, [in_it, in_other, changed]) = summary();
+    let state = floor_ns.map(|ns| format!("one line bounced in {ns:.0} ns ({})", if ns < NEAR_NS { "near" } else { "far" }))?;
+    let repeated = REPEATED.load(Ordering::Relaxed);
     Some(format!(
-        "{state}; measured again because that changed: {repeated} times; in another state all the same: {unsteady} times"
+        "{state} while {in_it} measurements were made; it changed during {changed} more, also when they were repeated, and was another one during {in_other}. \
+         A figure is of the first, where it was measured in it. Repeated because of a change: {repeated} times"
     ))
 }
 
@@ -138,5 +193,13 @@ mod tests {
             assert_eq!(are_alike(Some(one), Some(other)), alike, "{one} and {other} ns");
         }
         assert!(are_alike(None, None));
+    }
+
+    #[test]
+    fn usual_state_is_the_one_that_most_was_measured_in() {
+        let floors = |counts: [usize; 3]| counts.map(|count| vec![100.0; count]);
+        assert_eq!(usual_of(&floors([3, 2, 9])), State::First);
+        assert_eq!(usual_of(&floors([2, 3, 0])), State::Other);
+        assert_eq!(usual_of(&floors([0, 0, 0])), State::First);
     }
 }

@@ -4,8 +4,10 @@ use fipsee_measure::statistics;
 use serde_json::{Value, json};
 
 use crate::matrix::{CELLS, Cell, candidate};
+use crate::steady::State;
 
 pub(crate) const P50: &str = "latency_ns_p50";
+pub(crate) const MEAN: &str = "latency_ns_mean";
 pub(crate) const BEST: &str = "latency_ns_min";
 pub(crate) const P99: &str = "latency_ns_p99";
 pub(crate) const IOPS: &str = "iops";
@@ -35,6 +37,10 @@ pub(crate) struct Series {
     pub(crate) of_matrix: Option<(&'static str, Cell)>,
     pub(crate) metric: &'static str,
     pub(crate) values: Vec<f64>,
+    /// Of each value, if it was measured in one state of the machine ([`steady::measure`](crate::steady::measure)).
+    states: Vec<Option<State>>,
+    /// Values of another state than those that count.
+    pub(crate) other_values: Vec<f64>,
 }
 
 impl Series {
@@ -60,6 +66,9 @@ impl Series {
             "best": self.best(),
             "rounds": self.values,
         });
+        if !self.other_values.is_empty() {
+            json["other_state"] = self.other_values.clone().into();
+        }
         if let Some((way, cell)) = self.of_matrix {
             json["way"] = way.into();
             json["block_bytes"] = cell.block_bytes.into();
@@ -79,26 +88,54 @@ pub(crate) struct Results {
 impl Results {
     /// Add a round's value of a candidate outside the matrix.
     pub(crate) fn add(&mut self, candidate: &str, metric: &'static str, value: f64) {
-        self.insert(candidate, None, metric, value);
+        self.insert(candidate, None, metric, value, None);
+    }
+
+    /// The same, of a value that was measured in this state.
+    pub(crate) fn add_in(&mut self, state: Option<State>, candidate: &str, metric: &'static str, value: f64) {
+        self.insert(candidate, None, metric, value, state);
     }
 
     /// Add a round's value of a way under a load.
     pub(crate) fn add_cell(&mut self, way: &'static str, cell: Cell, metric: &'static str, value: f64) {
-        self.insert(&candidate(way, cell), Some((way, cell)), metric, value);
+        self.insert(&candidate(way, cell), Some((way, cell)), metric, value, None);
     }
 
-    fn insert(&mut self, candidate: &str, of_matrix: Option<(&'static str, Cell)>, metric: &'static str, value: f64) {
-        let known = self.series.iter_mut().find(|series| series.candidate == candidate && series.metric == metric);
-        match known {
-            Some(series) => series.values.push(value),
-            None => self.series.push(Series { candidate: candidate.to_owned(), of_matrix, metric, values: vec![value] }),
+    fn insert(
+        &mut self,
+        candidate: &str,
+        of_matrix: Option<(&'static str, Cell)>,
+        metric: &'static str,
+        value: f64,
+        state: Option<State>,
+    ) {
+        let known = self.series.iter().position(|series| series.candidate == candidate && series.metric == metric);
+        let index = known.unwrap_or_else(|| {
+            let (candidate, values, states, other_values) = (candidate.to_owned(), Vec::new(), Vec::new(), Vec::new());
+            self.series.push(Series { candidate, of_matrix, metric, values, states, other_values });
+            self.series.len() - 1
+        });
+        self.series[index].values.push(value);
+        self.series[index].states.push(state);
+    }
+
+    /// Add the rounds of others, all of which were measured in this state.
+    pub(crate) fn append(&mut self, others: Self, state: Option<State>) {
+        for Series { candidate, of_matrix, metric, values, .. } in others.series {
+            values.into_iter().for_each(|value| self.insert(&candidate, of_matrix, metric, value, state));
         }
     }
 
-    /// Add the rounds of others.
-    pub(crate) fn append(&mut self, others: Self) {
-        for Series { candidate, of_matrix, metric, values } in others.series {
-            values.into_iter().for_each(|value| self.insert(&candidate, of_matrix, metric, value));
+    /// From now on what was measured in this state counts, and what was measured in no state in particular; of a figure that was not measured in it, everything.
+    pub(crate) fn keep(&mut self, state: State) {
+        for series in &mut self.series {
+            if !series.states.contains(&Some(state)) {
+                continue;
+            }
+            let values = std::mem::take(&mut series.values).into_iter().zip(std::mem::take(&mut series.states));
+            let (kept, others): (Vec<_>, Vec<_>) = values.partition(|(_, of)| of.is_none_or(|of| of == state));
+            (series.values, series.states) = kept.into_iter().unzip();
+            series.other_values.extend(others.into_iter().map(|(value, _)| value));
         }
     }
 
@@ -180,6 +217,20 @@ mod tests {
         let results = results(&rounds);
         let of = |way| results.get(&candidate(way, SHALLOW), IOPS).expect("a series");
         assert_eq!(of("a").ratio_to(of("b")), 3.0);
+    }
+
+    #[test]
+    fn figures_of_another_state_do_not_count_unless_there_are_no_others() {
+        let mut results = Results::default();
+        for (state, value) in [(State::First, 1.0), (State::Other, 5.0), (State::Changed, 9.0), (State::Other, 7.0)] {
+            results.add_in(Some(state), "a", P50, value);
+        }
+        results.add_in(Some(State::First), "b", P50, 2.0);
+        results.add("c", P50, 3.0);
+        results.keep(State::Other);
+        let of = |name| results.get(name, P50).map(|series| (series.values.clone(), series.other_values.clone()));
+        assert_eq!(of("a"), Some((vec![5.0, 7.0], vec![1.0, 9.0])));
+        assert_eq!((of("b"), of("c")), (Some((vec![2.0], vec![])), Some((vec![3.0], vec![]))));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fipsee_measure::statistics::to_f64;
+use fipsee_measure::statistics::{to_f64, within_step};
 use fipsee_ring::clock;
 
 use crate::table::{BANDWIDTH, BEST, FRAMES, P50, Results};
@@ -100,7 +100,13 @@ pub(super) fn time(seconds: f64, mut exchange: impl FnMut() -> Result<(), String
         exchange()?;
         times.push(clock::ticks().wrapping_sub(before));
     }
-    times.sort_unstable();
-    let at = |index: usize| times.get(index).copied().map_or(f64::NAN, ticks_to_ns);
-    Ok(Measured::Times { p50_ns: at(times.len() / 2), best_ns: at(0) })
+    let best_ns = times.iter().min().copied().map_or(f64::NAN, ticks_to_ns);
+    Ok(Measured::Times { p50_ns: middle_ns(times), best_ns })
+}
+
+/// The median, finer than the steps of the counter.
+pub(super) fn middle_ns(mut ticks: Vec<u64>) -> f64 {
+    ticks.sort_unstable();
+    let counts = ticks.chunk_by(|one, other| one == other).map(|alike| (ticks_to_ns(alike[0]), alike.len() as u64));
+    within_step(&counts.collect::<Vec<_>>()).unwrap_or(f64::NAN)
 }

@@ -27,30 +27,35 @@ const FLOOR: &str = "one line bounced";
 const FLOOR_METRIC: &str = "round_trip_ns";
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// How two processes of testpmd are connected.
+/// A testpmd that drives both ends, and what forwards between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Peer {
     name: &'static str,
-    /// The devices of the one that forwards, and of the one that drives both ends; `{dir}` is a folder, `{n}` 0 and 1.
-    forwards: &'static str,
+    /// The devices of a testpmd that forwards; `None`: vhost-user ports of `fipseed` do. `{dir}` is a folder, `{n}` 0 and 1.
+    forwards: Option<&'static str>,
     drives: &'static str,
     /// Bursts of 32 frames that circulate, in each direction: the fewest that gave most in a trial.
     bursts: u32,
 }
 
-const PEERS: [Peer; 2] = [
+const VHOST: &str = "net_vhost{n},iface={dir}/vhost{n}";
+const SPLIT: &str = "net_virtio_user{n},path={dir}/vhost{n},mac=02:00:00:00:00:0{n},mrg_rxbuf=0,in_order=0";
+
+const PEERS: [Peer; 4] = [
     Peer {
         name: "testpmd, memif, 64 B",
-        forwards: "net_memif{n},role=server,id={n},socket={dir}/memif",
+        forwards: Some("net_memif{n},role=server,id={n},socket={dir}/memif"),
         drives: "net_memif{n},role=client,id={n},socket={dir}/memif",
         bursts: 16,
     },
     Peer {
         name: "testpmd, vhost, 64 B",
-        forwards: "net_vhost{n},iface={dir}/vhost{n}",
+        forwards: Some(VHOST),
         drives: "net_virtio_user{n},path={dir}/vhost{n},packed_vq=1,mrg_rxbuf=0,in_order=1",
         bursts: 4,
     },
+    Peer { name: "virtio_user, vhost-user ports of fipseed, 64 B", forwards: None, drives: SPLIT, bursts: 4 },
+    Peer { name: "virtio_user, vhost of testpmd, 64 B", forwards: Some(VHOST), drives: SPLIT, bursts: 4 },
 ];
 
 /// A testpmd that is given commands. It ends with this.
@@ -72,6 +77,8 @@ impl Testpmd {
             command.arg("--vdev").arg(folder.fill(devices).replace("{n}", number));
         }
         command.args(["--", "-i", "--forward-mode=io", "--total-num-mbufs=8192"]);
+        // A switch forwards what has the address of the other port.
+        command.args(["--eth-peer=0,02:00:00:00:00:01", "--eth-peer=1,02:00:00:00:00:00"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process =
             Guard(die_with_parent(&mut command).spawn().map_err(|error| format!("cannot run dpdk-testpmd: {error}"))?);
@@ -118,25 +125,57 @@ impl Testpmd {
     }
 }
 
+/// What forwards. It ends with this.
+enum Forwarder {
+    Testpmd(Testpmd),
+    Ours { _daemon: Daemon },
+}
+
+impl Forwarder {
+    fn start(peer: &Peer, folder: &Scratch, cpus: Cpus) -> Result<Self, String> {
+        let Some(devices) = peer.forwards else {
+            let mut text = "[[network]]\nname = \"lan\"\n".to_owned();
+            for number in 0..2 {
+                let path = folder.path(&format!("vhost{number}"));
+                _ = writeln!(text, "[[network.port]]\nname = \"{number}\"\nmac = \"02:00:00:00:00:0{number}\"");
+                _ = writeln!(text, "vhost_user = \"{}\"", path.display());
+            }
+            let config = folder.file("fipseed.toml", text);
+            let more = ["--workers", "1", "--cpus", &cpus.server.to_string(), "--config", &config.to_string_lossy()];
+            return Ok(Self::Ours { _daemon: Daemon::start_program(&Daemon::shipped()?, &[], &more)? });
+        };
+        let mut testpmd = Testpmd::start(folder, "forwards", devices, (cpus.server, cpus.client))?;
+        testpmd.say("start")?;
+        Ok(Self::Testpmd(testpmd))
+    }
+
+    /// Frames so far: what it has received, or what the driver has.
+    fn forwarded(&mut self, driver: &mut Testpmd) -> Result<u64, String> {
+        match self {
+            Self::Testpmd(testpmd) => testpmd.received(),
+            Self::Ours { .. } => driver.received(),
+        }
+    }
+}
+
 impl Peer {
     /// Frames per second that one core forwards, in both directions together. All of it is started and ended: both poll.
     fn measure(&self, seconds: f64, cpus: Cpus) -> Result<f64, String> {
         let folder = Scratch::new();
-        let mut forwards = Testpmd::start(&folder, "forwards", self.forwards, (cpus.server, cpus.client))?;
+        let mut forwards = Forwarder::start(self, &folder, cpus)?;
         let mut drives = Testpmd::start(&folder, "drives", self.drives, (cpus.client, cpus.server))?;
-        forwards.say("start")?;
         drives.say(&format!("start tx_first {}", self.bursts))?;
         // Until the links are up and frames circulate.
         let begun = Instant::now();
-        while forwards.received()? < 100_000 {
+        while forwards.forwarded(&mut drives)? < 100_000 {
             if begun.elapsed() > DEADLINE {
                 return Err("no frames circulate".to_owned());
             }
             std::thread::sleep(Duration::from_millis(20)); // tidy: allow sleep, another program's start has no event
         }
-        let (before, since) = (forwards.received()?, Instant::now());
+        let (before, since) = (forwards.forwarded(&mut drives)?, Instant::now());
         std::thread::sleep(Duration::from_secs_f64(seconds)); // tidy: allow sleep, others are measured meanwhile
-        let (after, elapsed) = (forwards.received()?, since.elapsed());
+        let (after, elapsed) = (forwards.forwarded(&mut drives)?, since.elapsed());
         Ok(to_f64(after - before) / elapsed.as_secs_f64())
     }
 }
@@ -211,12 +250,15 @@ impl Part for Forwarding {
     fn claims(&self, _settings: &Settings, results: &Results) -> Vec<Claim> {
         let ours = results.get(OURS, FRAMES);
         let over = |peer: &Peer| Some(ours?.ratio_to(results.get(peer.name, FRAMES)?));
-        let [memif, vhost] = PEERS.each_ref().map(over);
+        let [memif, vhost, ..] = PEERS.each_ref().map(over);
+        let [.., port, back_end] = PEERS.each_ref().map(|peer| results.get(peer.name, FRAMES));
+        let driven = port.zip(back_end).map(|(port, back_end)| port.ratio_to(back_end));
         let near = ours.zip(results.get(FLOOR, FLOOR_METRIC)).map(|(ours, floor)| near_median(ours, floor));
         vec![
             Claim::at_least(1.0, "64 B one way: frames/s over testpmd's by vhost", vhost),
             Claim::at_least(1.5, "64 B one way: frames/s over testpmd's by vhost (goal)", vhost),
             Claim::at_least(1.0, "64 B one way: frames/s over testpmd's by memif", memif),
+            Claim::at_least(1.0, "64 B: frames/s of two virtio_user ports at vhost-user ports, over at testpmd's vhost", driven),
             Claim::at_least(5e6, "64 B one way: frames/s, median of the rounds in which the CPUs were near", near),
         ]
     }
@@ -226,8 +268,9 @@ impl Part for Forwarding {
     }
 }
 
-/// NaN: they were near in no round.
+/// Of the rounds in either state of the machine; NaN: the CPUs were near in none.
 fn near_median(ours: &Series, floor: &Series) -> f64 {
-    let near = ours.values.iter().zip(&floor.values).filter(|(_, floor)| **floor < steady::NEAR_NS);
+    let [ours, floor] = [ours, floor].map(|series| series.values.iter().chain(&series.other_values));
+    let near = ours.zip(floor).filter(|(_, floor)| **floor < steady::NEAR_NS);
     fipsee_measure::statistics::median(near.map(|(rate, _)| *rate).collect()).unwrap_or(f64::NAN)
 }

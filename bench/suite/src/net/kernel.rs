@@ -6,6 +6,7 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use fipsee_measure::cpus::Cpus;
 use fipsee_testkit::Scratch;
+use fipsee_testkit::netns::Namespace;
 use fipsee_testkit::process::{Guard, die_with_parent};
 
 use super::exchange::{Exchange, Measured};
@@ -37,21 +38,17 @@ impl Program {
     /// A way of this name, whose ends have `threads` threads.
     pub(super) fn open(&self, way: &'static str, threads: usize) -> Result<Box<dyn Way>, String> {
         find_program("ip")?;
-        let mut command = Command::new(&self.path);
-        command.arg(way).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = Guard(die_with_parent(&mut command).spawn().map_err(|error| format!("cannot run {SOURCE}: {error}"))?);
-        let ends = child.0.stdin.take().zip(child.0.stdout.take());
-        let (orders, answers) = ends.map(|(orders, answers)| (orders, BufReader::new(answers))).ok_or("it has no pipes")?;
-        let mut kernel = Kernel { child, orders, answers, threads };
-        match kernel.answer()?.as_str() {
-            "ready" => Ok(Box::new(kernel)),
-            other => Err(format!("{SOURCE} printed '{other}' instead of 'ready'")),
-        }
+        Ok(Box::new(Kernel::start(Command::new(&self.path), way, threads)?))
+    }
+
+    /// Two devices of a network namespace, `fa` and `fb`, one thread for both.
+    pub(super) fn open_devices(&self, space: &Namespace) -> Result<Kernel, String> {
+        Kernel::start(space.command(&self.path.to_string_lossy()), "devices", 1)
     }
 }
 
 /// A running program. It waits for orders while others are measured, and ends with this.
-struct Kernel {
+pub(super) struct Kernel {
     child: Guard,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -59,6 +56,18 @@ struct Kernel {
 }
 
 impl Kernel {
+    fn start(mut command: Command, way: &str, threads: usize) -> Result<Self, String> {
+        command.arg(way).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = Guard(die_with_parent(&mut command).spawn().map_err(|error| format!("cannot run {SOURCE}: {error}"))?);
+        let ends = child.0.stdin.take().zip(child.0.stdout.take());
+        let (orders, answers) = ends.map(|(orders, answers)| (orders, BufReader::new(answers))).ok_or("it has no pipes")?;
+        let mut kernel = Self { child, orders, answers, threads };
+        match kernel.answer()?.as_str() {
+            "ready" => Ok(kernel),
+            other => Err(format!("{SOURCE} printed '{other}' instead of 'ready'")),
+        }
+    }
+
     fn answer(&mut self) -> Result<String, String> {
         let mut line = String::new();
         match self.answers.read_line(&mut line) {

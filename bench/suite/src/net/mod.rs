@@ -11,6 +11,7 @@ mod paths;
 mod picture;
 mod ports;
 mod stages;
+mod taps;
 
 use self::copies::Copies;
 use self::crowd::{Idle, Misbehaviour};

@@ -10,6 +10,7 @@ use super::exchange::{Exchange, Measured, QUICK_SIZES, SIZES, SMALLEST, candidat
 use super::kernel::Program;
 use super::picture;
 use super::ports::{self, Ports};
+use super::taps::Taps;
 use crate::daemon::Daemon;
 use crate::matrix::SHALLOW;
 use crate::parts::{Part, Picture};
@@ -33,6 +34,8 @@ pub(super) trait Way {
     fn measure(&mut self, exchange: Exchange, bytes: usize, seconds: f64, cpus: Cpus) -> Result<Measured, String>;
 }
 
+/// Two TAP ports of ours.
+const TAPS: &str = "two TAP ports, AF_PACKET";
 /// The kernel's: a name, that in the program, the threads of the ends.
 const KERNEL: [(&str, &str, usize); 10] = [
     ("TCP loopback", "tcp", 1),
@@ -57,7 +60,7 @@ pub(super) struct Paths {
 }
 
 fn names() -> impl Iterator<Item = &'static str> {
-    [OURS].into_iter().chain(KERNEL.iter().map(|(name, ..)| *name))
+    [OURS, TAPS].into_iter().chain(KERNEL.iter().map(|(name, ..)| *name))
 }
 
 fn is_way_chosen(settings: &Settings, way: &str) -> bool {
@@ -80,14 +83,16 @@ impl Paths {
         if is_way_chosen(settings, OURS) {
             keep(OURS, Ok(Ports::open(daemon.socket(), cpus)?));
         }
-        let chosen: Vec<_> = KERNEL.iter().filter(|(name, ..)| is_way_chosen(settings, name)).collect();
-        if !chosen.is_empty() {
+        if names().any(|name| name != OURS && is_way_chosen(settings, name)) {
             let program = Program::build();
-            for (name, way, threads) in chosen {
-                keep(name, program.as_ref().map_err(Clone::clone).and_then(|program| program.open(way, *threads)));
+            let program = program.as_ref().map_err(Clone::clone);
+            if is_way_chosen(settings, TAPS) {
+                keep(TAPS, program.clone().and_then(|program| Taps::open(program, cpus)));
+            }
+            for (name, way, threads) in KERNEL.iter().filter(|(name, ..)| is_way_chosen(settings, name)) {
+                keep(name, program.clone().and_then(|program| program.open(way, *threads)));
             }
         }
-        // A port of the host's stack (TAP) is a way, too, once there is one.
         let sizes = if settings.quick { &QUICK_SIZES[..] } else { &SIZES };
         Ok(Self { daemon, cpus, sizes, ways, skips })
     }

@@ -9,10 +9,14 @@ use serde_json::Value;
 use super::exchange::{Exchange, candidate};
 use crate::table::{FRAMES, P50, Results, Series};
 
-const COLORS: [RGBColor; 6] = [OURS, THEIRS, KERNEL, FLOOR, BASELINE, INK];
+const OUR_TAPS: RGBColor = RGBColor(0xb0, 0x8d, 0x1e);
+const COLORS: [RGBColor; 7] = [OURS, OUR_TAPS, THEIRS, KERNEL, FLOOR, BASELINE, INK];
+
+const TWO_CPUS: &str = ", two CPUs";
 
 pub(super) fn paths(ways: &[&'static str], sizes: &[usize], results: &Results, entry: &Value) -> Option<Result<String, String>> {
-    let half = ways.len().div_ceil(2);
+    // Ways on two CPUs come last, under the names of others.
+    let alone: Vec<_> = ways.iter().filter(|way| !way.ends_with(TWO_CPUS)).collect();
     let panel = |exchange: Exchange, title: &str, name: &'static str, label: fn(f64) -> String| {
         let metric = if exchange == Exchange::Rate { FRAMES } else { P50 };
         let curve = |(index, way): (usize, &&'static str)| {
@@ -21,9 +25,9 @@ pub(super) fn paths(ways: &[&'static str], sizes: &[usize], results: &Results, e
                 Some((to_f64(*bytes as u64), median))
             };
             let points: Points = sizes.iter().filter_map(point).collect();
-            // The second half is the first one's ways on two CPUs.
-            let color = COLORS[if index < half { index } else { index - half + 1 } % COLORS.len()];
-            Curve { is_dashed: index >= half, ..Curve::new(way, color, points) }
+            let same = alone.iter().position(|other| **other == way.trim_end_matches(TWO_CPUS));
+            let color = COLORS[same.unwrap_or(index) % COLORS.len()];
+            Curve { is_dashed: way.ends_with(TWO_CPUS), ..Curve::new(way, color, points) }
         };
         let curves: Vec<_> = ways.iter().enumerate().map(curve).filter(|curve| !curve.points.is_empty()).collect();
         Panel { title: title.to_owned(), names: ["bytes of a message", name], is_logarithmic: [true, true], curves, label }

@@ -53,6 +53,8 @@ const QUICK_DISKS: usize = 2;
 /// Of the seconds for a candidate, which are many here, so often in each round: what is compared is close together.
 const TURNS: usize = 5;
 const MEASURED: f64 = 0.06;
+const LEAST_MEASURED: f64 = 0.03;
+/// Longer than `auto` tries gathering and none, 4 ms each, which it does anew when it is set, then once in 400 ms.
 const WARM_UP: f64 = 0.02;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -158,9 +160,9 @@ impl Automatic {
             (request["method"], request["disk"]) = ("notify.set".into(), load.disk.into());
             daemon.ask(&request)?;
             let failed = |error| format!("{name}: {error}");
-            sleeper.run(seconds * WARM_UP).map_err(failed)?;
+            sleeper.run(WARM_UP).map_err(failed)?;
             let meter = Meter::start(&servers)?;
-            let (elapsed, answered) = sleeper.run(seconds * MEASURED).map_err(failed)?;
+            let (elapsed, answered) = sleeper.run((seconds * MEASURED).max(LEAST_MEASURED)).map_err(failed)?;
             let cost = meter.stop()?;
             results.add(&name, RATE, count_f64(answered) / elapsed);
             results.add(&name, CPU, per_request_ns(cost.processes, count_f64(answered)));

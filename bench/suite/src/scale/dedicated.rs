@@ -21,6 +21,7 @@ use crate::daemon::Daemon;
 use crate::parts::Part;
 use crate::place::on;
 use crate::service::MEMORY_BYTES;
+use crate::steady::State;
 use crate::table::{RATE, Results, Series};
 use crate::{Settings, generator, steady};
 
@@ -188,20 +189,21 @@ fn drive(dedicated: &mut Crowd, others: &mut Crowd, mut pauses: Option<&mut Paus
     Ok(Driven { rates: answered.map(|count| count_f64(count) / elapsed.as_secs_f64()), cycle })
 }
 
-/// The cycles of a round together: one has few samples in its last thousandth.
+/// The cycles of a round together, of each state of the machine: one has few samples in its last thousandth.
 fn measure_kind(kind: &str, settings: &Settings, results: &mut Results) -> Result<(), String> {
     let daemon = start(kind, Cpus::choose())?;
-    let mut all = BTreeMap::<String, Times>::new();
+    let mut all = BTreeMap::<(Option<State>, String), Times>::new();
     for _ in 0..if settings.quick { 1 } else { CYCLES } {
-        for (name, times) in steady::measure(results, |results| measure_cycle(kind, &daemon, settings, results))? {
-            let all = all.entry(name).or_default();
+        let (cycle, state) = steady::measure_in(results, |results| measure_cycle(kind, &daemon, settings, results))?;
+        for (name, times) in cycle {
+            let all = all.entry((state, name)).or_default();
             times.into_iter().for_each(|(from_ns, count)| *all.entry(from_ns).or_default() += count);
         }
     }
-    for (name, times) in &all {
-        results.add(name, P50, quantile(times, 0.5));
-        results.add(name, P999, quantile(times, 0.999));
-        results.add(name, SAMPLES, count_f64(times.values().sum()));
+    for ((state, name), times) in &all {
+        results.add_in(*state, name, P50, quantile(times, 0.5));
+        results.add_in(*state, name, P999, quantile(times, 0.999));
+        results.add_in(*state, name, SAMPLES, count_f64(times.values().sum()));
     }
     Ok(())
 }
