@@ -70,6 +70,8 @@ const TOOLS: &[Tool] = &[
     tool("ping", "iputils-ping", "the tests of TAP devices"),
     tool("iperf3", "iperf3", "the tests of TAP devices"),
     tool("tcpdump", "tcpdump", "the tests of TAP devices"),
+    tool("tc", "iproute2", "the tests of TAP devices with several queues, whose frames it counts"),
+    tool("scapy", "python3-scapy", "malformed frames into a TAP device, of a program that knows nothing of this one"),
     tool("ssh", "openssh-client", "`endure net`"),
     tool("sshd", SSH_SERVER, "`endure net`"),
     tool("dpdk-testpmd", "dpdk-dev", "ports of networks with an independent driver"),

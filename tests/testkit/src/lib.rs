@@ -30,6 +30,7 @@ pub mod rates;
 #[cfg(feature = "daemon")]
 pub mod raw;
 mod scratch;
+pub mod stack;
 pub mod system;
 #[cfg(feature = "daemon")]
 pub mod takeover;

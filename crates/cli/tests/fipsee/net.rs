@@ -1,11 +1,17 @@
 //! `fipsee net`: what it shows of ports, and frames between two of them.
 
+use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read};
+use std::os::fd::OwnedFd;
 use std::process::Stdio;
 
+use fipsee_net::server::tap;
+use fipsee_net::{AttachOptions, Port};
+use fipsee_ring::clock;
 use fipsee_testkit::daemon::Launch;
 use fipsee_testkit::netns::Namespace;
-use fipsee_testkit::{Daemon, Guard, Scratch, assert_says, eventually};
+use fipsee_testkit::stack::Stack;
+use fipsee_testkit::{Daemon, Guard, Scratch, TIMEOUT, assert_says, eventually};
 use serde_json::json;
 
 use crate::program::{FIPSEE, Fipsee, assert_error, assert_success, ending, errors_of, json, pid};
@@ -216,4 +222,67 @@ fn device_is_made_by_the_command_and_passed_to_a_daemon_that_has_confined_itself
     let no_device =
         space.run_script(&format!("{FIPSEE} --connect {} net attach lan --name d --fd 5 5<>/dev/net/tun", socket.display()));
     assert_says(&no_device.expect_err("no device"), &["the descriptor is of no TAP device", "TUNSETIFF"]);
+}
+
+/// A device that this process has opened, with so many queues.
+fn open(space: &Namespace, name: &str, queues: u16) -> Vec<OwnedFd> {
+    std::thread::scope(|scope| {
+        let open = || space.enter().and_then(|()| tap::open(name, queues));
+        scope.spawn(open).join().expect("no panic").expect("a device").queues
+    })
+}
+
+/// `fipsee`, to which the queues of a device are passed as its descriptors 3 and 4.
+fn with_device(space: &Namespace, mut queues: Vec<OwnedFd>, arguments: &[&str]) -> Result<String, String> {
+    let mut command = space.command("sh");
+    command.args(["-c", "exec 3<&0 4<&2 </dev/null 2>&1; exec \"$@\"", "sh", FIPSEE]).args(arguments);
+    command.stdin(queues.remove(0)).stderr(queues.pop().map_or_else(Stdio::null, Stdio::from)).stdout(Stdio::piped());
+    let ended = command.spawn().and_then(std::process::Child::wait_with_output).expect("fipsee runs");
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    if ended.status.success() { Ok(said) } else { Err(said) }
+}
+
+#[test]
+fn device_that_another_program_has_opened_is_passed_by_its_descriptors_and_carries_frames() {
+    let Some([space]) = Namespace::several("a TAP device that is passed by its descriptors", &["tc"]) else { return };
+    let dir = Scratch::new();
+    dir.configure(FILE);
+    let daemon = Daemon::start_in(dir, &[], &["--config", "{dir}/f.toml"]);
+    let socket = daemon.socket();
+    let mut station = Port::attach(&socket, &AttachOptions::new("lan/a")).expect("attached");
+    let socket = socket.to_str().expect("UTF-8");
+    let own = [2, 0, 0, 0, 0, 0x0e];
+    for queues in [1, 2] {
+        let attach =
+            ["--connect", socket, "net", "attach", "lan", "--name", "host", "--mac", "02:00:00:00:00:0e", "--vlan", "10"];
+        let descriptors = ["--fd", "3", "--fd", "4"];
+        let passed =
+            with_device(&space, open(&space, "fip0", queues), &[&attach[..], &descriptors[..usize::from(queues) * 2]].concat());
+        assert_says(
+            &passed.expect("attached"),
+            &["port 'lan/host', device 'fip0' of the host, with the address 02:00:00:00:00:0e"],
+        );
+        assert_says(&space.run("ip link show dev fip0"), &["mtu 9000", "02:00:00:00:00:0e"]);
+        let dump = String::from_utf8(daemon.fipsee(&["config", "dump"]).stdout).expect("UTF-8");
+        assert_says(&dump, &["# added at run time\n[[network.port]]\nname = \"host\"", &format!("queues = {queues}\n")]);
+        let stack = Stack::new(&space, "fip0", (own, station.mac().0));
+        let port = RefCell::new(&mut station);
+        let next = || {
+            let (mut frame, deadline) = (Vec::new(), clock::ticks() + clock::duration_to_ticks(TIMEOUT));
+            assert!(port.borrow_mut().wait(Some(deadline), &mut frame).expect("the daemon is there"), "no frame");
+            frame
+        };
+        stack.exchange(16, |frame| port.borrow_mut().send(frame).expect("sent"), next);
+        if queues == 2 {
+            let by_queue: [u64; 2] = stack.sent_by_queue();
+            assert!(by_queue.iter().all(|frames| *frames >= 16), "{by_queue:?}");
+        }
+        assert_success(&daemon.fipsee(&["net", "detach", "lan/host"]));
+        eventually("no process has it any more", || space.try_run("ip link show dev fip0").is_err());
+    }
+    // Of two devices.
+    let different = ["fip0", "fip1"].into_iter().flat_map(|name| open(&space, name, 1)).collect();
+    let attach = ["--connect", socket, "net", "attach", "lan", "--name", "host", "--fd", "3", "--fd", "4"];
+    let refused = with_device(&space, different, &attach);
+    assert_says(&refused.expect_err("two devices"), &["the descriptors are of different devices: fip0, fip1"]);
 }

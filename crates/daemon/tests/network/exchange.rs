@@ -1,5 +1,7 @@
 //! Frames between clients.
 
+use std::collections::HashSet;
+
 use fipsee_net::frame::Mac;
 use fipsee_net::wire::Status;
 use fipsee_net::{AttachOptions, Error, NetError, Port};
@@ -174,6 +176,53 @@ fn frames_of_a_flow_come_by_one_pair() {
         pair.send(&sent).expect("sent");
         assert_eq!(next(&mut a), sent);
     }
+}
+
+/// A datagram of UDP, or a fragment of one: addresses, ports, and the rest at random.
+fn udp(ports: [u8; 2], is_ipv6: bool, fragment: u8, length: usize) -> Vec<u8> {
+    let mut packet = frame(mac(1), mac(2), length, length as u64);
+    let ports = [20, ports[0], 0, ports[1]];
+    if is_ipv6 {
+        packet[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
+        packet[20] = 17;
+        packet[22..54].copy_from_slice(&[[0xfd, 0, 0, 0, 0, 0, 0, 1]; 4].concat());
+        packet[54..58].copy_from_slice(&ports);
+    } else {
+        packet[12..15].copy_from_slice(&[8, 0, 0x45]);
+        packet[20..24].copy_from_slice(&[fragment, 0, 64, 17]);
+        packet[26..38].copy_from_slice(&[&[10, 9, 0, 1, 10, 9, 0, 2][..], &ports].concat());
+    }
+    packet
+}
+
+/// Frames in a message, with their first bytes in it, and in bursts are copied in different parts before the daemon chooses.
+///
+/// checks: R-10.4-9
+#[test]
+fn connection_comes_by_one_pair_however_its_frames_are_sent_and_several_by_several() {
+    let daemon = lan(1500, ["", "", ""]);
+    let mut a = attach(&daemon.socket(), "a");
+    let mut pairs = Port::attach_pairs(&daemon.socket(), &AttachOptions { pairs: 4, ..options("b") }).expect("attached");
+    let mut pair_of = |make: &dyn Fn(usize) -> Vec<u8>| {
+        [58, 58, 1200].iter().for_each(|length| a.send(&make(*length)).expect("sent"));
+        all_sent(&mut a);
+        (0..9).for_each(|more| a.stage(&make(60 + 100 * more)).expect("staged"));
+        a.submit();
+        all_sent(&mut a);
+        let mut counts = pairs.iter_mut().map(|pair| {
+            let mut found = Vec::new();
+            std::iter::from_fn(|| pair.receive(&mut found).expect("the daemon is there").then_some(())).count()
+        });
+        let counts: [usize; 4] = std::array::from_fn(|_| counts.next().expect("four"));
+        counts.iter().position(|count| *count == 12).unwrap_or_else(|| panic!("one flow by several pairs: {counts:?}"))
+    };
+    for is_ipv6 in [false, true] {
+        let used: HashSet<_> = (0..16).map(|port| pair_of(&|length| udp([port, 7], is_ipv6, 0, length))).collect();
+        assert!(used.len() >= 3, "connections between two hosts, IPv6 {is_ipv6}: {used:?}");
+    }
+    // The first fragment of a datagram has ports, the others have anything there.
+    let by = pair_of(&|length| udp([1, 7], false, 0x20, length));
+    assert!((0..16).all(|other| pair_of(&|length| udp([other, 8], false, 0x20 - other, length)) == by));
 }
 
 /// checks: R-10.7-1, R-10.7-2, R-10.7-3

@@ -12,6 +12,7 @@ use fipsee_ring::clock;
 use fipsee_testkit::netns::Namespace;
 use fipsee_testkit::process::{Guard, await_word};
 use fipsee_testkit::random::Random;
+use fipsee_testkit::stack::Stack;
 use fipsee_testkit::{Daemon, Scratch, assert_says, child, eventually};
 use serde_json::json;
 
@@ -134,6 +135,26 @@ fn host_pings_a_process_whatever_the_length() {
         "{refused:?}"
     );
     port.detach().expect("detached");
+}
+
+/// The kernel sends a flow by the queue by which the daemon has last given it a frame of that flow: both queues are used there only if the daemon
+/// uses both, too.
+#[test]
+fn both_queues_of_a_device_carry_flows_in_both_directions() {
+    let Some([space]) = Namespace::several("a TAP device with two queues", &["tc"]) else { return };
+    let daemon = start(&space, "tap = \"fip0\"\nqueues = 2", "");
+    let mut a = attach(&daemon.socket(), "a");
+    let stack = Stack::new(&space, "fip0", (mac(2).0, mac(1).0));
+    let before: [u64; 2] = stack.sent_by_queue();
+    let port = std::cell::RefCell::new(&mut a);
+    stack.exchange(16, |frame| port.borrow_mut().send(frame).expect("sent"), || next(&mut port.borrow_mut()));
+    let now: [u64; 2] = stack.sent_by_queue();
+    let by_queue = [now[0] - before[0], now[1] - before[1]];
+    // Of sixteen flows at least two by each.
+    assert!(by_queue.iter().all(|frames| *frames >= 16), "{by_queue:?}");
+    let of_h = stat(&daemon, "h");
+    assert!(of_h["received"].as_u64() >= Some(128) && of_h["sent"].as_u64() >= Some(by_queue.iter().sum()), "{of_h}");
+    assert_eq!((&of_h["dropped"], &stat(&daemon, "a")["dropped"]), (&json!(0), &json!(0)));
 }
 
 /// A server that sends back what comes, for one client.

@@ -17,6 +17,7 @@ mod receiver;
 mod service;
 mod software;
 pub mod stages;
+mod steering;
 mod switches;
 pub mod tap;
 

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use fipsee_ring::memory::Span;
+
 use super::endpoint::{Delivered, Endpoint, Frame};
 use super::network::{Network, Port, count};
+use super::steering;
 use crate::switch::PortNumber;
 use crate::wire::Status;
 
@@ -85,12 +88,20 @@ impl Outputs {
         self.receivers.get_mut(usize::from(port))?.get_mut(pair)?.as_mut()
     }
 
-    /// The pair that gets a frame with these first bytes.
-    fn pair(&self, port: PortNumber, head: &[u8]) -> usize {
+    /// The pair of a port that gets this frame.
+    ///
+    /// # Safety
+    /// `rest` is mapped for loads.
+    #[inline(always)]
+    pub(super) unsafe fn pair(&self, port: PortNumber, head: &[u8], rest: &[Span]) -> usize {
         let port = usize::from(port);
         match self.receivers[port].len().min(self.used_pairs[port]) {
             ..=1 => 0,
-            pairs => flow(head) % pairs,
+            pairs => {
+                // SAFETY: by the caller.
+                let flow = unsafe { steering::flow(head, rest) };
+                flow % pairs
+            }
         }
     }
 
@@ -117,9 +128,9 @@ impl Outputs {
         Ok(())
     }
 
-    /// The offloads of the side that gets a frame with these first bytes. One that is not there takes any: the frame is dropped.
-    pub(super) fn offloads(&self, port: PortNumber, head: &[u8]) -> u32 {
-        self.endpoint(port, self.pair(port, head)).map_or(u32::MAX, Endpoint::offloads)
+    /// The offloads of a pair. One that is not there takes any: the frame is dropped.
+    pub(super) fn offloads(&self, port: PortNumber, pair: usize) -> u32 {
+        self.endpoint(port, pair).map_or(u32::MAX, Endpoint::offloads)
     }
 
     /// Give a frame to a port. Returns the bytes moved.
@@ -127,7 +138,18 @@ impl Outputs {
     /// # Safety
     /// The rest of the frame is mapped for loads.
     pub(super) unsafe fn deliver(&mut self, port: PortNumber, frame: &Frame<'_>) -> u64 {
-        let pair = self.pair(port, frame.head);
+        // SAFETY: by the caller.
+        let pair = unsafe { self.pair(port, frame.head, frame.rest) };
+        // SAFETY: likewise.
+        unsafe { self.deliver_to((port, pair), frame) }
+    }
+
+    /// Give a frame to this pair of a port. Returns the bytes moved.
+    ///
+    /// # Safety
+    /// As [`deliver`](Self::deliver).
+    #[inline(always)]
+    pub(super) unsafe fn deliver_to(&mut self, (port, pair): (PortNumber, usize), frame: &Frame<'_>) -> u64 {
         let delivered = match self.receivers[usize::from(port)].get_mut(pair).and_then(Option::as_mut) {
             // SAFETY: by the caller.
             Some(receiver) => unsafe { receiver.deliver(frame, self.is_burst) },
@@ -173,19 +195,4 @@ impl Outputs {
         }
         fenced
     }
-}
-
-/// A number that is the same for all frames of a flow: from the addresses, and those of IPv4.
-fn flow(first: &[u8]) -> usize {
-    const ADDRESSES: usize = 12;
-    let (macs, rest) = first.split_at(ADDRESSES.min(first.len()));
-    let ips = match rest.first_chunk() {
-        Some([8, 0]) => rest.get(14..22).unwrap_or_default(),
-        _ => &[],
-    };
-    // FNV-1a.
-    let mix = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
-    let hash = macs.iter().chain(ips).fold(0x811c_9dc5, mix);
-    // The last bytes have not reached all bits yet.
-    ((hash ^ (hash >> 15)).wrapping_mul(0x2c1b_3c6d) >> 16) as usize
 }

@@ -15,6 +15,9 @@ use crate::wire::{CHECKSUM_NEEDED, MAX_SEGMENTED_BYTES, Offload, Status};
 /// The headers of a frame, and a tag.
 type LongHead = Head<{ MAX_HEADERS_BYTES + VLAN_TAG_BYTES as usize }>;
 
+/// A port, and which of its pairs.
+type Side = (PortNumber, usize);
+
 /// What is as much work as an attempt to give a frame to a port, in bytes that are copied or summed.
 const WORK_BYTES: u64 = 4096;
 /// Most attempts of one frame that is divided: ports beyond lose it.
@@ -112,10 +115,13 @@ impl Inspected {
         let (mut moved_bytes, mut is_copied) = (0, false);
         for (port, tagging) in to {
             let head = LongHead::new(self.head(), *tagging);
-            let form = self.form(outputs.offloads(*port, head.bytes()));
+            // Once, so that the pair whose offloads are asked for is the one that gets it, and all segments come by the same one.
+            // SAFETY: by the caller.
+            let side = (*port, unsafe { outputs.pair(*port, head.bytes(), rest) });
+            let form = self.form(outputs.offloads(side.0, side.1));
             if let Form::Carried(offload) = form {
                 // SAFETY: by the caller.
-                moved_bytes += unsafe { self.carry(outputs, *port, &head, rest, offload) };
+                moved_bytes += unsafe { self.carry(outputs, side, &head, rest, offload) };
                 continue;
             }
             if !is_copied {
@@ -125,8 +131,8 @@ impl Inspected {
                 unsafe { self.copy(rest, software) };
             }
             moved_bytes += match form {
-                Form::Divided => self.divide(outputs, *port, *tagging, software),
-                _ => self.give_whole(outputs, *port, *tagging, software),
+                Form::Divided => self.divide(outputs, side, *tagging, software),
+                _ => self.give_whole(outputs, side, *tagging, software),
             };
         }
         moved_bytes
@@ -150,44 +156,44 @@ impl Inspected {
 
     /// # Safety
     /// `rest` is mapped for loads.
-    unsafe fn carry(&self, outputs: &mut Outputs, port: PortNumber, head: &LongHead, rest: &[Span], offload: Offload) -> u64 {
+    unsafe fn carry(&self, outputs: &mut Outputs, to: Side, head: &LongHead, rest: &[Span], offload: Offload) -> u64 {
         let (now, then) = (head.bytes().len(), self.head_bytes);
         let tag_bytes = i16::try_from(now).unwrap_or(0) - i16::try_from(then).unwrap_or(0);
         let (length_bytes, offload) = (length(self.length_bytes - then + now), offload.shifted(tag_bytes));
         let frame = Frame { head: head.bytes(), rest, length_bytes, offload };
         // SAFETY: by the caller.
-        unsafe { outputs.deliver(port, &frame) }
+        unsafe { outputs.deliver_to(to, &frame) }
     }
 
-    fn give_whole(&self, outputs: &mut Outputs, port: PortNumber, tagging: Tagging, software: &mut Software) -> u64 {
+    fn give_whole(&self, outputs: &mut Outputs, to: Side, tagging: Tagging, software: &mut Software) -> u64 {
         let (head, rest) = software.frame[..self.length_bytes].split_at_mut(self.head_bytes);
-        give(outputs, port, &LongHead::new(head, tagging), rest)
+        give(outputs, to, &LongHead::new(head, tagging), rest)
     }
 
-    fn divide(&self, outputs: &mut Outputs, port: PortNumber, tagging: Tagging, software: &mut Software) -> u64 {
+    fn divide(&self, outputs: &mut Outputs, to: Side, tagging: Tagging, software: &mut Software) -> u64 {
         let (mut headers, mut moved_bytes, mut number) = ([0; MAX_HEADERS_BYTES], 0, 0);
         let frame = &mut software.frame[..self.length_bytes];
         while let Some((headers_bytes, payload)) = self.checked.segment(frame, number, &mut headers) {
             if outputs.deliveries >= MAX_WORK {
-                outputs.lose(port);
+                outputs.lose(to.0);
                 break;
             }
             let head = LongHead::new(&headers[..headers_bytes], tagging);
-            moved_bytes += give(outputs, port, &head, &mut frame[payload]);
+            moved_bytes += give(outputs, to, &head, &mut frame[payload]);
             number += 1;
         }
         moved_bytes
     }
 }
 
-/// Give a frame that is our own to a port.
-fn give(outputs: &mut Outputs, port: PortNumber, head: &LongHead, rest: &mut [u8]) -> u64 {
+/// Give a frame that is our own to a pair of a port.
+fn give(outputs: &mut Outputs, to: Side, head: &LongHead, rest: &mut [u8]) -> u64 {
     let length_bytes = length(head.bytes().len() + rest.len());
     // SAFETY: the borrow of `rest` outlives the span, which nothing keeps.
     let rest = [unsafe { Span::new(NonNull::from(&mut *rest).cast(), rest.len()) }];
     let frame = Frame { head: head.bytes(), rest: &rest, length_bytes, offload: Offload::NONE };
     // SAFETY: our own memory.
-    unsafe { outputs.deliver(port, &frame) }
+    unsafe { outputs.deliver_to(to, &frame) }
 }
 
 fn length(bytes: usize) -> u32 {
