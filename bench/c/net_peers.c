@@ -37,7 +37,7 @@ static uint64_t now_ns(void)
 #define GIVE_UP_NS 2000000000ull
 #define LOOKS 4096
 
-static char outbox[2][MOST], inbox[2][MOST];
+static char send_buffer[2][MOST], receive_buffer[2][MOST];
 
 static bool in_time(unsigned *looks, uint64_t *since)
 {
@@ -55,8 +55,8 @@ static void pass(int from, size_t length)
 	uint64_t since = 0;
 	for (size_t sent = 0, got = 0; got < length;) {
 		if (sent < length)
-			sent += put_some(ends[from], outbox[from] + sent, length - sent);
-		got += get_some(ends[!from], inbox[!from] + got, length - got);
+			sent += put_some(ends[from], send_buffer[from] + sent, length - sent);
+		got += get_some(ends[!from], receive_buffer[!from] + got, length - got);
 		if (!in_time(&looks, &since)) {
 			fprintf(stderr, "%zu of %zu bytes came\n", got, length);
 			exit(1);
@@ -67,7 +67,7 @@ static void pass(int from, size_t length)
 static void put_all(int from, size_t length)
 {
 	for (size_t sent = 0; sent < length;)
-		sent += put_some(ends[from], outbox[from] + sent, length - sent);
+		sent += put_some(ends[from], send_buffer[from] + sent, length - sent);
 }
 
 static bool get_all(int at, size_t length, _Atomic bool *over)
@@ -75,7 +75,7 @@ static bool get_all(int at, size_t length, _Atomic bool *over)
 	unsigned looks = 0;
 	uint64_t since = 0;
 	for (size_t got = 0; got < length;) {
-		got += get_some(ends[at], inbox[at] + got, length - got);
+		got += get_some(ends[at], receive_buffer[at] + got, length - got);
 		if (got == 0 && over && *over)
 			return false;
 		if (!over && !in_time(&looks, &since)) {
@@ -143,7 +143,7 @@ static void *far(void *argument)
 		uint64_t bytes = 0;
 		while (!order->over) {
 			for (int look = 0; look < BURST; look++)
-				bytes += get_some(ends[1], inbox[1], order->length);
+				bytes += get_some(ends[1], receive_buffer[1], order->length);
 			order->received = bytes;
 		}
 	} else {
@@ -188,10 +188,10 @@ static void measure_rate(struct order *order, bool alone, uint64_t duration_ns)
 	longest = least(longest, order->length);
 	while (now_ns() - begun < duration_ns) {
 		for (size_t sent = 1; sent > 0 && offset < burst; offset += sent)
-			sent = put_some(ends[0], outbox[0] + offset, burst - offset);
+			sent = put_some(ends[0], send_buffer[0] + offset, burst - offset);
 		offset %= burst;
 		for (size_t number = 0, got = 1; alone && got > 0 && number < 4 * BURST; number++)
-			received += got = get_some(ends[1], inbox[1], order->length);
+			received += got = get_some(ends[1], receive_buffer[1], order->length);
 	}
 	if (!alone)
 		received = order->received;
@@ -203,7 +203,7 @@ static void drain(void)
 {
 	for (int round = 0; round < 3; round++) {
 		for (int i = 0; i < 2; i++)
-			while (get_some(ends[i], inbox[i], MOST) > 0)
+			while (get_some(ends[i], receive_buffer[i], MOST) > 0)
 				;
 		usleep(2000);
 	}

@@ -9,26 +9,26 @@
 int fip_exchange_init(struct fip_exchange *exchange, unsigned int entries)
 {
 	exchange->token.is_exchange = true;
-	exchange->question_bytes = sizeof(*exchange->question);
-	exchange->question = kzalloc(sizeof(*exchange->question) + entries * sizeof(struct fipsee_vm_queue), GFP_KERNEL);
+	exchange->request_bytes = sizeof(*exchange->request);
+	exchange->request = kzalloc(sizeof(*exchange->request) + entries * sizeof(struct fipsee_vm_queue), GFP_KERNEL);
 	init_completion(&exchange->done);
-	return exchange->question ? 0 : -ENOMEM;
+	return exchange->request ? 0 : -ENOMEM;
 }
 
 void fip_exchange_free(struct fip_exchange *exchange)
 {
-	kfree(exchange->question);
-	exchange->question = NULL;
+	kfree(exchange->request);
+	exchange->request = NULL;
 }
 
 static void fip_fill_upgrade_request(struct fip_exchange *exchange, u16 operation, u64 attachment)
 {
-	memset(exchange->question, 0, sizeof(*exchange->question));
-	exchange->question->magic = FIPSEE_VM_MAGIC;
-	exchange->question->version = FIPSEE_VM_VERSION;
-	exchange->question->operation = operation;
-	exchange->question->attachment = attachment;
-	exchange->question_bytes = sizeof(*exchange->question);
+	memset(exchange->request, 0, sizeof(*exchange->request));
+	exchange->request->magic = FIPSEE_VM_MAGIC;
+	exchange->request->version = FIPSEE_VM_VERSION;
+	exchange->request->operation = operation;
+	exchange->request->attachment = attachment;
+	exchange->request_bytes = sizeof(*exchange->request);
 }
 
 /* Under the virtqueue's lock; not while it is busy. The caller kicks. */
@@ -36,7 +36,7 @@ int fip_exchange_add(struct fip_virtqueue *virtqueue, struct fip_exchange *excha
 {
 	struct scatterlist header, upgrade_request, reply, status, *sgs[4] = { &header, &upgrade_request, &reply, &status };
 	struct scatterlist *serial_sgs[3] = { &header, &reply, &status };
-	bool is_serial = !exchange->question_bytes;
+	bool is_serial = !exchange->request_bytes;
 	int error;
 
 	exchange->header.type = cpu_to_virtio32(virtqueue->disk->vdev, is_serial ? VIRTIO_BLK_T_GET_ID : FIPSEE_VM_REQUEST_TYPE);
@@ -48,7 +48,7 @@ int fip_exchange_add(struct fip_virtqueue *virtqueue, struct fip_exchange *excha
 	sg_init_one(&reply, &exchange->reply, is_serial ? FIP_SERIAL_BYTES : sizeof(exchange->reply));
 	sg_init_one(&status, &exchange->status, sizeof(exchange->status));
 	if (!is_serial)
-		sg_init_one(&upgrade_request, exchange->question, exchange->question_bytes);
+		sg_init_one(&upgrade_request, exchange->request, exchange->request_bytes);
 	error = virtqueue_add_sgs(virtqueue->vq, is_serial ? serial_sgs : sgs, is_serial ? 1 : 2, 2, &exchange->token, GFP_ATOMIC);
 	exchange->busy = !error;
 	return error;
@@ -114,21 +114,21 @@ int fip_ask_query(struct fip_disk *disk, struct fipsee_vm_reply *reply)
 int fip_ask_attach(struct fip_disk *disk, struct fip_memory *memory, u64 features, struct fipsee_vm_reply *reply)
 {
 	struct fip_exchange *attach = &disk->attach;
-	struct fipsee_vm_queue *entries = (struct fipsee_vm_queue *)(attach->question + 1);
+	struct fipsee_vm_queue *entries = (struct fipsee_vm_queue *)(attach->request + 1);
 	unsigned int index;
 	int error;
 
 	if (!fip_is_busy(disk, attach)) {
 		fip_fill_upgrade_request(attach, FIPSEE_VM_ATTACH, 0);
-		attach->question->features = features;
-		attach->question->queue_count = (u16)disk->ring_count;
-		attach->question_bytes += disk->ring_count * sizeof(*entries);
+		attach->request->features = features;
+		attach->request->queue_count = (u16)disk->ring_count;
+		attach->request_bytes += disk->ring_count * sizeof(*entries);
 		for (index = 0; index < disk->ring_count; index++)
 			entries[index] = memory[index].entry;
 	}
 	error = fip_ask(disk, attach, max(fip_query_seconds, 1U));
 	*reply = attach->reply;
-	reply->features &= attach->question->features;
+	reply->features &= attach->request->features;
 	if (!(reply->features & FIPSEE_VM_FEATURE_CHOICES))
 		reply->choices = 0;
 	return error;
@@ -156,7 +156,7 @@ void fip_ask_serial(struct fip_disk *disk)
 {
 	if (fip_is_busy(disk, &disk->query))
 		return;
-	disk->query.question_bytes = 0;
+	disk->query.request_bytes = 0;
 	if (!fip_ask(disk, &disk->query, max(fip_query_seconds, 1U)))
 		memcpy(disk->serial, disk->query.serial, FIP_SERIAL_BYTES);
 }
@@ -165,7 +165,7 @@ void fip_ask_serial(struct fip_disk *disk)
 void fip_doorbell_hold(struct fip_virtqueue *virtqueue)
 {
 	fip_fill_upgrade_request(&virtqueue->doorbell, FIPSEE_VM_DOORBELL, virtqueue->disk->attachment);
-	virtqueue->doorbell.question->queue = (u16)virtqueue->index;
+	virtqueue->doorbell.request->queue = (u16)virtqueue->index;
 	if (!fip_exchange_add(virtqueue, &virtqueue->doorbell))
 		virtqueue_kick(virtqueue->vq);
 }

@@ -83,8 +83,8 @@ struct fip_exchange {
 	bool busy;				/* under the virtqueue's lock */
 	u8 status;
 	struct virtio_blk_outhdr header;
-	struct fipsee_vm_question *question;
-	unsigned int question_bytes;		/* with the entries that follow it; 0: asks for the serial number instead */
+	struct fipsee_vm_question *request;
+	unsigned int request_bytes;		/* with the entries that follow it; 0: asks for the serial number instead */
 	union {
 		struct fipsee_vm_reply reply;
 		char serial[FIP_SERIAL_BYTES];

@@ -46,7 +46,7 @@ static void fip_assign(struct fip_ring *ring, struct fip_thread *thread)
 	if (before == thread)
 		return;
 	set_bit(ring->index, &thread->rings);
-	smp_mb();	/* Who finds the thread in `ring->thread` wakes one that finds the ring. */
+	smp_mb();	/* What finds the thread in `ring->thread` wakes one that finds the ring. */
 	WRITE_ONCE(ring->thread, thread);
 	if (before)
 		clear_bit(ring->index, &before->rings);

@@ -289,7 +289,7 @@ void fip_reap_rung(struct fip_ring *ring)
 	ring->reap_stats.doorbells++;
 	WRITE_ONCE(ring->was_rung, true);
 	if (!fip_reap_or_arm(ring)) {
-		smp_mb();	/* An attempt at the bit that fails orders nothing: who sleeps finds `was_rung`, or we find it asleep. */
+		smp_mb();	/* An attempt at the bit that fails orders nothing: what sleeps finds `was_rung`, or we find it asleep. */
 		fip_thread_wake(READ_ONCE(ring->thread));
 	} else if (messages == READ_ONCE(ring->reap_stats.messages)) {
 		ring->virtqueue->spurious++;

@@ -50,7 +50,7 @@ enum fip_decision {
 	FIP_MOVE,
 };
 
-/* What the rings cost, and who has them. */
+/* What the rings cost, and which threads have them. */
 struct fip_load {
 	unsigned int rings;
 	unsigned int threads;
@@ -148,7 +148,7 @@ static inline void fip_rules_watch(struct fip_rules *rules, const struct fip_loa
 		rules->seen = rules->seen_ms = 0;
 }
 
-/* Once for each sample, `passed_ms` after the one before. With anything but FIP_KEEP, `thread_of` says who is to have the rings. */
+/* Once for each sample, `passed_ms` after the one before. With anything but FIP_KEEP, `thread_of` says which thread is to have each ring. */
 static inline enum fip_decision fip_rules_decide(struct fip_rules *rules, const struct fip_load *load, unsigned int least,
 						 unsigned int most, u32 passed_ms, u8 *thread_of)
 {

@@ -172,7 +172,7 @@ static void fip_take_doorbell(struct fip_virtqueue *virtqueue, struct fip_return
 	struct fip_exchange *doorbell = &virtqueue->doorbell;
 	u32 result = READ_ONCE(doorbell->reply.result);
 
-	if (!virtqueue->doorbell_wanted || doorbell->question->attachment != READ_ONCE(virtqueue->disk->attachment))
+	if (!virtqueue->doorbell_wanted || doorbell->request->attachment != READ_ONCE(virtqueue->disk->attachment))
 		return;
 	if (READ_ONCE(doorbell->status) == VIRTIO_BLK_S_OK && result == FIPSEE_VM_RUNG)
 		returned->was_rung = true;

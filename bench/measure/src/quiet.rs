@@ -87,17 +87,17 @@ impl Snapshot {
     fn used_before(&self, before: &Self) -> BTreeMap<u32, u64> {
         let mut used = BTreeMap::new();
         for (number, process) in &before.processes {
-            let (mut heir, mut of) = (*number, process);
+            let (mut counting, mut of) = (*number, process);
             // No chain of parents is longer than there are processes.
             for _ in 0..before.processes.len() {
-                if self.same(heir, of).is_some() {
+                if self.same(counting, of).is_some() {
                     break;
                 }
-                heir = of.parent;
-                let Some(parent) = before.processes.get(&heir) else { break };
+                counting = of.parent;
+                let Some(parent) = before.processes.get(&counting) else { break };
                 of = parent;
             }
-            *used.entry(heir).or_default() += process.used;
+            *used.entry(counting).or_default() += process.used;
         }
         used
     }
@@ -178,14 +178,20 @@ impl Noise {
     /// May documents quote a run with this noise and these rounds of the figures that they quote, by name?
     pub fn judge(&self, quoted: &[(String, Vec<f64>)]) -> Result<(), String> {
         let mut reasons = Vec::new();
-        let (stolen, others) = (self.stolen_percent.unwrap_or(0.0), self.others_percent.unwrap_or(0.0));
-        if stolen + others >= MOST_TAKEN_PERCENT {
-            let named: Vec<String> = self.busiest.iter().map(|(name, percent)| format!("{name} {percent:.1} %")).collect();
-            let named = if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) };
-            reasons.push(format!(
-                "other processes took {others:.1} % of the CPUs' time{named} and the host {stolen:.1} % (steal); together the limit is \
-                 {MOST_TAKEN_PERCENT} %: stop these processes, or wait until the host is quiet"
-            ));
+        match self.stolen_percent.zip(self.others_percent) {
+            Some((stolen, others)) if stolen + others >= MOST_TAKEN_PERCENT => {
+                let named: Vec<String> = self.busiest.iter().map(|(name, percent)| format!("{name} {percent:.1} %")).collect();
+                let named = if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) };
+                reasons.push(format!(
+                    "other processes took {others:.1} % of the CPUs' time{named} and the host {stolen:.1} % (steal); together the limit \
+                     is {MOST_TAKEN_PERCENT} %: stop these processes, or wait until the host is quiet"
+                ));
+            }
+            Some(_) => {}
+            None => reasons.push(
+                "the kernel does not say what other processes and the host took: let this user read /proc/stat and /proc/PID/stat"
+                    .to_owned(),
+            ),
         }
         for (name, rounds) in quoted {
             let [low, high] = interval_of_median(rounds.clone());
@@ -268,23 +274,34 @@ mod tests {
         assert_eq!(noise(&before, &after, 1000).busiest, [("make".to_owned(), 3.0)]);
     }
 
+    fn quiet() -> Noise {
+        Noise { stolen_percent: Some(0.9), others_percent: Some(1.0), busiest: Vec::new() }
+    }
+
     #[test]
-    fn a_busy_machine_is_refused_with_the_limit_the_culprit_and_what_to_do() {
-        let quiet = Noise { stolen_percent: Some(0.9), others_percent: Some(1.0), busiest: Vec::new() };
-        assert_eq!(quiet.judge(&[("p50".to_owned(), vec![100.0, 110.0, 124.0])]), Ok(()));
+    fn a_busy_machine_is_refused_with_the_limit_the_processes_and_what_to_do() {
+        assert_eq!(quiet().judge(&[("p50".to_owned(), vec![100.0, 110.0, 124.0])]), Ok(()));
         let busiest = vec![("rustc".to_owned(), 1.1)];
         let busy = Noise { stolen_percent: Some(0.9), others_percent: Some(1.1), busiest };
         let error = busy.judge(&[]).expect_err("2 % are too much");
         for part in ["other processes took 1.1 %", "(rustc 1.1 %)", "the host 0.9 %", "limit is 2 %", "stop these", "run again"] {
             assert!(error.contains(part), "'{part}' in {error}");
         }
-        let stolen = Noise { stolen_percent: Some(3.0), ..Noise::default() };
+        let stolen = Noise { stolen_percent: Some(3.0), ..quiet() };
         assert!(stolen.judge(&[]).is_err_and(|error| error.contains("the host 3.0 %")));
     }
 
     #[test]
+    fn a_machine_that_may_be_busy_is_refused() {
+        for unknown in [Noise::default(), Noise { stolen_percent: None, ..quiet() }, Noise { others_percent: None, ..quiet() }] {
+            let error = unknown.judge(&[]).expect_err("not known");
+            assert!(error.contains("/proc/stat") && error.contains("none to quote"), "{error}");
+        }
+    }
+
+    #[test]
     fn rounds_that_are_far_apart_are_refused() {
-        let judge = |rounds: &[f64]| Noise::default().judge(&[("null QD1, p50".to_owned(), rounds.to_vec())]);
+        let judge = |rounds: &[f64]| quiet().judge(&[("null QD1, p50".to_owned(), rounds.to_vec())]);
         assert_eq!(judge(&[100.0, 101.0, 80.0]), Ok(()));
         let error = judge(&[100.0, 101.0, 60.0]).expect_err("41 %");
         assert!(

@@ -22,7 +22,7 @@ pub(crate) fn children_time() -> Duration {
     time(usage.ru_utime) + time(usage.ru_stime)
 }
 
-/// Time that the machine's CPUs were not idle, in steps of 10 ms: everything, kernel threads and bystanders too.
+/// Time that the machine's CPUs were not idle, in steps of 10 ms: everything, kernel threads and unrelated processes included.
 fn machine_time() -> Duration {
     std::fs::read_to_string("/proc/stat").map_or(Duration::ZERO, |text| busy_time(&text))
 }

@@ -33,7 +33,7 @@ impl Cell {
         if self.write { "write" } else { "read" }
     }
 
-    /// Do claims speak of it?
+    /// Do claims name it?
     pub(crate) fn is_claimed(self) -> bool {
         self == SHALLOW || self == DEEP
     }

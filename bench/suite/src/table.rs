@@ -22,7 +22,7 @@ pub(crate) const BANDWIDTH: &str = "bandwidth_bytes_per_s";
 pub(crate) const MILLISECONDS: &str = "ms";
 /// Processor time of every process that took part, per request.
 pub(crate) const CPU: &str = "cpu_ns_per_io";
-/// Processor time of the whole machine, per request: bystanders too, in steps of 10 ms.
+/// Processor time of the whole machine, per request, unrelated processes included, in steps of 10 ms.
 pub(crate) const MACHINE_CPU: &str = "machine_cpu_ns_per_io";
 
 fn median(values: Vec<f64>) -> f64 {

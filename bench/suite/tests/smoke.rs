@@ -131,7 +131,7 @@ fn the_report_s_server_and_ours_have_the_same_clients_and_a_greedy_user_is_measu
         let candidate = format!("depth 1 beside {beside}");
         assert!(number(series, &candidate, "latency_ns_max") >= number(series, &candidate, "latency_ns_p50"), "{text}");
     }
-    assert!(number(series, "others beside an abuser with 16 full queues", "requests_per_s") > 0.0, "{text}");
+    assert!(number(series, "others beside a greedy user with 16 full queues", "requests_per_s") > 0.0, "{text}");
     for workers in ["null disk, 4 KiB, QD1, 1 worker", "memory disk, 16 KiB, QD4, 2 workers"] {
         for how in ["measured", "simulated"] {
             let candidate = format!("{how}: {workers}, 4 clients");

@@ -47,7 +47,7 @@ use fipsee_block::disk::spec::parse_size;
 
 use crate::error::Error;
 
-/// Look at, copy and measure disks served over Fip-see channels.
+/// Look at, copy, mount and measure the disks of a Fip-see daemon, and administer its disks and networks.
 #[derive(Debug, Parser)]
 #[command(name = "fipsee", version = fipsee_daemon::VERSION, about, max_term_width = 110)]
 struct Cli {
@@ -79,7 +79,7 @@ enum Command {
     Disk(disk::Command),
     /// Show or change how much a disk, port, user, group or client may do per second, and weights
     Limit(limit::Arguments),
-    /// List, describe and try networks and their ports
+    /// List, describe and test networks and their ports
     #[command(subcommand)]
     Net(net::Command),
     /// Show the configuration of the running daemon
@@ -91,7 +91,7 @@ enum Command {
     Resize(resize::Arguments),
     /// Serve a disk to virtual machines at a Unix socket, as a vhost-user-blk device
     Attach(attach::AttachArguments),
-    /// Remove such a socket
+    /// Remove a vhost-user socket of a disk
     Detach(attach::DetachArguments),
     /// Print the options that give a disk to a virtual machine
     VmArgs(vm_args::Arguments),
@@ -141,7 +141,7 @@ fn read_command_line() -> Cli {
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
 }
 
-/// A negative size looks like options.
+/// clap takes a negative size for an option.
 fn refuse(error: &clap::Error) -> ! {
     let is_size = |word: &String| word.strip_prefix('-').is_some_and(|size| parse_size(size).is_ok());
     let size = std::env::args_os().skip(1).filter_map(|word| word.into_string().ok()).find(is_size);

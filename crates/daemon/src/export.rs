@@ -253,7 +253,7 @@ impl Export {
         !users.retired && users.allow.allows(uid, gid, more_gids)
     }
 
-    pub fn admit(&self, client: u64, credentials: &Credentials, wish: AttachRequest) -> Result<(), Denied> {
+    pub fn admit(&self, client: u64, credentials: &Credentials, request: AttachRequest) -> Result<(), Denied> {
         let Credentials { uid, gid, ref more_gids, .. } = *credentials;
         let name = &self.spec.name;
         let mut users = self.lock();
@@ -266,18 +266,18 @@ impl Export {
             return Err(Denied::NotAllowed(text));
         }
         self.check_room(&users)?;
-        let exclusive = wish.exclusive || self.spec.exclusive;
+        let exclusive = request.exclusive || self.spec.exclusive;
         if let Some(holder) = users.in_the_way(|other| exclusive || other.exclusive) {
             let how = if holder.exclusive { "exclusively" } else { "and exclusive use was asked for" };
             let text = format!("disk '{name}' is in use {how} by {}; end that first", holder.shown());
             return Err(Denied::busy(holder, text));
         }
-        let role = self.role_in_force(wish.role);
-        if !wish.ignores_claims {
+        let role = self.role_in_force(request.role);
+        if !request.ignores_claims {
             self.check_claims(&users, client, role)?;
         }
         probe!(attach, client, credentials.pid, uid, name.as_ptr(), name.len());
-        users.add(AttachedClient::new(wish.kind, client, credentials, exclusive, role));
+        users.add(AttachedClient::new(request.kind, client, credentials, exclusive, role));
         Ok(())
     }
 

@@ -58,7 +58,13 @@ fn network() -> NetworkSetup {
 }
 
 /// Send as many such frames as there is room for, have them forwarded, and take what comes; how often each side asked for memory.
-fn exchange(worker: &mut Worker<()>, ports: &mut [Port], from: usize, frame: &[u8], inbox: &mut Vec<u8>) -> (u64, u64, u64) {
+fn exchange(
+    worker: &mut Worker<()>,
+    ports: &mut [Port],
+    from: usize,
+    frame: &[u8],
+    receive_buffer: &mut Vec<u8>,
+) -> (u64, u64, u64) {
     let (client, ()) = allocations(|| {
         while match ports[from].stage(frame) {
             Ok(()) => true,
@@ -72,7 +78,7 @@ fn exchange(worker: &mut Worker<()>, ports: &mut [Port], from: usize, frame: &[u
         let mut frames = 0;
         for port in &mut *ports {
             port.reap().expect("an answer");
-            while port.receive(inbox).expect("a frame") {
+            while port.receive(receive_buffer).expect("a frame") {
                 frames += 1;
             }
         }
@@ -95,7 +101,7 @@ fn no_frame_allocates() {
     let mut ports: Vec<Port> = (0..PORTS).zip(buffers).map(attach).collect();
     // What it does for new queues is no frame's.
     settle(&mut worker);
-    let mut inbox = Vec::with_capacity(usize::from(MTU) + 18);
+    let mut receive_buffer = Vec::with_capacity(usize::from(MTU) + 18);
     let frame = |to: Mac, from: Mac, length: usize| {
         let mut frame = [&to.0[..], &from.0, &[8, 0]].concat();
         frame.resize(length, 7);
@@ -116,7 +122,7 @@ fn no_frame_allocates() {
             (1, frame(foreign, mac(1), length)),
         ];
         for (from, frame) in &sent {
-            let (client, served, frames) = exchange(&mut worker, &mut ports, *from, frame, &mut inbox);
+            let (client, served, frames) = exchange(&mut worker, &mut ports, *from, frame, &mut receive_buffer);
             assert!(
                 index == 0 || (client, served) == (0, 0),
                 "{client} and {served} times memory for {length} bytes from port {from}, by the client and the worker"

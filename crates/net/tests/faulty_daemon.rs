@@ -23,19 +23,19 @@ fn info() -> PortInfo {
 }
 
 /// The client's port, and the daemon's ends of its queues, with its connection; or why there is none.
-type Attached<T = Port> = (Result<T, Error>, JoinHandle<(Grant, Seqpacket)>);
+type Attempt<T = Port> = (Result<T, Error>, JoinHandle<(Grant, Seqpacket)>);
 
 /// A daemon that grants this.
-fn attach(info: [u8; 64], queues: u16, pool_bytes: u64) -> Attached {
+fn attach(info: [u8; 64], queues: u16, pool_bytes: u64) -> Attempt {
     let (pairs, daemon) = attach_pairs(info, queues, pool_bytes);
     (pairs.map(|mut pairs| pairs.pop().expect("one")), daemon)
 }
 
-fn attach_pairs(info: [u8; 64], queues: u16, pool_bytes: u64) -> Attached<Vec<Port>> {
+fn attach_pairs(info: [u8; 64], queues: u16, pool_bytes: u64) -> Attempt<Vec<Port>> {
     attach_with(AttachOptions { pairs: queues.div_ceil(2), ..AttachOptions::new("lan/a") }, info, (queues, pool_bytes))
 }
 
-fn attach_with(options: AttachOptions, info: [u8; 64], (queues, pool_bytes): (u16, u64)) -> Attached<Vec<Port>> {
+fn attach_with(options: AttachOptions, info: [u8; 64], (queues, pool_bytes): (u16, u64)) -> Attempt<Vec<Port>> {
     let dir = Scratch::new();
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");

@@ -147,19 +147,19 @@ fn in_flight(queues: &[Arc<Counts>]) -> u32 {
 fn a_group_may_have_all_places_and_no_more() {
     for queues in [1, 16] {
         let mut fixture = Fixture::new();
-        let hog = fixture.add(100, queues, 256, 100_000);
+        let greedy = fixture.add(100, queues, 256, 100_000);
         fixture.settle();
-        assert_eq!(in_flight(&hog), PLACES);
+        assert_eq!(in_flight(&greedy), PLACES);
         assert!(fixture.worker.nothing_remains_after_arming(), "it sleeps until something has ended");
         fixture.end(10);
-        assert_eq!(in_flight(&hog), PLACES, "places do not stay free");
+        assert_eq!(in_flight(&greedy), PLACES, "places do not stay free");
     }
 }
 
 #[test]
 fn a_request_waits_for_no_more_than_the_places_whatever_others_want() {
     let mut fixture = Fixture::new();
-    let hog = fixture.add(100, 16, 256, 100_000);
+    let greedy = fixture.add(100, 16, 256, 100_000);
     fixture.settle();
     let victim = &fixture.add(100, 1, 1, 0)[0];
     for request in 1..=50 {
@@ -170,28 +170,28 @@ fn a_request_waits_for_no_more_than_the_places_whatever_others_want() {
         assert!(place <= PLACES as usize, "behind {place} others");
         fixture.end(place + 1);
         assert_eq!(victim.ended.load(Ordering::Relaxed), request);
-        assert_eq!(in_flight(&hog), PLACES, "the hog has what the victim leaves");
+        assert_eq!(in_flight(&greedy), PLACES, "the greedy user has what the victim leaves");
     }
 }
 
 #[test]
 fn groups_that_want_more_get_places_by_their_weights() {
     let mut fixture = Fixture::new();
-    let hog = fixture.add(100, 16, 256, 100_000);
+    let greedy = fixture.add(100, 16, 256, 100_000);
     fixture.settle();
     let other = fixture.add(300, 1, 256, 100_000);
     for _ in 0..500 {
         fixture.end(3);
-        assert!(in_flight(&hog) + in_flight(&other) <= 2 * PLACES);
+        assert!(in_flight(&greedy) + in_flight(&other) <= 2 * PLACES);
     }
-    let (hogs, others) = (in_flight(&hog), in_flight(&other));
-    assert!((PLACES..=PLACES + 3).contains(&(hogs + others)), "{hogs} and {others}");
-    assert!((PLACES / 4 - 4..=PLACES / 4 + 4).contains(&hogs), "{hogs} and {others} at 1 to 3");
+    let (first, others) = (in_flight(&greedy), in_flight(&other));
+    assert!((PLACES..=PLACES + 3).contains(&(first + others)), "{first} and {others}");
+    assert!((PLACES / 4 - 4..=PLACES / 4 + 4).contains(&first), "{first} and {others} at 1 to 3");
     other[0].waiting.store(0, Ordering::Relaxed);
     for _ in 0..200 {
         fixture.end(3);
     }
-    assert_eq!((in_flight(&hog), in_flight(&other)), (PLACES, 0), "nothing is kept for a group that wants nothing");
+    assert_eq!((in_flight(&greedy), in_flight(&other)), (PLACES, 0), "nothing is kept for a group that wants nothing");
 }
 
 /// What they get of places that are taken is never more than as many again, and each begins something as soon as some are free.

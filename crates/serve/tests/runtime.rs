@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fipsee_ring::channel::{ClientQueue, FEATURES, Profile, RegionLayout, ServerQueue};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
@@ -66,6 +66,14 @@ fn receive(client: &mut ClientQueue) -> u64 {
     message.word(0)
 }
 
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
+    while !holds() {
+        assert!(Instant::now() < deadline, "not within {TIMEOUT:?}: {what}");
+        std::thread::yield_now();
+    }
+}
+
 /// Change the queue; what comes when the change is dropped.
 fn change(worker: &WorkerHandle<()>, when: When, change: fn(&mut Echo)) -> Receiver<()> {
     let (ack, done) = channel::<()>();
@@ -86,11 +94,16 @@ fn messages_come_back_asleep_or_not() {
             assert_eq!(receive(&mut client), value);
         }
         // Its stamp is what shows the next message then, or its doorbell.
-        // tidy: allow sleep, long enough for the queue to become idle, which nothing outside the worker shows
-        std::thread::sleep(Duration::from_millis(20));
+        if wait == WaitMode::Sleep {
+            until("the worker sleeps", || client.requests.reader_sleeps() && worker.counters.sleeps.load(Ordering::Relaxed) > 0);
+        } else {
+            // tidy: allow sleep, long enough for the queue to become idle, which nothing outside a worker that polls shows
+            std::thread::sleep(Duration::from_millis(20));
+        }
         send(&mut client, 1);
         assert_eq!(receive(&mut client), 1);
-        assert_eq!(wait == WaitMode::Sleep, worker.counters.sleeps.load(Ordering::Relaxed) > 0);
+        let sleeps = worker.counters.sleeps.load(Ordering::Relaxed);
+        assert!(wait == WaitMode::Sleep || sleeps == 0, "a worker that yields has slept {sleeps} times");
         stop(&worker, thread, false);
     }
 }

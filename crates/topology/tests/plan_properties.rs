@@ -18,7 +18,7 @@ impl Random {
     }
 }
 
-/// Sockets of caches of cores of threads, with CPUs offline, CPUs forbidden, and numbers dealt at random.
+/// Sockets of caches of cores of threads, with CPUs offline, CPUs forbidden, and CPU numbers shuffled.
 fn random_machine(random: &mut Random) -> Machine {
     let (sockets, caches, cores, threads) = (1 + random.below(3), 1 + random.below(2), 1 + random.below(3), 1 + random.below(2));
     let count = sockets * caches * cores * threads;

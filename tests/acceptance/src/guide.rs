@@ -8,7 +8,7 @@
 //! | `sh expect="TEXT"` | the same, and what it prints holds TEXT |
 //! | `sh fails="TEXT"` | it must fail and print TEXT |
 //! | `sh root`, with the others | the same, by root in a Debian that has the packages in `/packages` and is booted for the page |
-//! | `sh elsewhere="WHO"` | not run here; WHO runs it |
+//! | `sh elsewhere="FILE"` | not run here; that file of the repository runs it, and words may follow |
 //! | `c file=NAME`, any language | written to NAME for later blocks |
 //! | `text` and others without `file` | shown, not run |
 
@@ -36,7 +36,7 @@ pub struct Block {
     pub expect: Option<String>,
     /// `fails="TEXT"`.
     pub fails: Option<String>,
-    /// `elsewhere="WHO"`.
+    /// `elsewhere="FILE"`.
     pub elsewhere: Option<String>,
     /// `root`: run in the throwaway root, where the packages are installed and systemd runs.
     pub in_root: bool,
@@ -252,6 +252,21 @@ mod tests {
         ] {
             assert!(run_alone(&page(wrong)).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn blocks_that_are_not_run_here_name_the_file_that_runs_them() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut count = 0;
+        for path in pages() {
+            let blocks = page(&std::fs::read_to_string(&path).expect("a page"));
+            for (by, line) in blocks.into_iter().filter_map(|block| Some((block.elsewhere?, block.line))) {
+                let file = by.split(' ').next().unwrap_or_default();
+                assert!(root.join(file).is_file(), "{}:{line}: '{file}' is no file of the repository", path.display());
+                count += 1;
+            }
+        }
+        assert!(count > 5, "{count} blocks");
     }
 
     #[test]

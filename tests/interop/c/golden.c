@@ -107,22 +107,22 @@ static const struct fipsee_completion fourteen = {
 static const struct fipsee_event resize = { .count = 1, .kind = FIPSEE_KIND_RESIZE, .sector_count = 4194304 };
 static const struct fipsee_event detach_event = { .count = 1, .kind = FIPSEE_KIND_DETACH };
 
-#define QUESTION(asked) .magic = FIPSEE_VM_MAGIC, .version = FIPSEE_VM_VERSION, .operation = FIPSEE_VM_##asked
+#define UPGRADE_REQUEST(asked) .magic = FIPSEE_VM_MAGIC, .version = FIPSEE_VM_VERSION, .operation = FIPSEE_VM_##asked
 
-static const struct fipsee_vm_question vm_query = { QUESTION(QUERY) };
+static const struct fipsee_vm_question vm_query = { UPGRADE_REQUEST(QUERY) };
 static const struct {
 	struct fipsee_vm_question upgrade_request;
 	struct fipsee_vm_queue queue;
 } vm_attach = {
-	{ QUESTION(ATTACH), .features = FIPSEE_VM_FEATURE_CHOICES, .queue_count = 1 },
+	{ UPGRADE_REQUEST(ATTACH), .features = FIPSEE_VM_FEATURE_CHOICES, .queue_count = 1 },
 	{
 		.request_address = 0x100004000, .completion_address = 0x100005000, .cold_address = 0x100003f00,
 		.request_slots = 64, .completion_slots = 128, .request_start = 5, .completion_start = 9, .depth = 64,
 		.virtqueue = 1,
 	},
 };
-static const struct fipsee_vm_question vm_bell = { QUESTION(DOORBELL), .attachment = 0x123456789abcdef0, .queue = 3 };
-static const struct fipsee_vm_question vm_detach = { QUESTION(DETACH), .attachment = 0x123456789abcdef0 };
+static const struct fipsee_vm_question vm_bell = { UPGRADE_REQUEST(DOORBELL), .attachment = 0x123456789abcdef0, .queue = 3 };
+static const struct fipsee_vm_question vm_detach = { UPGRADE_REQUEST(DETACH), .attachment = 0x123456789abcdef0 };
 static const struct fipsee_vm_reply vm_offer = {
 	.result = FIPSEE_VM_DONE, .version = FIPSEE_VM_VERSION, .max_queues = 2, .features = FIPSEE_VM_FEATURE_CHOICES,
 	.max_depth = 4096,

@@ -1,7 +1,7 @@
 //! The in-band upgrade: what `fipsee_vm.h` fixes, from the Rust types, and the examples of section 7.8.
 
 use fipsee_ring::tuning::{Choices, Ownership, Touch};
-use fipsee_virtio::blk::upgrade::wire::{self, Entry, FEATURE_CHOICES, Operation, RawQuestion, Reply, UpgradeRequest};
+use fipsee_virtio::blk::upgrade::wire::{self, Entry, FEATURE_CHOICES, Operation, RawUpgradeRequest, Reply, UpgradeRequest};
 
 use crate::golden::Examples;
 use crate::layout::{Table, fields, structure};
@@ -66,7 +66,7 @@ pub(crate) fn layout(table: &mut Table) {
     for operation in Operation::ALL {
         table.push((format!("VM_{}", format!("{operation:?}").to_uppercase()), operation.to_wire().into()));
     }
-    structure::<RawQuestion>(table, "vm_question");
+    structure::<RawUpgradeRequest>(table, "vm_question");
     fields::<Entry>(table, "vm_queue", wire::PART_BYTES);
     structure::<Reply>(table, "vm_reply");
 }

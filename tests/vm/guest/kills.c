@@ -141,7 +141,7 @@ static void read_block(struct campaign *campaign, char *bytes)
 	pthread_mutex_lock(&campaign->lock);
 	must_be(campaign, done, BLOCK, "a read", block);
 	for (uint64_t at = 0; at < BLOCK_SECTORS; at++)
-		sector_check(&campaign->disk, block * BLOCK_SECTORS + at, bytes + at * SECTOR, "a read between two deaths");
+		sector_check(&campaign->disk, block * BLOCK_SECTORS + at, bytes + at * SECTOR, "a read between two kills");
 	campaign->is_busy[block] = 0;
 	report(campaign, "fipsee-vm: event done %llu\n", token, 0, 0, 0);
 }
@@ -197,6 +197,6 @@ int kills_main(int argc, char **argv)
 	for (unsigned i = 0; i < count; i++)
 		pthread_join(threads[i], NULL);
 	disk_check(&campaign.disk, "at the end");
-	printf("fip-guest: %llu requests, %u deaths\n", (unsigned long long)campaign.token, campaign.kills);
+	printf("fip-guest: %llu requests, %u kills\n", (unsigned long long)campaign.token, campaign.kills);
 	return 0;
 }

@@ -88,29 +88,30 @@ check_path() {
     fail "fip_blk moved no request over rings"
 }
 
-# watches: is this the kernel that watches itself?
-watches() {
+# is_debug_kernel: is this the kernel with KASAN, lockdep and kmemleak?
+is_debug_kernel() {
     [ -e /sys/kernel/debug/kmemleak ]
 }
 
-# unload MODULE, with its devices unbound. A kernel that watches itself releases their disks up to four seconds late, and needs the module then.
+# unload MODULE, with its devices unbound. The debug kernel (CONFIG_DEBUG_KOBJECT_RELEASE) releases their disks after a delay of up to four
+# seconds, which nothing shows from outside, and calls the module then.
 unload() {
-    ! watches || sleep 6
+    ! is_debug_kernel || sleep 6
     rmmod "$1" || fail "the module $1 is in use"
 }
 
-# check_watch: has a kernel that watches itself found something that it reports only on request, and does it still watch? What a driver forgot is
+# check_debug_kernel: has the debug kernel found something that it reports only on request, and do its checks still run? What a driver forgot is
 # looked for when it has let go of its devices and is gone. Others have nothing to report.
-check_watch() {
-    watches || return 0
-    grep -q "debug_locks: *1" /proc/lockdep_stats || fail "the kernel watches its locks no more"
+check_debug_kernel() {
+    is_debug_kernel || return 0
+    grep -q "debug_locks: *1" /proc/lockdep_stats || fail "lockdep has switched itself off"
     for module in $(setting modules | tr , ' '); do
         unload "$module"
     done
-    # Memory younger than five seconds it does not suspect; twice, for it remembers what it saw.
+    # kmemleak ignores memory younger than five seconds (MSECS_MIN_AGE). It reports what two scans find.
     sleep 6
     for scan in 1 2; do
-        echo scan >/sys/kernel/debug/kmemleak || fail "the kernel looks for leaks no more"
+        echo scan >/sys/kernel/debug/kmemleak || fail "kmemleak has switched itself off"
     done
     cat /sys/kernel/debug/kmemleak >/tmp/leaks
     [ -s /tmp/leaks ] || return 0

@@ -1,4 +1,4 @@
-# The driver lets go of the device and takes it again, many times; what was written stays.
+# The device is unbound from the driver and bound again, many times; what was written stays.
 . /vm/lib.sh
 driver=/sys/bus/virtio/drivers/$(setting driver)
 head -c 1048576 /dev/urandom >/tmp/data
@@ -11,5 +11,5 @@ for round in $(seq 20); do
     dd if=/tmp/data of="/dev/$name" bs=64k oflag=direct conv=notrunc 2>/dev/null || fail "round $round: no write"
     echo virtio0 >"$driver/unbind"
     [ ! -e "/sys/block/$name" ] || fail "round $round: $name is still there"
-    echo virtio0 >"$driver/bind" || fail "round $round: the driver does not take the device again"
+    echo virtio0 >"$driver/bind" || fail "round $round: the driver cannot be bound again"
 done

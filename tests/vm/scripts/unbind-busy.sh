@@ -1,4 +1,4 @@
-# The driver lets go of the device while requests are under way: they may fail, nothing may hang, and then all is well again.
+# The device is unbound while requests are in flight: they may fail, nothing may hang, and then all is well again.
 . /vm/lib.sh
 driver=/sys/bus/virtio/drivers/$(setting driver)
 for round in $(seq "$(setting rounds)"); do

@@ -20,7 +20,7 @@ use html::{Navigation, Page};
 const NAVIGATION: &str = include_str!("navigation.txt");
 
 /// The crates whose interfaces others use.
-const CRATES: [&str; 6] = ["ring", "block", "call", "serve", "topology", "virtio"];
+const CRATES: [&str; 7] = ["ring", "block", "call", "net", "serve", "topology", "virtio"];
 
 /// Documentation of the crates, then the site.
 pub(crate) fn run(root: &Path, tally: &mut Tally) {
@@ -243,6 +243,17 @@ mod tests {
         let all: Vec<&String> = groups.iter().flat_map(|(_, paths)| paths).collect();
         assert_eq!(all.len(), all.iter().collect::<BTreeSet<_>>().len());
         assert!(all.len() > 50 && all.iter().all(|path| crate::root().join(path).is_file()), "{all:?}");
+    }
+
+    #[test]
+    fn every_crate_is_in_the_rust_reference_or_has_one_of_its_own() {
+        // Programs have manual pages; the libraries for C and Python their own references.
+        const OTHERS: [&str; 4] = ["capi", "cli", "daemon", "python"];
+        let entries = fs::read_dir(crate::root().join("crates")).expect("the crates");
+        let is_crate = |entry: &fs::DirEntry| entry.path().join("Cargo.toml").is_file();
+        let crates: BTreeSet<String> =
+            entries.flatten().filter(is_crate).map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        assert_eq!(crates, CRATES.iter().chain(&OTHERS).map(|name| (*name).to_owned()).collect());
     }
 
     #[test]

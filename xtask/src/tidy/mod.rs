@@ -7,6 +7,7 @@ mod life;
 mod manifest;
 mod source;
 pub(crate) mod text;
+mod words;
 
 use std::fs;
 use std::path::Path;
@@ -41,6 +42,7 @@ pub(crate) fn run(root: &Path) -> Result<Report, String> {
     let mut errors = Vec::new();
     for file in &files {
         errors.extend(text::check(file));
+        errors.extend(words::check(file));
         if file.path.ends_with(".rs") {
             errors.extend(source::check(file));
         }
@@ -55,6 +57,8 @@ pub(crate) fn run(root: &Path) -> Result<Report, String> {
         });
     }
     errors.extend(text::check_links(&files, &|path| root.join(path).exists()));
+    errors.extend(text::check_paths(&files, &|path| root.join(path).exists()));
+    errors.extend(words::check_types(&files));
     errors.extend(text::check_decisions(&files));
     errors.extend(life::check(&files));
     let warnings = text::wire_without_protocol(&changed_files(root)).into_iter().collect();

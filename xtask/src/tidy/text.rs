@@ -33,54 +33,17 @@ const WIRE_FILES: [&str; 5] = [
 ];
 const PROTOCOL_DOCUMENT: &str = "docs/protocol.md";
 
-/// What explains the words of this project, the forbidden ones included.
-const GLOSSARY: &str = "docs/glossary.md";
-const THIS_FILE: &str = "xtask/src/tidy/text.rs";
+/// Documents about what was: paths in them are those of then.
+const PAST: [&str; 2] = ["CHANGELOG.md", "bench/results/"];
 
-/// Words that sources and documents do not use, and what they say instead: the glossary's second section.
-const FORBIDDEN_WORDS: [(&str, &str); 36] = [
-    ("anybody", "a client, a process"),
-    ("asker", "upgrade forwarder"),
-    ("contestant", "mechanism"),
-    ("contestants", "mechanisms"),
-    ("desk", "upgrade controller"),
-    ("doors", "acceptance tests"),
-    ("everybody", "all clients, all processes"),
-    ("hear", "receive"),
-    ("hears", "receives"),
-    ("honest", "correct"),
-    ("heard", "received"),
-    ("keeper", "socket thread"),
-    ("latch", "deferred doorbell"),
-    ("liar", "faulty peer"),
-    ("liars", "faulty peers"),
-    ("lies", "is; faults"),
-    ("lying", "faulty"),
-    ("meddler", "fault proxy"),
-    ("nobody", "no client, no process"),
-    ("obey", "handle"),
-    ("obituary", "exit error"),
-    ("parked", "pending"),
-    ("patience", "timeout"),
-    ("referee", "oracle"),
-    ("rival", "baseline"),
-    ("rivals", "baselines"),
-    ("roster", "list"),
-    ("somebody", "a client, a process"),
-    ("tells", "says, reports"),
-    ("told", "sent, notified"),
-    ("twin", "baseline, counterpart"),
-    ("twins", "baselines"),
-    ("visitor", "front end, client"),
-    ("whom", "to which"),
-    ("whoever", "the client that, the process that"),
-    ("witness", "correct client"),
-];
+pub(crate) fn is_source(path: &str) -> bool {
+    SOURCE_ENDINGS.iter().any(|ending| path.ends_with(ending))
+}
 
 pub(crate) fn check(file: &File) -> Vec<String> {
     let lines: Vec<&str> = file.text.lines().collect();
     let mut errors = Vec::new();
-    if SOURCE_ENDINGS.iter().any(|ending| file.path.ends_with(ending)) && lines.len() > MAX_SOURCE_LINES {
+    if is_source(&file.path) && lines.len() > MAX_SOURCE_LINES {
         errors.push(at(file, MAX_SOURCE_LINES, &format!("{} lines; split the file below 500", lines.len())));
     }
     let first = lines.first().copied().unwrap_or_default();
@@ -98,7 +61,6 @@ pub(crate) fn check(file: &File) -> Vec<String> {
             }
         }
     }
-    errors.extend(check_words(file, &lines));
     errors.extend(check_tables(file, &lines));
     errors
 }
@@ -118,31 +80,8 @@ fn check_tables(file: &File, lines: &[&str]) -> Vec<String> {
         .collect()
 }
 
-fn check_words(file: &File, lines: &[&str]) -> Vec<String> {
-    let is_document = file.path == "README.md" || file.path.starts_with("docs/") && file.path.ends_with(".md");
-    let is_source = SOURCE_ENDINGS.iter().any(|ending| file.path.ends_with(ending));
-    if !(is_document || is_source) || [GLOSSARY, THIS_FILE].contains(&file.path.as_str()) {
-        return Vec::new();
-    }
-    let mut errors = Vec::new();
-    let mut in_code = false;
-    for (index, line) in lines.iter().enumerate() {
-        in_code ^= is_document && line.starts_with("```");
-        if in_code || (is_document && line.starts_with("    ")) || is_allowed(lines, index, "words") {
-            continue;
-        }
-        // Of sources whole names and all words of comments and texts.
-        let text = if is_document { prose(line) } else { (*line).to_owned() }.to_lowercase();
-        let words = text.split(|character: char| !character.is_alphanumeric() && (is_document || character != '_'));
-        for (word, instead) in words.filter_map(|word| FORBIDDEN_WORDS.iter().find(|(forbidden, _)| *forbidden == word)) {
-            errors.push(at(file, index, &format!("'{word}' is not a term of {GLOSSARY}: say {instead}")));
-        }
-    }
-    errors
-}
-
 /// A line without code, quoted messages and targets of links.
-fn prose(line: &str) -> String {
+pub(crate) fn prose(line: &str) -> String {
     let outside = |text: &str, mark: char| text.split(mark).step_by(2).collect::<Vec<_>>().join(" ");
     let text = outside(&outside(line, '`'), '"');
     let mut pieces = text.split("](");
@@ -197,6 +136,57 @@ pub(crate) fn join(folder: &str, target: &str) -> String {
         }
     }
     parts.join("/")
+}
+
+/// Paths of sources and folders in backquotes lead somewhere, too. Those that begin with a folder at the top are whole; others leave
+/// folders out, as `hostile/local.rs` does.
+pub(crate) fn check_paths(files: &[File], exists: &dyn Fn(&str) -> bool) -> Vec<String> {
+    let is_top = |part: &str| files.iter().any(|file| file.path.strip_prefix(part).is_some_and(|rest| rest.starts_with('/')));
+    let is_known = |path: &str| {
+        files.iter().any(|file| {
+            let mut parts = file.path.split('/');
+            path.split('/').all(|part| parts.any(|other| other == part)) && parts.next().is_none()
+        })
+    };
+    let mut errors = Vec::new();
+    for file in files.iter().filter(|file| file.path.ends_with(".md") && !PAST.iter().any(|past| file.path.starts_with(past))) {
+        let lines: Vec<&str> = file.text.lines().collect();
+        let folder = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        for (index, path) in quoted_paths(&lines) {
+            let first = path.split('/').next().unwrap_or_default();
+            let leads = match is_top(first) {
+                true => exists(path) || exists(&join(folder, path)),
+                false => !is_source(path) || is_known(path),
+            };
+            if !leads && !is_allowed(&lines, index, "path") {
+                errors.push(at(file, index, &format!("`{path}` is not in the repository: name where it is now")));
+            }
+        }
+    }
+    errors
+}
+
+/// What looks like a path of a source or a folder in the backquotes of a Markdown text, with its line, outside code blocks.
+fn quoted_paths<'a>(lines: &[&'a str]) -> Vec<(usize, &'a str)> {
+    let is_path = |path: &&str| {
+        let is_name = |part: &str| {
+            let is_placeholder = part.chars().all(|c| c.is_ascii_uppercase());
+            let is_plain = part.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
+            is_plain && !is_placeholder && part.contains(|c: char| c.is_ascii_alphanumeric())
+        };
+        let last = path.rsplit('/').next().unwrap_or_default();
+        path.contains('/') && path.split('/').all(is_name) && (is_source(path) || !last.contains('.'))
+    };
+    let mut found = Vec::new();
+    let mut in_code = false;
+    for (index, line) in lines.iter().enumerate() {
+        in_code ^= line.starts_with("```");
+        if !in_code && !line.starts_with("    ") {
+            let quoted = line.split('`').skip(1).step_by(2).map(|path| path.trim_end_matches('/'));
+            found.extend(quoted.filter(is_path).map(|path| (index, path)));
+        }
+    }
+    found
 }
 
 /// Every decision is linked from ARCHITECTURE.md, or no reader finds it.
@@ -256,30 +246,34 @@ mod tests {
     }
 
     #[test]
-    fn forbidden_words_are_errors_in_sources_and_in_the_prose_of_documents() {
-        for (word, _) in FORBIDDEN_WORDS {
-            let line = format!("The {word}, again\n");
-            assert_eq!(check(&file("docs/a.md", &line)).len(), 1, "{line}");
-            assert_eq!(check(&file("README.md", &line.to_uppercase())).len(), 1, "{line}");
-            assert_eq!(check(&file("a.rs", &format!("let {word} = 1; // the {word}\n"))).len(), 2, "{word}");
-            assert_eq!(check(&file("a.py", &format!("as_{word}()\n"))), [""; 0], "a name that has it is not it: {word}");
-            for path in ["CONTRIBUTING.md", "docs/a.svg", GLOSSARY] {
-                assert_eq!(check(&file(path, &line)), [""; 0], "{path}: {line}");
-            }
-        }
-        let allowed =
-            "`liar` \"no twin\" [a](liar.md) b\n```sh\nhear\n```\n    obey\n<!-- tidy: allow words, a title -->\ndoors\n";
-        assert_eq!(check(&file("docs/a.md", allowed)), [""; 0]);
-        assert_eq!(check(&file("docs/a.md", "`a` liar \"b\" [c](d.md) twin\n")).len(), 2);
-    }
-
-    #[test]
     fn links_lead_somewhere() {
         let text = "[a](b.md#part) [c](../README.md) [d](https://example.org/x) [e](#here) `f`\n```\n[g](none.md)\n```\n";
         let exists = |path: &str| ["docs/b.md", "README.md"].contains(&path);
         assert_eq!(check_links(&[file("docs/a.md", text)], &exists), [""; 0]);
         assert_eq!(check_links(&[file("docs/a.md", "\n[a](c.md)")], &exists), ["docs/a.md:2: the link to c.md leads nowhere"]);
         assert_eq!(check_links(&[file("docs/a.md", "[a](/b.md)")], &exists).len(), 1);
+    }
+
+    #[test]
+    fn paths_in_backquotes_lead_somewhere() {
+        let errors = |text: &str| {
+            let files = [file("docs/a.md", text), file("crates/ring/tests/ring/sleeping.rs", ""), file("docs/models/b.c", "")];
+            check_paths(&files, &|path| ["crates/ring/tests", "docs/models/b.c"].contains(&path))
+        };
+        for good in [
+            "`crates/ring/tests`, `crates/ring/tests/`, `models/b.c`, `ring/sleeping.rs`, `a/b`, `tests.rs`, `crates/NAME/tests`",
+            "`docs/models/b.c` and `docs/*.md`, `crates/none.jsonl`, crates/none",
+            "```\n`crates/none`\n```\n    `crates/none`",
+            "<!-- tidy: allow path, it was there -->\n`crates/none`",
+        ] {
+            assert_eq!(errors(good), [""; 0], "{good}");
+        }
+        for bad in ["crates/ring/tests/sleeping.rs", "crates/none", "block/sleeping.rs", "ring/loom.rs"] {
+            let expected = format!("docs/a.md:2: `{bad}` is not in the repository: name where it is now");
+            assert_eq!(errors(&format!("\n`crates/ring/tests` and `{bad}`")), [expected]);
+        }
+        let record = file("bench/results/a.md", "`docs/none.rs`");
+        assert_eq!(check_paths(&[record, file("docs/a.md", "")], &|_| false), [""; 0]);
     }
 
     #[test]

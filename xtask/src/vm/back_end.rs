@@ -217,19 +217,19 @@ impl BackEnd {
         }
     }
 
-    /// Die without a word.
+    /// Kill it, and wait for its end.
     pub(super) fn kill(&mut self) {
         // Killed and waited for as the group goes.
         drop(self.process.take());
     }
 
-    /// Be killed, and come back.
+    /// Kill it and start it again.
     pub(super) fn restart(&mut self) -> Result<(), String> {
         self.kill();
         self.launch()
     }
 
-    /// Wait until nothing of `machines` machines is left: it has said so that often.
+    /// Wait until nothing of `machines` machines is left: it logs that for each.
     pub(super) fn await_release(&self, machines: usize) -> Result<(), String> {
         const RELEASED: &str = "a hypervisor is gone; everything of it is released";
         let is_released = || self.log().matches(RELEASED).count() >= machines;
@@ -291,7 +291,7 @@ impl BackEnd {
         }
     }
 
-    /// What it said.
+    /// Its log.
     pub(super) fn log(&self) -> String {
         fs::read_to_string(self.folder.join("back-end.log")).unwrap_or_default()
     }

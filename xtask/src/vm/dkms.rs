@@ -89,7 +89,7 @@ fn verify_unit(folder: &Path, stage: &Path) -> Result<(), String> {
     let instance = folder.join("fip-blk-takeover@vdb.service");
     files::write(&instance, text)?;
     let output = step::output(Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&instance));
-    // It also speaks of what is wrong with the machine's own units.
+    // It also reports what is wrong with the machine's own units.
     let complaint = output.text.lines().find(|line| line.contains("fip-blk-takeover"));
     match complaint {
         Some(line) => Err(format!("systemd-analyze verify {}: {line}", unit.display())),

@@ -17,7 +17,7 @@ use super::fault_proxy::FaultProxy;
 use super::kill_cycles::KillCycles;
 use super::kills::Kills;
 use super::machine::{self, CleanupGuard, Next, Outcome};
-use super::net::{self, Seat};
+use super::net::{self, MachinePort};
 use super::packages::Packages;
 use super::programs::Programs;
 use super::qemu::{self, Parts, Qemu};
@@ -183,8 +183,8 @@ impl Environment {
         let mut kills = is_compared.then(|| Kills::new(choice.seed));
         let mut outcome = match &mut kills {
             Some(kills) if scenario.event == Event::KillMachine => {
-                let deaths = setting(scenario, choice, "lives").and_then(|text| text.parse().ok()).unwrap_or(0);
-                let cycles = KillCycles { deaths, limit, allowed: scenario.allowed, back_end: &back_end };
+                let killed_runs = setting(scenario, choice, "cycles").and_then(|text| text.parse().ok()).unwrap_or(0);
+                let cycles = KillCycles { killed_runs, limit, allowed: scenario.allowed, back_end: &back_end };
                 cycles.run(command, &mut console, kills)?
             }
             kills => {
@@ -218,14 +218,14 @@ impl Environment {
         programs: &Path,
     ) -> Result<String, Unready> {
         let append = append(scenario, choice, &boot.modules, scenario.guest.cpus());
-        let command = |seat: &Seat| {
-            let (append, socket) = (format!("{append} {}", seat.settings()), seat.socket(folder));
+        let command = |port: &MachinePort| {
+            let (append, socket) = (format!("{append} {}", port.settings()), port.socket(folder));
             match scenario.guest {
                 Guest::Uml(build) => self.uml_command(build, &boot.initrd, &append, (&socket, UML_NETWORK)),
                 Guest::Qemu { cpus, model, program, .. } => {
-                    let log = folder.join(format!("{}.log", seat.name));
+                    let log = folder.join(format!("{}.log", port.name));
                     let mut command = self.qemu(program)?.machine(cpus, model, &boot.kernel, &boot.initrd, &append, &log);
-                    command.arg("-no-reboot").args(qemu::port(&socket, seat.mac, cpus, program));
+                    command.arg("-no-reboot").args(qemu::port(&socket, port.mac, cpus, program));
                     Ok(command)
                 }
                 Guest::System(_) => Err("no system has a port of a network".into()),
@@ -421,7 +421,7 @@ fn kill(event: &str, back_end: &mut BackEnd, kills: &mut Kills) -> Result<(), St
     match event {
         "kill" => {
             back_end.kill();
-            kills.check_death(&back_end.image())?;
+            kills.check_after_kill(&back_end.image())?;
             back_end.launch()
         }
         words if kills.receive(words)? => Ok(()),

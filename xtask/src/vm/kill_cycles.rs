@@ -17,7 +17,7 @@ const WRITES: u64 = 1 << 20;
 /// What all runs have in common.
 pub(super) struct KillCycles<'a> {
     /// So many runs end by a kill; one more ends in order.
-    pub(super) deaths: u32,
+    pub(super) killed_runs: u32,
     /// Of each.
     pub(super) limit: Duration,
     /// Alarms of the guest's kernel that are expected.
@@ -34,11 +34,11 @@ impl KillCycles<'_> {
         kills: &mut Kills,
     ) -> Result<Outcome, Unready> {
         for run in 1.. {
-            let is_killed = run <= self.deaths;
+            let is_killed = run <= self.killed_runs;
             let asks = if is_killed { WITHOUT_END } else { 0 };
             let first = u64::from(run) * WRITES;
             let mut command = command(&format!("fip.kills={asks} fip.first={first}"))?;
-            let next = |event: &str| Ok(if is_killed && event == "kill" { Next::Dies } else { Next::GoesOn });
+            let next = |event: &str| Ok(if is_killed && event == "kill" { Next::IsKilled } else { Next::GoesOn });
             let mut outcome = machine::run(&mut command, self.limit, console, next)?;
             let story = receive(&outcome, kills);
             if !is_killed {
@@ -48,7 +48,7 @@ impl KillCycles<'_> {
             let verdict = story
                 .and_then(|()| outcome.judge_killed(self.allowed))
                 .and_then(|()| self.back_end.await_release(run as usize))
-                .and_then(|()| kills.check_machine_death(&self.back_end.image(), first));
+                .and_then(|()| kills.check_after_machine_kill(&self.back_end.image(), first));
             if let Err(error) = verdict {
                 outcome.host_error = Some(format!("machine {run}: {error}"));
                 return Ok(outcome);

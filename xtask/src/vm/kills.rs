@@ -1,5 +1,5 @@
 //! A guest's reports of its writes (`tests/vm/guest/kills.c`), compared with what is on the disk whenever the back end or the
-//! guest has died.
+//! guest was killed.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -22,7 +22,7 @@ struct Block {
     was_cut_off: bool,
 }
 
-/// The story so far.
+/// What was reported so far.
 #[derive(Debug)]
 pub(super) struct Kills {
     seed: u64,
@@ -85,7 +85,7 @@ impl Kills {
     }
 
     /// The back end was killed: is all on the disk that was acknowledged?
-    pub(super) fn check_death(&mut self, image: &Path) -> Result<(), String> {
+    pub(super) fn check_after_kill(&mut self, image: &Path) -> Result<(), String> {
         self.kills += 1;
         self.in_flight += self.open.len();
         // What the guest has submitted, and not reported yet, may be there.
@@ -94,7 +94,7 @@ impl Kills {
 
     /// The guest was killed, and the back end has released it: is all there that was acknowledged, and nothing else but what was
     /// under way? Its writes had numbers from `first` on; its last reports may be lost in a serial line.
-    pub(super) fn check_machine_death(&mut self, image: &Path, first: u64) -> Result<(), String> {
+    pub(super) fn check_after_machine_kill(&mut self, image: &Path, first: u64) -> Result<(), String> {
         self.kills += 1;
         self.in_flight += self.open.len();
         for (block, count, _) in std::mem::take(&mut self.open).into_values().flatten() {
@@ -195,7 +195,7 @@ mod tests {
         for event in story {
             assert_eq!(kills.receive(event), Ok(true), "{event}");
         }
-        let verdicts = (kills.check_death(&image), kills.finish(&image));
+        let verdicts = (kills.check_after_kill(&image), kills.finish(&image));
         fs::remove_file(image).expect("it is there");
         verdicts
     }
@@ -223,7 +223,7 @@ mod tests {
             for event in story {
                 assert_eq!(kills.receive(event), Ok(true), "{event}");
             }
-            kills.check_machine_death(&image, first)
+            kills.check_after_machine_kill(&image, first)
         };
         let (torn, other) = ([1, 2, 2, 1, 1, 1, 1, 1], [3; 8]);
         assert_eq!(after(&["write 1 0 1 1", "done 1", "write 2 0 1 2", "write 3 1 1 3"], 1, &[torn, other].concat()), Ok(()));

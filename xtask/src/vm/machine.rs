@@ -22,7 +22,7 @@ const REPORT: &str = "fipsee-vm: ";
 const ALARMS: [&str; 22] = [
     "BUG:",
     "kernel BUG",
-    // What only a kernel that watches itself says: about a piece of memory, a shift or an index, a list, locks.
+    // What only the debug kernel says: about a piece of memory, a shift or an index, a list, locks.
     "] BUG ",
     "UBSAN:",
     "ODEBUG:",
@@ -140,8 +140,8 @@ impl Drop for Group {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     GoesOn,
-    /// It is killed at once.
-    Dies,
+    /// At once.
+    IsKilled,
 }
 
 /// What is left of a machine that ended.
@@ -192,7 +192,7 @@ pub(super) fn run(
                     }
                     match report.strip_prefix("event ").map(|event| (event, on_event(event))) {
                         None | Some((_, Ok(Next::GoesOn))) => {}
-                        Some((_, Ok(Next::Dies))) => group.kill(),
+                        Some((_, Ok(Next::IsKilled))) => group.kill(),
                         Some((event, Err(error))) => {
                             outcome.host_error = Some(format!("event '{event}': {error}"));
                             group.kill();
@@ -208,7 +208,7 @@ pub(super) fn run(
         outcome.status = group.ended();
         if outcome.status.is_some() || Instant::now() > end {
             outcome.took = started.elapsed();
-            // Its last words are in the pipes; they end when no process holds them open.
+            // Its last lines are in the pipes; they end when no process holds them open.
             group.kill();
             drain(&lines, &mut outcome);
             return Ok(outcome);
@@ -397,8 +397,9 @@ mod tests {
     #[test]
     fn machine_is_killed_by_the_host_and_half_a_line_is_not_processed() {
         let script = "printf 'fipsee-vm: event kill\nfipsee-vm: event done 12' >&2; sleep 1000";
-        let outcome = run(Command::new("sh").args(["-c", script]), Duration::from_secs(60), &mut io::sink(), |_| Ok(Next::Dies))
-            .expect("there is a shell");
+        let outcome =
+            run(Command::new("sh").args(["-c", script]), Duration::from_secs(60), &mut io::sink(), |_| Ok(Next::IsKilled))
+                .expect("there is a shell");
         assert_eq!((outcome.judge_killed(&[]), outcome.reports.as_slice()), (Ok(()), &["event kill".to_owned()][..]));
         assert!(machine("echo 'fipsee-vm: passed' >&2").judge_killed(&[]).is_err_and(|error| error.contains("ended before")));
     }

@@ -109,7 +109,7 @@ impl Qemu {
         command.args(["-object", "memory-backend-memfd,id=memory0,size=512M,share=on"]);
         command.args(["-machine", "q35,memory-backend=memory0", "-nodefaults", "-display", "none", "-nic", "none"]);
         command.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
-        // Its clock is declared good, without proof: otherwise reading it takes a microsecond.
+        // The time-stamp counter is taken for reliable, unchecked: otherwise reading the clock takes a microsecond.
         let clock = "tsc=reliable clocksource=tsc";
         // A busy host stops the machine for a while; that is no stall of the guest's making.
         let timeout = "no_timer_check rcupdate.rcu_cpu_stall_timeout=300 watchdog_thresh=60";

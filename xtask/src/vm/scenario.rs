@@ -50,7 +50,7 @@ impl Scenario {
         Self { event, ..self }
     }
 
-    /// Of requests under way when a driver lets go of its device, the last may fail.
+    /// Of requests in flight when a device is unbound, the last may fail.
     const fn may_fail(self) -> Self {
         Self { allowed: &["I/O error"], ..self }
     }
@@ -99,15 +99,15 @@ const SCENARIOS: &[Scenario] = &[
     scenario(
         "uml/machine-kills",
         "kills",
-        "the machine is killed at random; each time all that was acknowledged is on the disk (--set lives=N)",
+        "the machine is killed at random; each time all that was acknowledged is on the disk (--set cycles=N)",
     )
-    .set("lives=5")
+    .set("cycles=5")
     .event(Event::KillMachine),
-    scenario("uml/rebind", "rebind", "the driver lets go and takes the device 20 times"),
+    scenario("uml/rebind", "rebind", "the device is unbound from the driver and bound again, 20 times"),
     // Once, user-mode Linux aborted after its guest had passed and halted, when it takes devices away. Since then guests let
     // go of them before they halt (tests/vm/init); it was not seen again, and 30 rounds with each driver did not
     // reproduce it.
-    scenario("uml/unbind-busy", "unbind-busy", "the driver lets go with requests under way, 10 times (--set rounds=N)")
+    scenario("uml/unbind-busy", "unbind-busy", "the device is unbound with requests in flight, 10 times (--set rounds=N)")
         .set("rounds=10")
         .may_fail()
         .by_hand(),
@@ -216,7 +216,7 @@ const SCENARIOS: &[Scenario] = &[
         .set("most=12")
         .by_hand(),
     scenario("qemu/fio", "fio", "fio's verification on two queues").on(SMP).by_hand(),
-    scenario("qemu/unbind-busy", "unbind-busy", "the driver lets go with requests under way on two queues")
+    scenario("qemu/unbind-busy", "unbind-busy", "the device is unbound with requests in flight on two queues")
         .on(SMP)
         .set("rounds=10")
         .may_fail()
@@ -285,18 +285,18 @@ const SCENARIOS: &[Scenario] = &[
     .event(Event::Kill),
     scenario("qemu/machine-kills", "kills", "the machine is killed at random, as above")
         .on(SMP)
-        .set("lives=5")
+        .set("cycles=5")
         .event(Event::KillMachine)
         .by_hand(),
 ];
 
-/// Scenarios that test little of a driver: not run on the instrumented kernel.
-const NOT_WATCHED: [&str; 2] = ["uml/boot", "uml/corrupt"];
+/// Scenarios that test little of a driver: not run on the debug kernel.
+const NOT_DEBUGGED: [&str; 2] = ["uml/boot", "uml/corrupt"];
 
-/// Every scenario; those of user-mode Linux again on the instrumented kernel, as `uml-debug/`.
+/// Every scenario; those of user-mode Linux again on the debug kernel, as `uml-debug/`.
 pub(super) fn all() -> Vec<Scenario> {
-    let is_watched = |scenario: &&Scenario| scenario.guest == Guest::Uml(Build::Plain) && !NOT_WATCHED.contains(&scenario.name);
-    let again = SCENARIOS.iter().filter(is_watched).map(|scenario| Scenario {
+    let is_debugged = |scenario: &&Scenario| scenario.guest == Guest::Uml(Build::Plain) && !NOT_DEBUGGED.contains(&scenario.name);
+    let again = SCENARIOS.iter().filter(is_debugged).map(|scenario| Scenario {
         // A few dozen bytes, once per run of this program.
         name: scenario.name.replacen("uml/", "uml-debug/", 1).leak(),
         guest: Guest::Uml(Build::Debug),

@@ -26,8 +26,8 @@ const BIG_CPU: Patch = Patch {
     to: "DEFINE_LONGS(HOST_FP_SIZE, 16384)",
 };
 
-/// To find code that sleeps in atomic context the kernel counts what forbids it. It could not be interrupted at any place, which
-/// the architecture rightly denies, but is not asked to: it only counts.
+/// The preemption counter finds code that sleeps in atomic context. The architecture does not support preemption; only the counter is
+/// needed, so this drops ARCH_NO_PREEMPT.
 const COUNTS_PREEMPTION: Patch = Patch { file: "arch/um/Kconfig", from: "\tselect ARCH_NO_PREEMPT\n", to: "" };
 
 /// A build that takes longer hangs: it is three minutes' work for two CPUs.
@@ -53,8 +53,7 @@ const NOT_COMPILED: [&str; 16] = [
     "tools/testing",
 ];
 
-/// A fault of the architecture that would be reported at each boot, and is of no interest here: the process is new, and no other
-/// thread walks there.
+/// Silences a report of lockdep at each boot: the new process's memory map is not shared with another thread yet.
 const WALKS_LOCKED: Patch = Patch {
     file: "arch/um/kernel/tlb.c",
     from: "\tfor_each_vma(vmi, vma)\n\t\tfix_range(mm, vma->vm_start, vma->vm_end, 1);\n",
@@ -66,7 +65,7 @@ const WALKS_LOCKED: Patch = Patch {
 pub(super) enum Build {
     /// Nothing that slows it down.
     Plain,
-    /// It watches itself: memory, locks, leaks.
+    /// With KASAN, lockdep and kmemleak.
     Debug,
 }
 
@@ -187,7 +186,7 @@ fn apply(patch: &Patch, tree: &Path) -> Result<(), String> {
 fn make(tree: &Path, arguments: &[&str]) -> Result<(), String> {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=10", BUILD_LIMIT, "make", "ARCH=um"]).args(arguments).current_dir(tree);
-    // Ours speak of other trees.
+    // Those of our own make refer to another tree.
     command.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
     step::succeed(&mut command).map(drop).map_err(|text| last_lines(&text))
 }

@@ -6,7 +6,7 @@ use fipsee_ring::pace::{AnswererPace, CallerPace, Delays, let_answers_gather};
 use fipsee_ring::ring::{Reader, StreamError, StreamWriter, Writer};
 
 use super::drive::{Answers, Calls, PeerError, Receives, Sends};
-use super::meeting;
+use super::endpoints;
 use super::spin::Spin;
 use super::visits::{Taken, Visits};
 
@@ -107,7 +107,7 @@ impl Sends for Source<'_> {
             while let Err(error) = self.writer.try_publish(message) {
                 match error {
                     StreamError::Full => self.spin.step()?,
-                    StreamError::Fault(fault) => return Err(meeting::fault(fault)),
+                    StreamError::Fault(fault) => return Err(endpoints::fault(fault)),
                 }
             }
             self.spin.reset();
@@ -116,7 +116,7 @@ impl Sends for Source<'_> {
         let mut sent = 0;
         loop {
             let rest = messages.get(sent..).unwrap_or_default();
-            sent += self.writer.publish_burst(rest).map_err(meeting::fault)?;
+            sent += self.writer.publish_burst(rest).map_err(endpoints::fault)?;
             if sent == messages.len() {
                 self.spin.reset();
                 return Ok(());
@@ -133,7 +133,7 @@ impl Sends for Source<'_> {
 /// Wait until every slot of a stream is free again.
 pub(super) fn drain(writer: &mut StreamWriter<MappedRing>, slot_count: u32, spin: &mut Spin<'_>) -> Result<(), PeerError> {
     loop {
-        if writer.free_slots(slot_count).map_err(meeting::fault)? == slot_count {
+        if writer.free_slots(slot_count).map_err(endpoints::fault)? == slot_count {
             return Ok(());
         }
         spin.step()?;

@@ -4,11 +4,11 @@ use std::fmt;
 
 use fipsee_ring::cpu::{self, StoreVariant};
 use fipsee_ring::pace::{Delays, FirstLook};
-use fipsee_ring::tuning::{Choices as Advice, Ownership, Touch, Tuning};
+use fipsee_ring::tuning::{Choices, Ownership, Touch, Tuning};
 use fipsee_ring::wait::WaitMode;
 use serde::{Deserialize, Serialize};
 
-use super::plan::{Choices, Task};
+use super::plan::{HotPathOptions, Task};
 
 /// A change that one side can name to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ use super::plan::{Choices, Task};
 pub enum Change {
     Row(usize),
     /// A word of choices (docs/protocol.md section 2.6).
-    Advice(u32),
+    Choices(u32),
     /// Delays of the first look in ticks: the caller's, the answerer's.
     FirstLookAfter([u64; 2]),
 }
@@ -47,29 +47,29 @@ pub struct Row {
     text: &'static str,
     /// When it is worth measuring.
     pub affects: Affects,
-    apply: fn(&mut Choices),
+    apply: fn(&mut HotPathOptions),
 }
 
-const fn row(text: &'static str, affects: Affects, apply: fn(&mut Choices)) -> Row {
+const fn row(text: &'static str, affects: Affects, apply: fn(&mut HotPathOptions)) -> Row {
     Row { text, affects, apply }
 }
 
-fn own(choices: &mut Choices, ownership: Ownership) {
-    (choices.tuning.ownership, choices.tuning.first_look) = (ownership, FirstLook::AtOnce);
+fn own(options: &mut HotPathOptions, ownership: Ownership) {
+    (options.tuning.ownership, options.tuning.first_look) = (ownership, FirstLook::AtOnce);
 }
 
-fn advise(choices: &mut Choices, advice: Advice) {
-    choices.tuning = choices.tuning.with_choices(advice);
+fn choose(options: &mut HotPathOptions, choices: Choices) {
+    options.tuning = options.tuning.with_choices(choices);
 }
 
-fn prefetch(choices: &mut Choices, slots: u32) {
-    let tuning = &mut choices.tuning;
+fn prefetch(options: &mut HotPathOptions, slots: u32) {
+    let tuning = &mut options.tuning;
     tuning.ownership = Ownership::PrefetchNext;
     (tuning.prefetch_slots, tuning.burst_prefetch_slots, tuning.stream_prefetch_slots) = (slots, slots, slots);
 }
 
-fn look_after(choices: &mut Choices, [caller_ticks, answerer_ticks]: [u64; 2]) {
-    choices.tuning.first_look = FirstLook::After(Delays { caller_ticks, answerer_ticks });
+fn look_after(options: &mut HotPathOptions, [caller_ticks, answerer_ticks]: [u64; 2]) {
+    options.tuning.first_look = FirstLook::After(Delays { caller_ticks, answerer_ticks });
 }
 
 use Affects::{All, Bursts, Calls, Demoting, LoneMessages, LongBursts, NotRoundTrips, RoundTrips, Streams};
@@ -86,16 +86,16 @@ pub const CHANGES: [Row; 39] = [
     }),
     row("store in four parts of 16 bytes", Affects::Store(StoreVariant::Wide16), |all| all.tuning.store = StoreVariant::Wide16),
     row("store in parts of 8 bytes", Affects::Store(StoreVariant::Portable), |all| all.tuning.store = StoreVariant::Portable),
-    row("reader touches nothing", LoneMessages, |all| advise(all, Advice::NONE.with_touch(Touch::Never))),
-    row("reader touches runs", LoneMessages, |all| advise(all, Advice::NONE.with_touch(Touch::Runs))),
-    row("reader touches every message", LoneMessages, |all| advise(all, Advice::NONE.with_touch(Touch::Always))),
+    row("reader touches nothing", LoneMessages, |all| choose(all, Choices::NONE.with_touch(Touch::Never))),
+    row("reader touches runs", LoneMessages, |all| choose(all, Choices::NONE.with_touch(Touch::Runs))),
+    row("reader touches every message", LoneMessages, |all| choose(all, Choices::NONE.with_touch(Touch::Always))),
     row("no gathering", Streams, |all| all.tuning.stream_gather_ticks = 0),
     row("gathering for 1000 ticks", Streams, |all| all.tuning.stream_gather_ticks = 1000),
     row("gathering for 4000 ticks", Streams, |all| all.tuning.stream_gather_ticks = 4000),
     row("answers given singly", Bursts, |all| all.tuning.take = 1),
     row("16 taken before the first answer", Bursts, |all| all.tuning.take = 16),
-    row("no prefetch in bursts and streams", NotRoundTrips, |all| advise(all, Advice::NONE.with_burst_prefetch(false))),
-    row("prefetch in bursts and streams", NotRoundTrips, |all| advise(all, Advice::NONE.with_burst_prefetch(true))),
+    row("no prefetch in bursts and streams", NotRoundTrips, |all| choose(all, Choices::NONE.with_burst_prefetch(false))),
+    row("prefetch in bursts and streams", NotRoundTrips, |all| choose(all, Choices::NONE.with_burst_prefetch(true))),
     row("no prefetch", LoneMessages, |all| prefetch(all, 0)),
     row("prefetch 1 ahead", LoneMessages, |all| prefetch(all, 1)),
     row("prefetch 2 ahead", LoneMessages, |all| prefetch(all, 2)),
@@ -125,7 +125,7 @@ impl Change {
         match self {
             Self::Row(index) if index < CHANGES.len() => CHANGES[index].affects,
             Self::Row(_) => All,
-            Self::Advice(_) => LoneMessages,
+            Self::Choices(_) => LoneMessages,
             Self::FirstLookAfter(_) => RoundTrips,
         }
     }
@@ -151,20 +151,20 @@ impl Change {
         }
     }
 
-    pub(super) fn apply(self, choices: &mut Choices) {
+    pub(super) fn apply(self, options: &mut HotPathOptions) {
         match self {
-            Self::Row(index) => CHANGES.get(index).into_iter().for_each(|row| (row.apply)(choices)),
-            Self::FirstLookAfter(ticks) => look_after(choices, ticks),
-            Self::Advice(word) => {
-                choices.tuning = Tuning::usual().with_choices(Advice::from_word(word));
-                if choices.tuning.ownership != Ownership::PrefetchNext {
-                    choices.tuning.first_look = FirstLook::AtOnce;
+            Self::Row(index) => CHANGES.get(index).into_iter().for_each(|row| (row.apply)(options)),
+            Self::FirstLookAfter(ticks) => look_after(options, ticks),
+            Self::Choices(word) => {
+                options.tuning = Tuning::usual().with_choices(Choices::from_word(word));
+                if options.tuning.ownership != Ownership::PrefetchNext {
+                    options.tuning.first_look = FirstLook::AtOnce;
                 }
             }
         }
-        if self.sets_lone_messages() && choices.tuning.first_look == FirstLook::Calibrated {
+        if self.sets_lone_messages() && options.tuning.first_look == FirstLook::Calibrated {
             // Else the pacing search would replace what the change sets.
-            choices.tuning.first_look = FirstLook::CalibratedDelays;
+            options.tuning.first_look = FirstLook::CalibratedDelays;
         }
     }
 }
@@ -173,7 +173,7 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Row(index) => f.write_str(CHANGES.get(*index).map_or("no such change", |row| row.text)),
-            Self::Advice(word) => write!(f, "choices {word:#x}"),
+            Self::Choices(word) => write!(f, "choices {word:#x}"),
             Self::FirstLookAfter([caller, answerer]) => write!(f, "first look after {caller} and {answerer} ticks"),
         }
     }
@@ -186,19 +186,19 @@ mod tests {
 
     /// A base with choices that were measured, so that the pacing search would try other ways to own a slot.
     fn measured(ownership: Ownership, touch: Touch) -> Spec {
-        let word = Advice::NONE.with_ownership(ownership).with_touch(touch).with_burst_prefetch(false).as_measured().word();
+        let word = Choices::NONE.with_ownership(ownership).with_touch(touch).with_burst_prefetch(false).as_measured().word();
         Spec { measured: word, ..Spec::default() }
     }
 
     #[test]
     fn what_a_change_sets_is_fixed_on_both_sides() {
-        let advice = [0x1_1231, 0x11_1231, 0x1f_2232, 0x10_0011, 0x10_0010].map(Change::Advice);
+        let words = [0x1_1231, 0x11_1231, 0x1f_2232, 0x10_0011, 0x10_0010].map(Change::Choices);
         for base in [measured(Ownership::PrefetchNext, Touch::Never), measured(Ownership::LockedAhead, Touch::Always)] {
-            let as_it_is = base.choices().expect("a known way to wait").tuning;
+            let as_it_is = base.options().expect("a known way to wait").tuning;
             assert!(as_it_is.searches_methods(), "else there is nothing to fix");
-            for change in (0..CHANGES.len()).map(Change::Row).chain(advice) {
+            for change in (0..CHANGES.len()).map(Change::Row).chain(words) {
                 let spec = Spec { change: Some(change), ..base.clone() };
-                let sides = [spec.choices(), spec.answerer_choices()].map(|choices| choices.expect("a known way to wait").tuning);
+                let sides = [spec.options(), spec.answerer_options()].map(|options| options.expect("a known way to wait").tuning);
                 assert_eq!(sides[0], sides[1], "{change}");
                 let [tuning, _] = sides;
                 let lone = |tuning: Tuning| (tuning.ownership, tuning.prefetch_slots, tuning.touch);

@@ -18,8 +18,8 @@ use rustix::event::epoll;
 
 use super::bare;
 use super::drive::{Answers, Calls, PeerError, Receives, Sends};
-use super::meeting::fault;
-use super::plan::Choices;
+use super::endpoints::fault;
+use super::plan::HotPathOptions;
 use super::spin::Spin;
 use super::visits::{Taken, Visits};
 
@@ -37,8 +37,8 @@ struct Idle<'a> {
 }
 
 impl<'a> Idle<'a> {
-    fn new(choices: &Choices, other: &'a Seqpacket) -> Self {
-        Self { backoff: Backoff::new(choices.wait, DEFAULT_LOOK), pause: choices.pause, looks: 0, other }
+    fn new(options: &HotPathOptions, other: &'a Seqpacket) -> Self {
+        Self { backoff: Backoff::new(options.wait, DEFAULT_LOOK), pause: options.pause, looks: 0, other }
     }
 
     #[inline(always)]
@@ -63,17 +63,17 @@ impl<'a> Idle<'a> {
 pub(super) struct Caller<'a> {
     port: Port,
     other: &'a Seqpacket,
-    choices: Choices,
+    options: HotPathOptions,
 }
 
 impl<'a> Caller<'a> {
-    pub(super) fn new(queue: ClientQueue, choices: Choices, other: &'a Seqpacket) -> Self {
-        Self { port: Port::new(queue, Backoff::new(choices.wait, DEFAULT_LOOK)), other, choices }
+    pub(super) fn new(queue: ClientQueue, options: HotPathOptions, other: &'a Seqpacket) -> Self {
+        Self { port: Port::new(queue, Backoff::new(options.wait, DEFAULT_LOOK)), other, options }
     }
 
     #[inline(always)]
     fn ring_if_asleep(&mut self) {
-        if self.choices.doorbells && self.port.queue.requests.reader_needs_doorbell() {
+        if self.options.doorbells && self.port.queue.requests.reader_needs_doorbell() {
             self.port.queue.daemon_doorbell.ring();
         }
     }
@@ -84,11 +84,11 @@ impl<'a> Caller<'a> {
             let published = self.port.queue.requests.publish(call);
             debug_assert!(published.is_ok(), "bursts are no larger than the ring");
             self.port.queue.requests.prefetch(calls.len());
-            if !self.choices.batch {
+            if !self.options.batch {
                 self.ring_if_asleep();
             }
         }
-        if self.choices.batch {
+        if self.options.batch {
             self.ring_if_asleep();
         }
     }
@@ -96,13 +96,13 @@ impl<'a> Caller<'a> {
     /// A poll found nothing, the `looks`-th in a row.
     #[inline(always)]
     fn pause(&mut self, looks: u32) -> Result<(), PeerError> {
-        if !self.choices.pause && looks < BARE_LOOKS {
-            if self.choices.gather {
+        if !self.options.pause && looks < BARE_LOOKS {
+            if self.options.gather {
                 let_answers_gather(self.port.queue.requests.outstanding() as usize);
             }
             return Ok(());
         }
-        match self.port.pause::<Infallible>(None, self.choices.gather, || self.other.is_hung_up()) {
+        match self.port.pause::<Infallible>(None, self.options.gather, || self.other.is_hung_up()) {
             Ok(_) => Ok(()),
             Err(Error::Disconnected) => Err(PeerError::Gone),
             Err(error) => Err(PeerError::Wrong(format!("cannot wait for an answer: {error:?}"))),
@@ -125,7 +125,7 @@ impl Calls for Caller<'_> {
             self.port.queue.requests.answered();
             self.port.backoff.reset();
         }
-        if self.choices.look_twice && self.port.queue.completions.has_message() {
+        if self.options.look_twice && self.port.queue.completions.has_message() {
             return Err(PeerError::Wrong("an answer without a request came; report this".to_owned()));
         }
         Ok(())
@@ -166,21 +166,21 @@ impl EpollWaiter {
 pub(super) struct Answerer<'a> {
     queue: ServerQueue,
     idle: Idle<'a>,
-    bed: EpollWaiter,
+    waiter: EpollWaiter,
     pace: AnswererPace,
-    choices: Choices,
+    options: HotPathOptions,
 }
 
 impl<'a> Answerer<'a> {
-    pub(super) fn new(queue: ServerQueue, choices: Choices, other: &'a Seqpacket) -> Result<Self, PeerError> {
-        let bed = EpollWaiter::new(&queue.our_doorbell, other)?;
+    pub(super) fn new(queue: ServerQueue, options: HotPathOptions, other: &'a Seqpacket) -> Result<Self, PeerError> {
+        let waiter = EpollWaiter::new(&queue.our_doorbell, other)?;
         let pace = AnswererPace::default();
-        Ok(Self { queue, idle: Idle::new(&choices, other), bed, pace, choices })
+        Ok(Self { queue, idle: Idle::new(&options, other), waiter, pace, options })
     }
 
     #[inline(always)]
     fn ring_if_asleep(&mut self) {
-        if self.choices.doorbells && self.queue.completions.reader_needs_doorbell() {
+        if self.options.doorbells && self.queue.completions.reader_needs_doorbell() {
             self.queue.client_doorbell.ring();
         }
     }
@@ -188,7 +188,7 @@ impl<'a> Answerer<'a> {
     #[cold]
     fn sleep(&mut self) -> Result<(), PeerError> {
         if !self.queue.requests.arm_and_work_remains() {
-            self.bed.sleep(self.idle.other)?;
+            self.waiter.sleep(self.idle.other)?;
         }
         self.queue.requests.disarm();
         self.idle.reset();
@@ -199,7 +199,7 @@ impl<'a> Answerer<'a> {
 impl Answers for Answerer<'_> {
     #[inline(always)]
     fn serve(&mut self, answer: &mut impl FnMut(&Message) -> Option<Message>) -> Result<(), PeerError> {
-        let (mut taken, mut visits) = (Taken::new(self.choices.tuning.take), Visits::new(self.choices.look_twice));
+        let (mut taken, mut visits) = (Taken::new(self.options.tuning.take), Visits::new(self.options.look_twice));
         loop {
             self.pace.hold.wait();
             while !self.queue.requests.has_message() {
@@ -221,12 +221,12 @@ impl Answers for Answerer<'_> {
                     count += 1;
                     self.queue.completions.publish(&reply);
                     self.queue.completions.prefetch(1);
-                    if !self.choices.batch {
+                    if !self.options.batch {
                         self.ring_if_asleep();
                     }
                 }
             }
-            if self.choices.batch {
+            if self.options.batch {
                 self.ring_if_asleep();
             }
             if visits.end(count) {
@@ -248,7 +248,7 @@ pub(super) struct Source<'a> {
     pub(super) doorbell: EventDoorbell,
     pub(super) slot_count: u32,
     pub(super) spin: Spin<'a>,
-    pub(super) choices: Choices,
+    pub(super) options: HotPathOptions,
 }
 
 impl Source<'_> {
@@ -256,7 +256,7 @@ impl Source<'_> {
     #[inline(always)]
     fn publish(&mut self, messages: &[Message]) -> Result<usize, PeerError> {
         let count = self.writer.publish_burst(messages).map_err(fault)?;
-        if count > 0 && self.choices.doorbells && self.writer.reader_needs_doorbell() {
+        if count > 0 && self.options.doorbells && self.writer.reader_needs_doorbell() {
             self.doorbell.ring();
         }
         Ok(count)
@@ -266,7 +266,7 @@ impl Source<'_> {
 impl Sends for Source<'_> {
     #[inline(always)]
     fn send(&mut self, messages: &[Message]) -> Result<(), PeerError> {
-        let together = if self.choices.batch { messages.len() } else { 1 };
+        let together = if self.options.batch { messages.len() } else { 1 };
         let mut sent = 0;
         loop {
             let rest = messages.get(sent..).unwrap_or_default();
@@ -290,24 +290,24 @@ impl Sends for Source<'_> {
 pub(super) struct Sink<'a> {
     reader: Reader<MappedRing>,
     idle: Idle<'a>,
-    bed: EpollWaiter,
+    waiter: EpollWaiter,
 }
 
 impl<'a> Sink<'a> {
     pub(super) fn new(
         reader: Reader<MappedRing>,
         doorbell: &EventDoorbell,
-        choices: &Choices,
+        options: &HotPathOptions,
         other: &'a Seqpacket,
     ) -> Result<Self, PeerError> {
-        Ok(Self { reader, idle: Idle::new(choices, other), bed: EpollWaiter::new(doorbell, other)? })
+        Ok(Self { reader, idle: Idle::new(options, other), waiter: EpollWaiter::new(doorbell, other)? })
     }
 
     #[cold]
     fn sleep(&mut self) -> Result<(), PeerError> {
         self.reader.release_all();
         if !self.reader.arm_and_work_remains() {
-            self.bed.sleep(self.idle.other)?;
+            self.waiter.sleep(self.idle.other)?;
         }
         self.reader.disarm();
         self.idle.reset();

@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde_json::{Value, json};
 
 use super::drive::{PeerError, RunLength, Sample};
-use super::meeting::Meeting;
+use super::endpoints::Endpoints;
 use super::plan::Spec;
 
 /// How long the second side may take to report the end of a measurement, after the stop message.
@@ -42,7 +42,7 @@ pub fn serve(first_side: &Seqpacket) {
 
 fn answer(packet: Packet, first_side: &Seqpacket) -> Result<(), PeerError> {
     let spec = serde_json::from_slice::<Spec>(&packet.bytes).map_err(|error| PeerError::Wrong(error.to_string()))?;
-    Meeting::accept(&spec, packet.descriptors)?.answer(&spec, first_side)
+    Endpoints::receive(&spec, packet.descriptors)?.run_answerer(&spec, first_side)
 }
 
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl Partner {
 
     pub fn measure(&mut self, spec: &Spec, length: RunLength) -> Result<Sample, String> {
         let Some(socket) = &self.socket else { return Err("the second side has ended; report this".to_owned()) };
-        let asked = Meeting::invite(spec, socket).and_then(|meeting| meeting.ask(spec, length, socket));
+        let asked = Endpoints::offer(spec, socket).and_then(|endpoints| endpoints.run_caller(spec, length, socket));
         let sample = match asked {
             Ok(sample) => sample,
             Err(PeerError::Wrong(text)) => return Err(text),
@@ -167,7 +167,7 @@ mod tests {
             assert!(partner.measure(&spec("yield"), length).is_ok(), "{design:?}");
         }
         let unknown = Spec { answerer_wait: Some("doze".to_owned()), ..base };
-        assert!(unknown.choices().is_ok(), "the calling side does not wait so");
+        assert!(unknown.options().is_ok(), "the calling side does not wait so");
         let error = partner.measure(&unknown, length).expect_err("the answering side does");
         assert!(error.contains("unknown wait mode 'doze'"), "{error}");
     }

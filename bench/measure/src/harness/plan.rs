@@ -2,7 +2,7 @@
 
 use fipsee_ring::channel::{FEATURES, MAX_DEPTH, Profile, QueueGeometry, RegionLayout};
 use fipsee_ring::layout::{COLD_BYTES, SLOT_BYTES};
-use fipsee_ring::tuning::{Choices as Advice, Tuning};
+use fipsee_ring::tuning::{Choices, Tuning};
 use fipsee_ring::wait::WaitMode;
 use serde::{Deserialize, Serialize};
 
@@ -67,14 +67,14 @@ pub struct Spec {
     pub answerer_wait: Option<String>,
     /// A PAUSE instruction between two empty looks?
     pub pause: bool,
-    /// The two sides share one CPU: an empty look gives it away.
+    /// The two sides share one CPU: each yields it after an empty poll.
     pub one_cpu: bool,
     pub change: Option<Change>,
     /// The word of choices that was measured for the two CPUs; 0: those of the CPU's family.
     pub measured: u32,
     /// Chooses the start of the rings.
     pub seed: u32,
-    /// Instead: one call after each silence of so many microseconds, and what of it the answering side takes to wake up.
+    /// If set: one call after each idle period of so many microseconds; also records the answerer's wake-up time.
     pub silence_us: Option<u64>,
     /// Messages of a stream published together, with one check of the doorbell.
     pub batch: u32,
@@ -101,7 +101,7 @@ impl Default for Spec {
 
 /// The options of the hot path.
 #[derive(Clone, Copy, Debug)]
-pub struct Choices {
+pub struct HotPathOptions {
     pub tuning: Tuning,
     pub wait: WaitMode,
     /// A PAUSE instruction between two empty looks?
@@ -121,21 +121,21 @@ pub struct Choices {
 }
 
 impl Spec {
-    /// Few enough slots for a product's channel.
+    /// Maximum depth of a channel.
     pub const MAX_QUEUE: u32 = MAX_DEPTH;
 
-    /// As [`choices`](Self::choices), of the answering side.
-    pub fn answerer_choices(&self) -> Result<Choices, String> {
+    /// As [`options`](Self::options), of the answering side.
+    pub fn answerer_options(&self) -> Result<HotPathOptions, String> {
         let wait = self.answerer_wait.as_ref().unwrap_or(&self.wait).clone();
-        Self { wait, ..self.clone() }.choices()
+        Self { wait, ..self.clone() }.options()
     }
 
     /// The options of the calling side.
-    pub fn choices(&self) -> Result<Choices, String> {
+    pub fn options(&self) -> Result<HotPathOptions, String> {
         let wait = self.wait.parse::<WaitMode>()?;
         let (pause, one_cpu) = (self.pause, self.one_cpu);
-        let mut choices = Choices {
-            tuning: Tuning::default().with_choices(Advice::from_word(self.measured)),
+        let mut options = HotPathOptions {
+            tuning: Tuning::default().with_choices(Choices::from_word(self.measured)),
             wait,
             pause,
             one_cpu,
@@ -146,9 +146,9 @@ impl Spec {
             look_twice: false,
         };
         if let Some(change) = self.change {
-            change.apply(&mut choices);
+            change.apply(&mut options);
         }
-        Ok(choices)
+        Ok(options)
     }
 
     /// The region for this measurement.

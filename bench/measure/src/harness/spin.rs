@@ -5,7 +5,7 @@ use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode, Watch};
 use fipsee_ring::{AtomicU32, Ordering};
 
 use super::drive::PeerError;
-use super::plan::Choices;
+use super::plan::HotPathOptions;
 
 /// Empty polls between two yields: far more than a round trip takes, so that a measurement never sees one unless the
 /// two sides share a CPU.
@@ -25,15 +25,15 @@ pub(super) struct Spin<'a> {
 }
 
 impl<'a> Spin<'a> {
-    pub(super) const fn new(choices: &Choices, other: &'a Seqpacket) -> Self {
-        Self { pause: choices.pause, always_slow: choices.one_cpu, backoff: None, looks: 0, other }
+    pub(super) const fn new(options: &HotPathOptions, other: &'a Seqpacket) -> Self {
+        Self { pause: options.pause, always_slow: options.one_cpu, backoff: None, looks: 0, other }
     }
 
-    /// Wait as in `choices` if the report's ring is to do so; it never sleeps, because it has no doorbell.
-    pub(super) fn waiting(choices: &Choices, other: &'a Seqpacket) -> Self {
-        let spin = Self::new(choices, other);
-        match choices.wait {
-            _ if !choices.classic_waits => spin,
+    /// Wait as in `options` if the report's ring is to do so; it never sleeps, because it has no doorbell.
+    pub(super) fn waiting(options: &HotPathOptions, other: &'a Seqpacket) -> Self {
+        let spin = Self::new(options, other);
+        match options.wait {
+            _ if !options.classic_waits => spin,
             WaitMode::Pause | WaitMode::Adaptive | WaitMode::Sleep => Self { pause: true, ..spin },
             WaitMode::Spin => Self { pause: false, ..spin },
             mode => Self { always_slow: true, backoff: Some(Backoff::new(mode, DEFAULT_LOOK)), ..spin },
@@ -123,7 +123,7 @@ mod tests {
                 one_cpu: false,
                 ..any_spec()
             };
-            let spin = |answerer| Spin::waiting(&spec(answerer).choices().expect("a known mode"), &other);
+            let spin = |answerer| Spin::waiting(&spec(answerer).options().expect("a known mode"), &other);
             let plain = spin(None);
             assert!(plain.pause && !plain.always_slow && plain.backoff.is_none(), "{mode}");
             let chosen = spin(Some("pause"));
@@ -144,11 +144,11 @@ mod tests {
         for mode in WaitMode::ALL.into_iter().filter(|mode| mode.available().is_ok()) {
             let chosen = Some("pause".to_owned());
             let spec = Spec { wait: mode.name().to_owned(), answerer_wait: chosen, ..any_spec() };
-            let choices = spec.choices().expect("a known mode");
+            let options = spec.options().expect("a known mode");
             let word = AtomicU32::new(0);
             std::thread::scope(|scope| {
                 scope.spawn(|| word.store(7, Ordering::Release));
-                assert_eq!(Spin::waiting(&choices, &other).until_is(&word, 7), Ok(()), "{mode}");
+                assert_eq!(Spin::waiting(&options, &other).until_is(&word, 7), Ok(()), "{mode}");
             });
         }
     }

@@ -18,7 +18,7 @@ pub enum Side {
     Server,
 }
 
-/// What is asked of a mechanism this time.
+/// What is measured of a mechanism this time.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// CPUs of client and server.
@@ -47,7 +47,7 @@ pub trait Mechanism: Sized {
     fn open(self, side: Side, plan: &Plan) -> Result<Self::End, String>;
 }
 
-/// One side of a way, both directions.
+/// One endpoint of a mechanism, both directions.
 pub trait End {
     /// Send all of `messages` in order, in the way the mechanism has for several at once; wait where there is no room.
     fn send(&mut self, messages: &[Message]);

@@ -32,7 +32,7 @@ pub(super) fn run_alone(limit: Duration, work: impl FnOnce(&ReportWriter) -> Rep
     })?;
     drop(writer);
     let report = listen(&reader, limit);
-    // It has said everything, or is to say no more.
+    // Its report is complete, or is not wanted any more.
     let _ = rustix::process::kill_process(child, Signal::KILL);
     let _ = rustix::process::waitpid(Some(child), WaitOptions::empty());
     report.map_err(|error| with_last_words(error, words))

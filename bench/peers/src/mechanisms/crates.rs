@@ -89,9 +89,9 @@ impl Queue for Array {
     }
 }
 
-pub struct Channel;
+pub struct CrossbeamChannel;
 
-impl Queue for Channel {
+impl Queue for CrossbeamChannel {
     type Writer = Sender<Message>;
     type Reader = Receiver<Message>;
 

@@ -24,7 +24,7 @@ use fipsee_measure::harness::Design;
 use crate::harness::Mechanism;
 use crate::harness::job::{self, Runner};
 
-/// What a mechanism is to us.
+/// What a mechanism is compared as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Ours,
@@ -153,7 +153,7 @@ fn crates() -> Vec<Entry> {
         ring("rtrb").whole::<Pair<crates::Rtrb>>(),
         ring("ringbuf").whole::<Pair<crates::Ringbuf>>(),
         library("crossbeam ArrayQueue").whole::<Pair<crates::Array>>(),
-        library("crossbeam channel").whole::<Pair<crates::Channel>>(),
+        library("crossbeam channel").whole::<Pair<crates::CrossbeamChannel>>(),
         library(names::ICEORYX2).whole::<iceoryx2::PublishSubscribe>(),
         library(names::ICEORYX2_CALLS).calls::<iceoryx2::RequestResponse>(),
     ]

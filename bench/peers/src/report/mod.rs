@@ -1,4 +1,4 @@
-//! What is said of a run: the table, the verdicts, a line of JSON, a picture.
+//! The report of a run: the table, the verdicts, a line of JSON, a picture.
 
 mod claims;
 mod picture;

@@ -15,8 +15,8 @@ pub(crate) fn write(text: &mut String, run: &Run) {
     let _ = writeln!(
         text,
         "Messages of 60 bytes between two processes, on CPU {client} and CPU {server}. Cycles of the time-stamp counter per message,\n\
-         medians of {} rounds; xF: times what {} takes, median of the rounds' ratios; '-': makes no sense or was not\n\
-         asked for; *: through buffers of a size that we do not choose, compared with our ring of 64 slots, our slowest.\n",
+         medians of {} rounds; xF: times what {} takes, median of the rounds' ratios; '-': not applicable or not\n\
+         selected; *: fixed buffer size, compared with our smallest ring, of 64 slots.\n",
         run.rounds,
         names::RING
     );

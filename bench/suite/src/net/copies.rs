@@ -56,7 +56,7 @@ struct InPlace {
     sender: Port,
     receiver: Port,
     first: [u8; LINE_BYTES],
-    inbox: Vec<Frame>,
+    frames: Vec<Frame>,
 }
 
 impl InPlace {
@@ -78,12 +78,12 @@ impl InPlace {
         for buffer in buffers {
             sender.put_back(buffer).map_err(|error| error.to_string())?;
         }
-        Ok(Self { sender, receiver, first, inbox: Vec::with_capacity(2 * BURST) })
+        Ok(Self { sender, receiver, first, frames: Vec::with_capacity(2 * BURST) })
     }
 
     /// Send what there is room for, and look at what has come: bytes.
     fn turn(&mut self) -> Result<u64, Error> {
-        let Self { sender, receiver, first, inbox, .. } = self;
+        let Self { sender, receiver, first, frames, .. } = self;
         let length_bytes = u32::try_from(BYTES).unwrap_or(u32::MAX);
         for _ in 0..BURST {
             match sender.buffer() {
@@ -93,9 +93,9 @@ impl InPlace {
             }
         }
         sender.submit();
-        receiver.take_batch(inbox, 2 * BURST)?;
+        receiver.take_batch(frames, 2 * BURST)?;
         let mut received = 0;
-        for frame in inbox.drain(..) {
+        for frame in frames.drain(..) {
             let mut line = [0; LINE_BYTES];
             frame.read(0, &mut line)?;
             if line == *first {

@@ -133,7 +133,7 @@ impl Conduct {
 struct Neighbours {
     sender: Port,
     receiver: Port,
-    inbox: Vec<u8>,
+    receive_buffer: Vec<u8>,
 }
 
 impl Neighbours {
@@ -145,7 +145,7 @@ impl Neighbours {
         }
         self.sender.submit();
         let mut left = if reads { 2 * BURST } else { 0 };
-        while left > 0 && self.receiver.receive(&mut self.inbox).map_err(|error| error.to_string())? {
+        while left > 0 && self.receiver.receive(&mut self.receive_buffer).map_err(|error| error.to_string())? {
             left -= 1;
         }
         Ok(())
@@ -174,7 +174,7 @@ impl Misbehaviour {
         on(self.cpus.client, || {
             let mut victim = Pair::attach(&socket, ["a", "b"], Ports::DEPTH)?;
             let [sender, receiver] = [attach(&socket, "c", Ports::DEPTH)?, attach(&socket, "d", Ports::DEPTH)?];
-            let mut others = Neighbours { sender, receiver, inbox: Vec::new() };
+            let mut others = Neighbours { sender, receiver, receive_buffer: Vec::new() };
             let frame = &conduct.frame(&others, &victim)[..SMALLEST];
             let (begun, mut bytes) = (Instant::now(), 0);
             while begun.elapsed() < Duration::from_secs_f64(seconds) {

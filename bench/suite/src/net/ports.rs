@@ -57,21 +57,21 @@ pub(super) fn frame(from: Mac, to: Mac) -> Vec<u8> {
 /// Two ports, and what each sends to the other.
 pub(super) struct Pair {
     pub(super) ends: [Port; 2],
-    outbox: [Vec<u8>; 2],
-    inbox: Vec<u8>,
+    frames: [Vec<u8>; 2],
+    receive_buffer: Vec<u8>,
 }
 
 impl Pair {
     pub(super) fn attach(socket: &Path, names: [&str; 2], depth: u32) -> Result<Self, String> {
         let ends = [attach(socket, names[0], depth)?, attach(socket, names[1], depth)?];
-        let outbox = [frame(ends[0].mac(), ends[1].mac()), frame(ends[1].mac(), ends[0].mac())];
-        Ok(Self { ends, outbox, inbox: Vec::with_capacity(MTU + HEADER_BYTES) })
+        let frames = [frame(ends[0].mac(), ends[1].mac()), frame(ends[1].mac(), ends[0].mac())];
+        Ok(Self { ends, frames, receive_buffer: Vec::with_capacity(MTU + HEADER_BYTES) })
     }
 
     /// Send a message, in as many frames as it needs, and wait until all of it is at the other end.
     #[inline(always)]
     fn pass(&mut self, from: usize, bytes: usize) -> Result<(), String> {
-        let ([first, second], frame) = (&mut self.ends, &self.outbox[from]);
+        let ([first, second], frame) = (&mut self.ends, &self.frames[from]);
         let (sender, receiver) = if from == 0 { (first, second) } else { (second, first) };
         let (mut unsent, mut unreceived, mut timeout) = (bytes, bytes, Timeout::default());
         while unreceived > 0 {
@@ -79,8 +79,8 @@ impl Pair {
                 unsent -= unsent.min(frame.len());
             }
             sender.submit();
-            if receiver.receive(&mut self.inbox).map_err(|error| error.to_string())? {
-                unreceived = unreceived.checked_sub(self.inbox.len()).ok_or("more came than was sent")?;
+            if receiver.receive(&mut self.receive_buffer).map_err(|error| error.to_string())? {
+                unreceived = unreceived.checked_sub(self.receive_buffer.len()).ok_or("more came than was sent")?;
             } else if !timeout.lasts() {
                 return Err(format!(
                     "{unreceived} of {bytes} bytes did not come; the sender's frames were refused: {:?}",
@@ -93,7 +93,7 @@ impl Pair {
 
     /// A frame, one way: when that began, when it was encoded, and when it was at the other end.
     pub(super) fn pass_timed(&mut self, bytes: usize) -> Result<[u64; 3], String> {
-        let ([sender, receiver], frame) = (&mut self.ends, &self.outbox[0]);
+        let ([sender, receiver], frame) = (&mut self.ends, &self.frames[0]);
         let begun = clock::ticks();
         if !stage(sender, &frame[..bytes])? {
             return Err("a port that was given all frames back has no room".to_owned());
@@ -101,7 +101,7 @@ impl Pair {
         let encoded = clock::ticks();
         sender.submit();
         let mut timeout = Timeout::default();
-        while !receiver.receive(&mut self.inbox).map_err(|error| error.to_string())? {
+        while !receiver.receive(&mut self.receive_buffer).map_err(|error| error.to_string())? {
             if !timeout.lasts() {
                 return Err("a frame did not come".to_owned());
             }
@@ -125,7 +125,7 @@ impl Pair {
 
     /// Send what there is room for, and take what has come: bytes.
     pub(super) fn turn(&mut self, bytes: usize) -> Result<u64, String> {
-        let ([sender, receiver], frame) = (&mut self.ends, &self.outbox[0]);
+        let ([sender, receiver], frame) = (&mut self.ends, &self.frames[0]);
         let length = bytes.min(frame.len());
         let mut staged = 0;
         while staged < BURST && stage(sender, &frame[..length])? {
@@ -134,10 +134,10 @@ impl Pair {
         sender.submit();
         let mut received = 0;
         for _ in 0..2 * BURST {
-            if !receiver.receive(&mut self.inbox).map_err(|error| error.to_string())? {
+            if !receiver.receive(&mut self.receive_buffer).map_err(|error| error.to_string())? {
                 break;
             }
-            received += self.inbox.len() as u64;
+            received += self.receive_buffer.len() as u64;
         }
         Ok(received)
     }
@@ -164,7 +164,7 @@ impl Pair {
             for end in &mut self.ends {
                 end.submit();
                 end.reap().map_err(|error| error.to_string())?;
-                is_busy |= end.unsent() > 0 || end.receive(&mut self.inbox).map_err(|error| error.to_string())?;
+                is_busy |= end.unsent() > 0 || end.receive(&mut self.receive_buffer).map_err(|error| error.to_string())?;
             }
             if begun.elapsed() > TIMEOUT {
                 return Err("the daemon does not give all frames back".to_owned());
@@ -177,9 +177,9 @@ impl Pair {
     pub(super) fn check(&mut self) -> Result<(), String> {
         for from in 0..2 {
             self.drain()?;
-            let length = self.outbox[from].len();
+            let length = self.frames[from].len();
             self.pass(from, length)?;
-            if self.inbox != self.outbox[from] {
+            if self.receive_buffer != self.frames[from] {
                 return Err("a frame is not what was sent".to_owned());
             }
         }

@@ -32,7 +32,7 @@ pub(super) const LONG: Shape = Shape { queues: 1, depth: 1, bytes: 1 << 20 };
 /// A greedy user with one queue full of requests of a mebibyte each.
 pub(super) const GREEDY: Shape = Shape { queues: 1, depth: 256, bytes: 1 << 20 };
 /// A greedy user with as many such queues as a client can have.
-pub(super) const ABUSER: Shape = Shape { queues: 16, ..GREEDY };
+pub(super) const GREEDIEST: Shape = Shape { queues: 16, ..GREEDY };
 
 /// A queue that is kept full of reads of random places. All name the same memory, which costs their client next to nothing.
 pub(super) struct Lane {
@@ -54,15 +54,15 @@ pub(super) struct Crowd {
 }
 
 /// A client: its queues, and the memory that all its requests name.
-pub(super) type Attached = (Disk, Vec<Queue>, Buffer);
+pub(super) type CrowdClient = (Disk, Vec<Queue>, Buffer);
 
 /// Attach to the disk `m`, as `user` if that can be chosen.
-pub(super) fn attach(socket: &Path, user: u32, shape: Shape) -> Result<Attached, String> {
+pub(super) fn attach(socket: &Path, user: u32, shape: Shape) -> Result<CrowdClient, String> {
     attach_to(socket, "m", user, shape, WaitMode::Adaptive)
 }
 
 /// As [`attach`], to another disk, and with another way to wait.
-pub(super) fn attach_to(socket: &Path, disk: &str, user: u32, shape: Shape, wait: WaitMode) -> Result<Attached, String> {
+pub(super) fn attach_to(socket: &Path, disk: &str, user: u32, shape: Shape, wait: WaitMode) -> Result<CrowdClient, String> {
     let Shape { queues, depth, bytes } = shape;
     let pool_bytes = bytes.max(4096);
     let options = AttachOptions { queue_count: queues, depth, pool_bytes, read_only: true, wait, ..AttachOptions::new(disk) };
@@ -105,7 +105,7 @@ impl Crowd {
     }
 
     /// Likewise, of one that is attached.
-    pub(super) fn join_with(&mut self, (disk, queues, buffer): Attached, shape: Shape) {
+    pub(super) fn join_with(&mut self, (disk, queues, buffer): CrowdClient, shape: Shape) {
         let blocks = disk.info().sector_count * SECTOR_BYTES / shape.bytes;
         for queue in queues {
             let mut lane = Lane { queue, client: self.clients.len(), bytes: shape.bytes, blocks, completed: 0 };

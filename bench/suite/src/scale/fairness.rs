@@ -17,7 +17,7 @@ use fipsee_testkit::is_root;
 use hdrhistogram::Histogram;
 use serde_json::Value;
 
-use super::crowd::{ABUSER, Crowd, FIRST_USER, GREEDY, LONG, ORDINARY, Shape, attach};
+use super::crowd::{Crowd, FIRST_USER, GREEDIEST, GREEDY, LONG, ORDINARY, Shape, attach};
 use super::figures::{FAIRNESS, jain};
 use super::picture;
 use crate::daemon::Daemon;
@@ -58,7 +58,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 const ONE_QUEUE: &str = "depth 1 beside 1 user with 1 full queue";
 const SILENT: &str = "depth 1, silent before, beside 1 user with 16 full queues";
-const BESIDE_ABUSER: &str = "others beside an abuser with 16 full queues";
+const BESIDE_GREEDY: &str = "others beside a greedy user with 16 full queues";
 const BESIDE_ORDINARY: &str = "others beside one more like them";
 const BESIDE_LONG: &str = "others beside one with 1 MiB at a time";
 
@@ -128,7 +128,7 @@ impl Victim {
 
 impl Fairness {
     pub(super) fn is_chosen(settings: &Settings) -> bool {
-        let named = [ONE_QUEUE, SILENT, BESIDE_ABUSER, BESIDE_ORDINARY, BESIDE_LONG];
+        let named = [ONE_QUEUE, SILENT, BESIDE_GREEDY, BESIDE_ORDINARY, BESIDE_LONG];
         let beside = users(settings).iter().map(|users| beside(*users));
         beside.chain(named.map(str::to_owned)).any(|name| settings.chooses(&name))
     }
@@ -200,7 +200,7 @@ impl Fairness {
         for user in (FIRST_USER + 1..).take(self.clients - 1) {
             crowd.join(&socket, user, ORDINARY)?;
         }
-        let mut neighbours = [(BESIDE_ORDINARY, ORDINARY), (BESIDE_ABUSER, ABUSER), (BESIDE_LONG, LONG)];
+        let mut neighbours = [(BESIDE_ORDINARY, ORDINARY), (BESIDE_GREEDY, GREEDIEST), (BESIDE_LONG, LONG)];
         for _ in 0..TURNS {
             for (name, shape) in neighbours.iter().filter(|(name, _)| settings.chooses(name)) {
                 crowd.join(&socket, FIRST_USER, *shape)?;
@@ -229,12 +229,12 @@ impl Part for Fairness {
             };
             waits(ONE_QUEUE, 1, GREEDY, None, results)?;
             for users in self.users {
-                waits(&beside(*users), *users, ABUSER, None, results)?;
+                waits(&beside(*users), *users, GREEDIEST, None, results)?;
             }
             if !settings.quick || !settings.only.is_empty() {
-                waits(SILENT, SILENT_USERS, ABUSER, Some(SILENCE), results)?;
+                waits(SILENT, SILENT_USERS, GREEDIEST, Some(SILENCE), results)?;
             }
-            if [BESIDE_ABUSER, BESIDE_ORDINARY, BESIDE_LONG].iter().any(|name| settings.chooses(name)) {
+            if [BESIDE_GREEDY, BESIDE_ORDINARY, BESIDE_LONG].iter().any(|name| settings.chooses(name)) {
                 steady::measure(results, |results| self.thousand(settings, results))?;
             }
             Ok(())
@@ -252,7 +252,7 @@ impl Part for Fairness {
             }
         }
         println!("\n{:<60} {:>12} {:>9}", format!("what {} clients get", self.clients - 1), "requests/s", "fairness");
-        for name in [BESIDE_ORDINARY, BESIDE_ABUSER, BESIDE_LONG] {
+        for name in [BESIDE_ORDINARY, BESIDE_GREEDY, BESIDE_LONG] {
             if let Some((rate, fairness)) = results.get(name, RATE).zip(results.get(name, FAIRNESS)) {
                 println!("{name:<60} {:>12.0} {:>9.4}", rate.median(), fairness.median());
             }
@@ -292,18 +292,18 @@ impl Part for Fairness {
             ),
             Claim::at_least(
                 0.95,
-                format!("requests/s of {} clients beside an abuser over beside one more like them", self.clients - 1),
-                ratio(BESIDE_ABUSER, BESIDE_ORDINARY, RATE),
+                format!("requests/s of {} clients beside a greedy user over beside one more like them", self.clients - 1),
+                ratio(BESIDE_GREEDY, BESIDE_ORDINARY, RATE),
             ),
             Claim::at_least(
                 0.95,
-                format!("requests/s of {} clients beside an abuser over beside one with 1 MiB at a time", self.clients - 1),
-                ratio(BESIDE_ABUSER, BESIDE_LONG, RATE),
+                format!("requests/s of {} clients beside a greedy user over beside one with 1 MiB at a time", self.clients - 1),
+                ratio(BESIDE_GREEDY, BESIDE_LONG, RATE),
             ),
             Claim::at_least(
                 0.95,
-                format!("Jain's index of {} clients beside an abuser", self.clients - 1),
-                median(BESIDE_ABUSER, FAIRNESS),
+                format!("Jain's index of {} clients beside a greedy user", self.clients - 1),
+                median(BESIDE_GREEDY, FAIRNESS),
             ),
         ]
     }

@@ -3,18 +3,19 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::sync::mpsc::channel;
 
 use fipsee_block::disk::faults::Fault;
 use fipsee_block::disk::{DirectMode, Disk, Engine, FileDisk, FileOptions, Ticket};
 use fipsee_block::wire::{CAPABILITY_DISCARD, CAPABILITY_WRITE, Operation, Status};
+use fipsee_testkit::process::threads_are;
 use fipsee_testkit::system::Loop;
 use fipsee_testkit::worker::{create, file_in_folder, options, refusal};
-use fipsee_testkit::{Scratch, Worker, alone, assert_says, await_word, packets, request, skip};
+use fipsee_testkit::{Scratch, Worker, alone, assert_says, await_word, eventually, packets, request, skip};
 use rustix::io::Errno;
 use rustix::thread::UnshareFlags;
 
-/// As after the death of a daemon whose requests the kernel still has: flock(1) took the lock and ended, and the open file is in
+/// As after a daemon was killed whose requests the kernel still has: flock(1) took the lock and ended, and the open file is in
 /// a message not yet received.
 #[test]
 fn lock_of_a_process_that_is_gone_is_waited_for() {
@@ -28,12 +29,17 @@ fn lock_of_a_process_that_is_gone_is_waited_for() {
     let (sender, receiver) = std::os::unix::net::UnixStream::pair().expect("a pair");
     packets::send(&sender, b"x", &[file.as_fd()]).expect("sent");
     drop(file);
-    let release = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(50)); // tidy: allow sleep, the lock is released while it is waited for
-        drop((sender, receiver));
-    });
-    FileDisk::open(&options(&path)).expect("open once the lock is released");
-    release.join().expect("the release");
+    let (begins, begun) = channel();
+    let wait = move || {
+        begins.send(()).expect("waited for");
+        FileDisk::open(&options(&path)).map(drop)
+    };
+    let waiting = std::thread::Builder::new().name("opener".to_owned()).spawn(wait).expect("a thread");
+    begun.recv().expect("it begins");
+    eventually("the lock is waited for", || waiting.is_finished() || threads_are(std::process::id(), "opener", 'S'));
+    assert!(!waiting.is_finished(), "it does not wait: {:?}", waiting.join());
+    drop((sender, receiver));
+    waiting.join().expect("no panic").expect("open once the lock is released");
 }
 
 fn range(kind: i32, start: i64, length: i64) -> libc::flock {

@@ -146,7 +146,7 @@ fn a_reply_that_is_no_value_closes_the_channel() {
     let mut client = Client::<Arithmetic>::connect(&socket.0).expect("connected");
     let error = client.call(&add(1, 1)).expect_err("2 is no boolean");
     assert!(error.to_string().contains("a reply that begins"), "{error}");
-    assert!(matches!(client.call(&add(1, 1)), Err(Error::Disconnected)), "nothing more is sent or believed");
+    assert!(matches!(client.call(&add(1, 1)), Err(Error::Disconnected)), "nothing more is sent or taken");
     drop(client);
     thread.join().expect("the server sees the hang-up");
 }

@@ -17,8 +17,8 @@ pub(super) fn look() -> Finding {
     let found = kept.as_ref().and_then(|kept| choose::for_clients(&machine, cpu, clients, &kept.choices));
     let choices = choose::summary(found.map_or_else(choose::of_family, |found| found.choices));
     let why = found.map_or_else(|| BY_FAMILY.to_owned(), choose::reason);
-    let facts = cpu::features();
-    let is_known = choose::is_family_known(&facts.vendor, facts.family, facts.model);
+    let features = cpu::features();
+    let is_known = choose::is_family_known(&features.vendor, features.family, features.model);
     judge(&format!("{choices} ({why})"), found.is_some() || is_known)
 }
 

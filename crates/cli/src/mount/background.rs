@@ -46,11 +46,11 @@ pub(super) fn leave_session() {
 }
 
 /// In the second process, once it has mounted and reported that: release everything that it inherited.
-pub(super) fn let_go() -> Result<(), Error> {
+pub(super) fn release_inherited() -> Result<(), Error> {
     log::use_system_log();
     let null = rustix::fs::open("/dev/null", OFlags::RDWR, Mode::empty());
     let null = null.map_err(|error| Error::io("open /dev/null", &error.into()))?;
     let redirected = rustix::stdio::dup2_stdout(null.as_fd()).and_then(|()| rustix::stdio::dup2_stderr(null.as_fd()));
-    redirected.map_err(|error| Error::io("let go of the terminal", &error.into()))?;
+    redirected.map_err(|error| Error::io("redirect standard output", &error.into()))?;
     rustix::process::chdir("/").map_err(|error| Error::io("change to /", &error.into()))
 }

@@ -25,7 +25,7 @@ pub(super) enum Job {
 /// The state of the thread.
 pub(super) struct CompoundRequests {
     pub(super) lane: Arc<Lane>,
-    pub(super) facts: Arc<MountedDisk>,
+    pub(super) mounted: Arc<MountedDisk>,
     pub(super) ranges: Arc<Ranges>,
 }
 
@@ -52,7 +52,7 @@ impl CompoundRequests {
 
     /// Make everything written so far durable.
     pub(super) fn flush(&self) -> Result<(), Errno> {
-        if !self.facts.can(CAPABILITY_FLUSH) {
+        if !self.mounted.can(CAPABILITY_FLUSH) {
             return Ok(());
         }
         self.one(Work::Flush).map(drop)
@@ -66,12 +66,12 @@ impl CompoundRequests {
 
     /// The whole blocks that `bytes` touch.
     fn blocks(&self, bytes: &Range<u64>) -> Range<u64> {
-        whole_blocks(bytes, self.facts.block_bytes())
+        whole_blocks(bytes, self.mounted.block_bytes())
     }
 
     /// Whole blocks in pieces that one request moves.
     fn data_pieces(&self, blocks: &Range<u64>) -> Pieces {
-        Pieces::new(1, blocks.end - blocks.start, MAX_DATA_BYTES.min(self.facts.max_transfer_bytes()))
+        Pieces::new(1, blocks.end - blocks.start, MAX_DATA_BYTES.min(self.mounted.max_transfer_bytes()))
     }
 
     fn read(&self, bytes: Range<u64>) -> Result<Vec<u8>, Errno> {
@@ -98,7 +98,7 @@ impl CompoundRequests {
         if bytes.end < blocks.end {
             whole.append(&mut self.read(bytes.end..blocks.end)?);
         }
-        let by_flag = durably && self.facts.can(CAPABILITY_FUA);
+        let by_flag = durably && self.mounted.can(CAPABILITY_FUA);
         let (mut rest, mut pieces) = (whole.as_slice(), self.data_pieces(&blocks));
         while let Some(Piece { offset_bytes, length_bytes, .. }) = pieces.next(&[blocks.start]) {
             let (data, later) = rest.split_at(usize::try_from(length_bytes).unwrap_or(usize::MAX).min(rest.len()));
@@ -109,12 +109,12 @@ impl CompoundRequests {
     }
 
     fn zero(&self, bytes: &Range<u64>, unmap: bool) -> Result<(), Errno> {
-        let max_range_bytes = self.facts.max_range_bytes();
-        if !self.facts.can(CAPABILITY_WRITE_ZEROES) || max_range_bytes == 0 {
+        let max_range_bytes = self.mounted.max_range_bytes();
+        if !self.mounted.can(CAPABILITY_WRITE_ZEROES) || max_range_bytes == 0 {
             return Err(Errno::EOPNOTSUPP);
         }
         let _claim = self.ranges.claim(self.blocks(bytes));
-        let block_bytes = self.facts.block_bytes();
+        let block_bytes = self.mounted.block_bytes();
         let first = bytes.start.next_multiple_of(block_bytes);
         let last = bytes.end / block_bytes * block_bytes;
         if first > last {

@@ -42,7 +42,7 @@ pub(super) struct Owner {
 #[derive(Debug)]
 pub(super) struct DiskFile {
     pub(super) lanes: Vec<Arc<Lane>>,
-    pub(super) facts: Arc<MountedDisk>,
+    pub(super) mounted: Arc<MountedDisk>,
     pub(super) ranges: Arc<Ranges>,
     pub(super) compound: Sender<Job>,
     pub(super) owner: Owner,
@@ -76,7 +76,7 @@ impl DiskFile {
     }
 
     fn attributes(&self) -> FileAttr {
-        let size = self.facts.size_bytes();
+        let size = self.mounted.size_bytes();
         FileAttr {
             ino: ROOT,
             size,
@@ -98,11 +98,11 @@ impl DiskFile {
 
     /// Can one request of the disk move these bytes?
     fn is_one_transfer(&self, bytes: &Range<u64>) -> bool {
-        bytes.end - bytes.start <= self.facts.max_transfer_bytes()
+        bytes.end - bytes.start <= self.mounted.max_transfer_bytes()
     }
 
     fn flush_disk(&self, reply: ReplyEmpty) {
-        if self.read_only || !self.facts.can(CAPABILITY_FLUSH) {
+        if self.read_only || !self.mounted.can(CAPABILITY_FLUSH) {
             return reply.ok();
         }
         self.submit(Work::Flush, Answer::Done(reply), None);
@@ -114,15 +114,15 @@ impl DiskFile {
     }
 
     fn write_bytes(&self, bytes: Range<u64>, data: &[u8], durably: bool, reply: ReplyWrite) {
-        let blocks = whole_blocks(&bytes, self.facts.block_bytes());
-        let is_durable_at_once = !durably || self.facts.can(CAPABILITY_FUA) || !self.facts.can(CAPABILITY_FLUSH);
+        let blocks = whole_blocks(&bytes, self.mounted.block_bytes());
+        let is_durable_at_once = !durably || self.mounted.can(CAPABILITY_FUA) || !self.mounted.can(CAPABILITY_FLUSH);
         if blocks == bytes
             && is_durable_at_once
             && self.is_one_transfer(&bytes)
             && let Some(claim) = self.ranges.try_claim(blocks)
         {
             let length_bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
-            let work = Work::Write { offset_bytes: bytes.start, data, durably: durably && self.facts.can(CAPABILITY_FUA) };
+            let work = Work::Write { offset_bytes: bytes.start, data, durably: durably && self.mounted.can(CAPABILITY_FUA) };
             return self.submit(work, Answer::Write { reply, length_bytes }, Some(claim));
         }
         self.hand_over(Job::Write { offset_bytes: bytes.start, data: data.to_vec(), durably, reply });
@@ -223,11 +223,11 @@ impl Filesystem for DiskFile {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let end = offset.saturating_add(size.into()).min(self.facts.size_bytes());
+        let end = offset.saturating_add(size.into()).min(self.mounted.size_bytes());
         if offset >= end {
             return reply.data(&[]);
         }
-        let blocks = whole_blocks(&(offset..end), self.facts.block_bytes());
+        let blocks = whole_blocks(&(offset..end), self.mounted.block_bytes());
         if !self.is_one_transfer(&blocks) {
             return self.hand_over(Job::Read { bytes: offset..end, reply });
         }
@@ -251,7 +251,7 @@ impl Filesystem for DiskFile {
         if data.is_empty() {
             return reply.written(0);
         }
-        let size_bytes = self.facts.size_bytes();
+        let size_bytes = self.mounted.size_bytes();
         if offset >= size_bytes {
             return reply.error(Errno::ENOSPC);
         }
@@ -292,7 +292,7 @@ impl Filesystem for DiskFile {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let size_bytes = self.facts.size_bytes();
+        let size_bytes = self.mounted.size_bytes();
         let end = offset.saturating_add(length);
         match Allocation::parse(mode) {
             None => reply.error(Errno::EOPNOTSUPP),
@@ -302,9 +302,9 @@ impl Filesystem for DiskFile {
             Some(Allocation::Zero { .. }) if offset >= size_bytes => reply.ok(), // The range beyond the end is a hole already.
             Some(Allocation::Zero { unmap }) => {
                 let bytes = offset..end.min(size_bytes);
-                let is_one_request = self.facts.can(CAPABILITY_WRITE_ZEROES)
-                    && whole_blocks(&bytes, self.facts.block_bytes()) == bytes
-                    && bytes.end - bytes.start <= self.facts.max_range_bytes();
+                let is_one_request = self.mounted.can(CAPABILITY_WRITE_ZEROES)
+                    && whole_blocks(&bytes, self.mounted.block_bytes()) == bytes
+                    && bytes.end - bytes.start <= self.mounted.max_range_bytes();
                 match is_one_request.then(|| self.ranges.try_claim(bytes.clone())).flatten() {
                     Some(claim) => {
                         let work = Work::Zero { offset_bytes: bytes.start, length_bytes: bytes.end - bytes.start, unmap };
@@ -317,7 +317,7 @@ impl Filesystem for DiskFile {
     }
 
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let blocks = self.facts.size_bytes() / u64::from(BLKSIZE_BYTES);
+        let blocks = self.mounted.size_bytes() / u64::from(BLKSIZE_BYTES);
         reply.statfs(blocks, 0, 0, 1, 0, BLKSIZE_BYTES, 255, BLKSIZE_BYTES);
     }
 }

@@ -85,7 +85,7 @@ pub(super) struct Supervisor {
     /// The daemon has another disk of this name now; nothing can be done.
     is_hopeless: bool,
     lanes: Vec<Arc<Lane>>,
-    facts: Arc<MountedDisk>,
+    mounted: Arc<MountedDisk>,
     news: Receiver<LinkEvent>,
 }
 
@@ -93,7 +93,7 @@ pub(super) struct Supervisor {
 pub(super) struct MountAttachment {
     pub(super) supervisor: Supervisor,
     pub(super) lanes: Vec<Arc<Lane>>,
-    pub(super) facts: Arc<MountedDisk>,
+    pub(super) mounted: Arc<MountedDisk>,
     /// The events of the lanes.
     pub(super) worker_cpus: Vec<Option<usize>>,
     /// To stop the supervisor.
@@ -104,13 +104,13 @@ pub(super) struct MountAttachment {
 pub(super) fn attach(target: Target) -> Result<MountAttachment, client::Error> {
     let (disk, channels) = target.attach()?;
     let info = disk.info();
-    let facts = Arc::new(MountedDisk { info, size_bytes: AtomicU64::new(info.size_bytes()) });
+    let mounted = Arc::new(MountedDisk { info, size_bytes: AtomicU64::new(info.size_bytes()) });
     let (sender, news) = mpsc::channel();
     let worker_cpus = channels.iter().map(|channel| channel.queue.worker_cpu()).collect();
     let lanes: Vec<_> = channels.into_iter().map(|channel| Arc::new(Lane::new(channel, sender.clone()))).collect();
     let supervisor =
-        Supervisor { target, disk: Some(disk), is_hopeless: false, lanes: lanes.clone(), facts: Arc::clone(&facts), news };
-    Ok(MountAttachment { supervisor, lanes, facts, worker_cpus, sender })
+        Supervisor { target, disk: Some(disk), is_hopeless: false, lanes: lanes.clone(), mounted: Arc::clone(&mounted), news };
+    Ok(MountAttachment { supervisor, lanes, mounted, worker_cpus, sender })
 }
 
 impl Supervisor {
@@ -145,7 +145,7 @@ impl Supervisor {
     fn take_size(&self, resized: &dyn Fn()) {
         let Some(disk) = &self.disk else { return };
         let size_bytes = disk.info().size_bytes();
-        if self.facts.size_bytes.swap(size_bytes, Ordering::Relaxed) != size_bytes {
+        if self.mounted.size_bytes.swap(size_bytes, Ordering::Relaxed) != size_bytes {
             resized();
         }
     }
@@ -199,7 +199,7 @@ impl Supervisor {
     /// One attempt to get a lost disk back.
     fn attach_again(&mut self) {
         let Ok((disk, channels)) = self.target.attach() else { return };
-        let (info, known) = (disk.info(), self.facts.info);
+        let (info, known) = (disk.info(), self.mounted.info);
         let name = &self.target.disk;
         let is_same = BlockInfo { sector_count: known.sector_count, optimal_bytes: known.optimal_bytes, ..info } == known;
         if !is_same || channels.len() < self.lanes.len() {

@@ -100,8 +100,8 @@ fn check_not_mounted(file: &Path, path: &Path) -> Result<(), Error> {
 }
 
 fn is_mounted(path: &Path) -> bool {
-    let facts = rustix::fs::statx(CWD, path, AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS);
-    facts.is_ok_and(|facts| facts.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+    let status = rustix::fs::statx(CWD, path, AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS);
+    status.is_ok_and(|status| status.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
 /// Is this the file at `path`?

@@ -47,7 +47,7 @@ pub(super) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
         reconnect: arguments.timeout(),
     };
     let attached = link::attach(target)?;
-    let read_only = !attached.facts.can(CAPABILITY_WRITE);
+    let read_only = !attached.mounted.can(CAPABILITY_WRITE);
     if read_only && !arguments.read_only {
         log(&format!("disk '{}' is read-only; so is {}", arguments.disk, arguments.file.display()));
     }
@@ -72,14 +72,14 @@ fn stop_signals() -> Result<UnixStream, Error> {
 /// The threads of this program, apart from fuser's.
 struct Threads {
     lanes: Vec<Arc<Lane>>,
-    facts: Arc<MountedDisk>,
+    mounted: Arc<MountedDisk>,
     /// The worker's CPU of each lane, at attach.
     worker_cpus: Vec<Option<usize>>,
     ranges: Arc<Ranges>,
     notifier: SharedNotifier,
     news: mpsc::Sender<LinkEvent>,
     stop: Arc<OwnedFd>,
-    attendants: Vec<JoinHandle<()>>,
+    lane_threads: Vec<JoinHandle<()>>,
     supervisor: JoinHandle<()>,
 }
 
@@ -89,7 +89,7 @@ fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> Result<JoinHandl
 
 impl Threads {
     fn start(attached: MountAttachment) -> Result<Self, Error> {
-        let MountAttachment { supervisor, lanes, facts, worker_cpus, sender } = attached;
+        let MountAttachment { supervisor, lanes, mounted, worker_cpus, sender } = attached;
         let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC);
         let stop = Arc::new(stop.map_err(|error| Error::io("make an eventfd", &error.into()))?);
         let notifier = SharedNotifier::default();
@@ -97,16 +97,20 @@ impl Threads {
             let (lane, stop) = (Arc::clone(lane), Arc::clone(&stop));
             spawn(format!("fip-lane-{index}"), move || lane.attend(stop.as_fd()))
         };
-        let attendants = lanes.iter().enumerate().map(attend).collect::<Result<_, _>>()?;
+        let lane_threads = lanes.iter().enumerate().map(attend).collect::<Result<_, _>>()?;
         let supervisor = {
             let notifier = Arc::clone(&notifier);
             spawn("fip-link".to_owned(), move || supervisor.run(&|| notify_of_size(&notifier)))?
         };
-        Ok(Self { lanes, facts, worker_cpus, ranges: Arc::default(), notifier, news: sender, stop, attendants, supervisor })
+        Ok(Self { lanes, mounted, worker_cpus, ranges: Arc::default(), notifier, news: sender, stop, lane_threads, supervisor })
     }
 
     fn compound(&self) -> CompoundRequests {
-        CompoundRequests { lane: Arc::clone(&self.lanes[0]), facts: Arc::clone(&self.facts), ranges: Arc::clone(&self.ranges) }
+        CompoundRequests {
+            lane: Arc::clone(&self.lanes[0]),
+            mounted: Arc::clone(&self.mounted),
+            ranges: Arc::clone(&self.ranges),
+        }
     }
 
     /// No thread submits any more: detach.
@@ -114,8 +118,8 @@ impl Threads {
         self.lanes.iter().for_each(|lane| lane.stop());
         // A failed write to an eventfd cannot be handled.
         let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
-        for attendant in self.attendants {
-            let _ = attendant.join();
+        for thread in self.lane_threads {
+            let _ = thread.join();
         }
         let _ = self.news.send(LinkEvent::Stop);
         let _ = self.supervisor.join();
@@ -143,7 +147,7 @@ fn serve(
     let cpus = placement.first_cpus();
     let file = DiskFile {
         lanes: threads.lanes.clone(),
-        facts: Arc::clone(&threads.facts),
+        mounted: Arc::clone(&threads.mounted),
         ranges: Arc::clone(&threads.ranges),
         compound: jobs,
         owner: place.owner(read_only),
@@ -209,13 +213,13 @@ fn undo(place: &MountPoint, error: &io::Error) -> Error {
 }
 
 fn say_ready(arguments: &Arguments, place: &MountPoint, threads: &Threads) -> Result<(), Error> {
-    let (path, size) = (place.path().display(), units::bytes(threads.facts.size_bytes()));
+    let (path, size) = (place.path().display(), units::bytes(threads.mounted.size_bytes()));
     output::print(&format!(
         "mounted {} on {path} ({size}); unmount with {} {path}\n",
         arguments.disk,
         kernel::unmount_command()
     ))?;
-    if background::is_second() { background::let_go() } else { Ok(()) }
+    if background::is_second() { background::release_inherited() } else { Ok(()) }
 }
 
 /// Wait until the file is unmounted. A signal unmounts it.

@@ -12,12 +12,12 @@ const TASKS: [Task; 6] =
 
 /// `words`: compare these words of choices instead.
 pub(super) fn specs(base: &Spec, words: &[u32]) -> Result<Vec<Spec>, Error> {
-    let tuning = base.choices()?.tuning;
+    let tuning = base.options()?.tuning;
     let mut changes: Vec<Option<Change>> = vec![None];
     if words.is_empty() {
         changes.extend((0..CHANGES.len()).map(|row| Some(Change::Row(row))));
     }
-    changes.extend(words.iter().map(|word| Some(Change::Advice(*word))));
+    changes.extend(words.iter().map(|word| Some(Change::Choices(*word))));
     let all = TASKS.into_iter().flat_map(|task| {
         changes.iter().map(move |change| Spec { design: Design::Channel, task, change: *change, ..base.clone() })
     });

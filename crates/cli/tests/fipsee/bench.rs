@@ -12,9 +12,9 @@ use crate::program::{Fipsee, assert_success, ending, errors_of, json, pid, serve
 #[test]
 fn bench_reports_the_queues_and_the_depth_that_were_granted() {
     let daemon = serve(&["n=null:64M"]);
-    let wished = ["bench", "n", "--queues", "100", "--depth", "100000", "--bs", "512", "--seconds", "0.05"];
+    let arguments = ["bench", "n", "--queues", "100", "--depth", "100000", "--bs", "512", "--seconds", "0.05"];
     for more in [&["--data-path=memshare"][..], &["--data-path=pool"]] {
-        let output = daemon.fipsee(&[&wished, more, &["--json"]].concat());
+        let output = daemon.fipsee(&[&arguments, more, &["--json"]].concat());
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let note = "note: the daemon grants a client 16 queues, not 100 (max_queues) and \
                     256 requests in flight per queue, not 100000 (max_depth)\n";
@@ -22,7 +22,7 @@ fn bench_reports_the_queues_and_the_depth_that_were_granted() {
         let report = json(&output);
         assert_eq!((&report["queues"], &report["depth"]), (&Value::from(16), &Value::from(256)), "{report}");
     }
-    let shown = daemon.fipsee(&wished);
+    let shown = daemon.fipsee(&arguments);
     assert_success(&shown);
     let text = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(text.starts_with("n: randread, 512 B each, 16 queues of depth 256, "), "{text}");

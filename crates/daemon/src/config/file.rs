@@ -68,7 +68,7 @@ pub(super) fn read(file: &str, find: Find<'_>) -> Result<File, String> {
     read.map_err(|mistake| mistake.shown(file))
 }
 
-/// What the parser says most often speaks of its grammar.
+/// Most messages of the parser are about its grammar.
 fn in_words(message: &str) -> &str {
     const WORDS: [(&str, &str); 5] = [
         ("string values must be quoted", "text must be in quotes: \"64M\""),

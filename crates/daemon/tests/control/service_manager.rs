@@ -13,7 +13,7 @@ use fipsee_testkit::{Scratch, TIMEOUT, assert_says, eventually};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal};
 
-/// A daemon started as by a service manager.
+/// A daemon started as by a service manager: with descriptors and an environment that the testkit's launcher does not give.
 struct Service {
     dir: Scratch,
     child: Child,

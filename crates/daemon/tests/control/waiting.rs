@@ -86,6 +86,7 @@ fn two_hundred_idle_clients_cost_nothing_and_are_served_when_they_come_back() {
         let (run_ms, sleeps_after) = ((run_time() - run_before).as_millis(), sleeps(&daemon));
         println!("round {round}: {run_ms} ms in 2 s, sleeps {sleeps_before} to {sleeps_after}");
         assert_eq!(sleeps_after, sleeps_before, "the worker was woken without a cause");
+        // Processor time, not elapsed time: a busy machine hardly changes it, and one thread that polls uses 2000 ms.
         assert!(run_ms <= 5, "{run_ms} ms in 2 s: an idle daemon has nothing to do");
     }
 }

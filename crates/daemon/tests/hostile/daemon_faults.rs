@@ -51,7 +51,7 @@ fn every_fault_of_a_daemon_is_found() {
 }
 
 #[test]
-fn a_correct_daemon_is_believed() {
+fn answers_of_a_correct_daemon_are_taken() {
     let scratch = Scratch::new();
     let _faulty = FaultyDaemon::start(&scratch.path("s"), DaemonFault::None);
     let outcome = converse(&scratch);
@@ -93,7 +93,7 @@ fn touches_that_come_late_disturb_no_client() {
     }
 }
 
-/// Whatever the client copied is the truth or a lie, and the lie has a name.
+/// What the client copied is right, or is reported as a fault.
 #[test]
 fn completions_rewritten_while_they_are_read_are_taken_or_found() {
     let scratch = Scratch::new();

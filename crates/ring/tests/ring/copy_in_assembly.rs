@@ -2,7 +2,7 @@
 //! first, then every byte of the slot exactly once, then nothing of the slot. All that is ever written there is the stamp, once,
 //! after all that (the touch).
 //!
-//! A compiler may load memory twice whenever it believes that no other thread writes it; then one load would be
+//! A compiler may load memory twice whenever it may assume that no other thread writes it; then one load would be
 //! checked and the other, which a peer may have changed, used. Volatile and atomic loads and inline assembly forbid that; this
 //! test sees that they did.
 

@@ -1,4 +1,4 @@
-//! The waiting instructions as bytes: what the manuals say, not what an assembler believes. Most CPUs that this is tested on
+//! The waiting instructions as bytes: what the manuals say, not what an assembler makes. Most CPUs that this is tested on
 //! have none of them, so a wrong one would be noticed nowhere else.
 
 /// `/6` in a ModRM byte that names register number `register`.

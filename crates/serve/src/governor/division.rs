@@ -43,7 +43,8 @@ pub(super) struct Part {
     pub(super) may_move: bool,
 }
 
-struct Place {
+/// A worker in use, and how busy it is with the queues that it has so far.
+struct WorkerLoad {
     worker: usize,
     sum: f64,
     was: f64,
@@ -55,8 +56,8 @@ struct Place {
 
 /// Which worker has which queues now.
 pub(super) struct Division {
-    places: Vec<Place>,
-    /// Those that may move: the place among `places`; `None`: its worker is not in use.
+    workers: Vec<WorkerLoad>,
+    /// Those that may move: the index in `workers`; `None`: its worker is not in use.
     queues: Vec<(QueueName, Option<usize>, f64)>,
     moves: Vec<Move>,
 }
@@ -64,31 +65,31 @@ pub(super) struct Division {
 impl Division {
     pub(super) fn new(in_use: &[usize], busy: &[f64], parts: &[Part]) -> Self {
         let is_full = |worker: usize| busy.get(worker).is_some_and(|busy| *busy >= FULL);
-        let place = |worker: &usize| Place { worker: *worker, sum: 0.0, was: 0.0, queues: 0, is_full: is_full(*worker) };
-        let mut places: Vec<Place> = in_use.iter().map(place).collect();
-        let place_of = |worker| in_use.iter().position(|other| *other == worker);
+        let load = |worker: &usize| WorkerLoad { worker: *worker, sum: 0.0, was: 0.0, queues: 0, is_full: is_full(*worker) };
+        let mut workers: Vec<WorkerLoad> = in_use.iter().map(load).collect();
+        let index_of = |worker| in_use.iter().position(|other| *other == worker);
         let mut queues = Vec::new();
         for Part { queue, worker, load, may_move } in parts {
-            let place = place_of(*worker);
-            if let Some(place) = place {
-                places[place].sum += load;
-                places[place].was += load;
-                places[place].queues += usize::from(*load >= WORTH_A_WORKER);
+            let on = index_of(*worker);
+            if let Some(index) = on {
+                workers[index].sum += load;
+                workers[index].was += load;
+                workers[index].queues += usize::from(*load >= WORTH_A_WORKER);
             }
             if *may_move {
-                queues.push((*queue, place, *load));
+                queues.push((*queue, on, *load));
             }
         }
-        Self { places, queues, moves: Vec::new() }
+        Self { workers, queues, moves: Vec::new() }
     }
 
     /// The moves after which no worker could be relieved by much; none, if they are not worth it.
     pub(super) fn even_out(mut self) -> Vec<Move> {
-        self.place_homeless();
-        let homeless = self.moves.len();
+        self.assign_unassigned();
+        let unassigned = self.moves.len();
         while self.moves.len() < MOST_MOVES && self.relieve_one() {}
-        if !self.places.iter().any(|place| place.was - place.sum >= MARGIN) {
-            self.moves.truncate(homeless);
+        if !self.workers.iter().any(|worker| worker.was - worker.sum >= MARGIN) {
+            self.moves.truncate(unassigned);
         }
         if self.moves.is_empty() {
             self.even_out_full();
@@ -97,33 +98,33 @@ impl Division {
     }
 
     /// Queues of workers that are not in use any more, the largest first.
-    fn place_homeless(&mut self) {
-        let mut homeless: Vec<usize> = (0..self.queues.len()).filter(|index| self.queues[*index].1.is_none()).collect();
-        homeless.sort_by(|a, b| self.queues[*b].2.total_cmp(&self.queues[*a].2));
-        for index in homeless {
-            let least = (0..self.places.len()).min_by(|a, b| self.places[*a].sum.total_cmp(&self.places[*b].sum));
+    fn assign_unassigned(&mut self) {
+        let mut unassigned: Vec<usize> = (0..self.queues.len()).filter(|index| self.queues[*index].1.is_none()).collect();
+        unassigned.sort_by(|a, b| self.queues[*b].2.total_cmp(&self.queues[*a].2));
+        for index in unassigned {
+            let least = (0..self.workers.len()).min_by(|a, b| self.workers[*a].sum.total_cmp(&self.workers[*b].sum));
             if let Some(to) = least {
                 self.shift(index, to);
                 // Not a relief of anything.
-                self.places[to].was += self.queues[index].2;
+                self.workers[to].was += self.queues[index].2;
             }
         }
     }
 
     /// One move from the fullest worker that can be relieved to the emptiest.
     fn relieve_one(&mut self) -> bool {
-        let mut order: Vec<usize> = (0..self.places.len()).collect();
-        order.sort_by(|a, b| self.places[*b].sum.total_cmp(&self.places[*a].sum));
+        let mut order: Vec<usize> = (0..self.workers.len()).collect();
+        order.sort_by(|a, b| self.workers[*b].sum.total_cmp(&self.workers[*a].sum));
         let Some(&to) = order.last() else { return false };
         for from in order {
-            let gap = self.places[from].sum - self.places[to].sum;
+            let gap = self.workers[from].sum - self.workers[to].sum;
             if gap < SMALL {
                 return false;
             }
             // Its move halves the gap at best.
             let on_it = (0..self.queues.len()).filter(|index| {
-                let (_, place, load) = self.queues[*index];
-                place == Some(from) && load > NEGLIGIBLE && load < gap - SMALL
+                let (_, on, load) = self.queues[*index];
+                on == Some(from) && load > NEGLIGIBLE && load < gap - SMALL
             });
             let off = |index: &usize| (self.queues[*index].2 - gap / 2.0).abs();
             let best = on_it.min_by(|a, b| off(a).total_cmp(&off(b)));
@@ -138,26 +139,26 @@ impl Division {
     /// Workers that are busy all the time look equally loaded, however many queues share them: one queue goes to the one with at least
     /// two fewer.
     fn even_out_full(&mut self) {
-        let full = || self.places.iter().enumerate().filter(|(_, place)| place.is_full);
-        let (most, fewest) = (full().max_by_key(|(_, place)| place.queues), full().min_by_key(|(_, place)| place.queues));
+        let full = || self.workers.iter().enumerate().filter(|(_, worker)| worker.is_full);
+        let (most, fewest) = (full().max_by_key(|(_, worker)| worker.queues), full().min_by_key(|(_, worker)| worker.queues));
         let (Some((from, most)), Some((to, fewest))) = (most, fewest) else { return };
         if most.queues < fewest.queues + 2 {
             return;
         }
-        let found = self.queues.iter().position(|(_, place, load)| *place == Some(from) && *load >= WORTH_A_WORKER);
+        let found = self.queues.iter().position(|(_, on, load)| *on == Some(from) && *load >= WORTH_A_WORKER);
         found.into_iter().for_each(|index| self.shift(index, to));
     }
 
     fn shift(&mut self, index: usize, to: usize) {
         let (queue, from, load) = self.queues[index];
         if let Some(from) = from {
-            self.places[from].sum -= load;
-            self.places[from].queues -= usize::from(load >= WORTH_A_WORKER);
+            self.workers[from].sum -= load;
+            self.workers[from].queues -= usize::from(load >= WORTH_A_WORKER);
         }
-        self.places[to].sum += load;
-        self.places[to].queues += usize::from(load >= WORTH_A_WORKER);
+        self.workers[to].sum += load;
+        self.workers[to].queues += usize::from(load >= WORTH_A_WORKER);
         self.queues[index].1 = Some(to);
-        let (moved, to) = (self.moves.iter().position(|other| other.queue == queue), self.places[to].worker);
+        let (moved, to) = (self.moves.iter().position(|other| other.queue == queue), self.workers[to].worker);
         match moved {
             Some(earlier) => self.moves[earlier].to = to,
             None => self.moves.push(Move { queue, to }),

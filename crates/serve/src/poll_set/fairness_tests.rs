@@ -1,4 +1,4 @@
-//! How long a request waits beside others, in cost units served to them between its publishing and its being taken; and who gets how
+//! How long a request waits beside others, in cost units served to them between its publishing and its being taken; and which gets how
 //! much. Queues are counters here: what is published costs what its length says.
 
 use std::any::Any;

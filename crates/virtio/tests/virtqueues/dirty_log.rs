@@ -46,7 +46,7 @@ fn pages(ranges: &[(u64, u64)]) -> BTreeSet<u64> {
     ranges.iter().flat_map(|(address, length)| address / 4096..=(address + length - 1) / 4096).collect()
 }
 
-fn rig<D: Disk>(disk: D, log: &Log) -> Fixture<D> {
+fn fixture<D: Disk>(disk: D, log: &Log) -> Fixture<D> {
     Fixture::with(disk, &Options::default(), Ram::new(), |setup| {
         setup.queue.log = Some(Arc::clone(&log.log));
         setup.queue.used_log_address = Some(USED_LOG);
@@ -59,7 +59,7 @@ const USED: (u64, u64) = (USED_LOG, 4 + 16 * 8 + 2);
 #[test]
 fn every_request_logs_what_it_wrote_and_no_more() {
     let log = Log::new();
-    let mut rig = rig(memory_disk(), &log);
+    let mut fixture = fixture(memory_disk(), &log);
     assert_eq!(log.take(), pages(&[USED]), "kicks were refused");
     for (what, kind, data, written) in [
         ("a write", OUT, vec![readable(DATA, 8192)], vec![]),
@@ -76,9 +76,9 @@ fn every_request_logs_what_it_wrote_and_no_more() {
         ("a failed write", OUT, vec![readable(DATA, 100)], vec![]),
         ("a failed read", IN, vec![writable(DATA, 100)], vec![]),
     ] {
-        let head = rig.driver.request(kind, 0, &data);
-        let status = rig.driver.status_address(head);
-        rig.round(head);
+        let head = fixture.driver.request(kind, 0, &data);
+        let status = fixture.driver.status_address(head);
+        fixture.round(head);
         let mut expected = written.clone();
         expected.extend([(status, 1), USED]);
         assert_eq!(log.take(), pages(&expected), "{what}");
@@ -88,30 +88,30 @@ fn every_request_logs_what_it_wrote_and_no_more() {
 #[test]
 fn requests_in_flight_when_logging_begins_are_logged() {
     let log = Log::new();
-    let mut rig = Fixture::new(HeldDisk::new(), &Options::default());
-    let head = rig.begin(IN, 0, &[writable(DATA, 8192)]);
-    rig.server.set_log(Some(Arc::clone(&log.log)), Some(USED_LOG));
+    let mut fixture = Fixture::new(HeldDisk::new(), &Options::default());
+    let head = fixture.begin(IN, 0, &[writable(DATA, 8192)]);
+    fixture.server.set_log(Some(Arc::clone(&log.log)), Some(USED_LOG));
     assert_eq!(log.take(), pages(&[USED]), "flags and event index were written");
-    rig.release(0);
+    fixture.release(0);
     // Before the completion is visible, all but the used ring is logged.
-    assert_eq!(log.take(), pages(&[(DATA, 8192), (rig.driver.status_address(head), 1)]));
-    rig.server.flush();
+    assert_eq!(log.take(), pages(&[(DATA, 8192), (fixture.driver.status_address(head), 1)]));
+    fixture.server.flush();
     assert_eq!(log.take(), pages(&[USED]));
-    rig.server.set_log(None, None);
-    rig.disk.at_once = true;
-    rig.begin(IN, 0, &[writable(DATA, 8192)]);
+    fixture.server.set_log(None, None);
+    fixture.disk.at_once = true;
+    fixture.begin(IN, 0, &[writable(DATA, 8192)]);
     assert_eq!(log.take(), BTreeSet::new(), "it is over");
 }
 
 #[test]
 fn without_an_address_for_it_the_used_ring_is_not_logged() {
     let log = Log::new();
-    let mut rig =
+    let mut fixture =
         Fixture::with(memory_disk(), &Options::default(), Ram::new(), |setup| setup.queue.log = Some(Arc::clone(&log.log)));
-    let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
-    let status = rig.driver.status_address(head);
-    assert_eq!(rig.round(head).0, OK);
-    assert!(!rig.server.arm_and_work_remains());
+    let head = fixture.driver.request(IN, 0, &[writable(DATA, 512)]);
+    let status = fixture.driver.status_address(head);
+    assert_eq!(fixture.round(head).0, OK);
+    assert!(!fixture.server.arm_and_work_remains());
     assert_eq!(log.take(), pages(&[(DATA, 512), (status, 1)]));
 }
 
@@ -138,14 +138,14 @@ fn the_indices_of_the_used_ring_are_logged_where_they_are() {
     let log = Log::new();
     let driver = Driver::new(Ram::new(), 1024, true, 700);
     let options = Options { size: 1024, start: 700, ..Options::default() };
-    let mut rig = Fixture::serve(memory_disk(), &options, driver, |setup| {
+    let mut fixture = Fixture::serve(memory_disk(), &options, driver, |setup| {
         setup.queue.log = Some(Arc::clone(&log.log));
         setup.queue.used_log_address = Some(BASE);
     })
     .expect("good rings");
     log.take();
-    let head = rig.driver.request(IN, 0, &[writable(DATA, 100)]);
-    let status = rig.driver.status_address(head);
-    assert_eq!(rig.round(head).0, IOERR);
+    let head = fixture.driver.request(IN, 0, &[writable(DATA, 100)]);
+    let status = fixture.driver.status_address(head);
+    assert_eq!(fixture.round(head).0, IOERR);
     assert_eq!(log.take(), pages(&[(status, 1), (BASE, 4), (BASE + 4 + 700 * 8, 8), (BASE + 4 + 1024 * 8, 2)]));
 }

@@ -77,36 +77,36 @@ fn regions_that_cannot_be_are_refused() {
 fn truncated_memory_stops_its_queue_before_anything_false_is_published() {
     let mut healthy = Fixture::new(memory_disk(), &Options::default());
     for (what, kind, address) in [("data to write", IN, SECOND), ("data to read", OUT, SECOND)] {
-        let mut rig = Fixture::new(memory_disk(), &Options::default());
+        let mut fixture = Fixture::new(memory_disk(), &Options::default());
         let data = if kind == IN { writable(address, 4096) } else { readable(address, 4096) };
-        assert_eq!(rig.request(kind, 0, &[data]).0, OK, "{what}");
-        rig.offer(kind, 0, &[data]);
-        rustix::fs::ftruncate(&rig.driver.ram.regions[1].file, 0).expect("cut");
-        rig.visit();
-        assert!(rig.fault().contains("truncated"), "{what}: {}", rig.fault());
-        assert_eq!(rig.driver.used_index(), 1, "{what}: nothing is answered");
-        assert_eq!(rings(&rig.error), 1, "{what}");
-        assert!(rig.driver.ram.memory().is_broken());
+        assert_eq!(fixture.request(kind, 0, &[data]).0, OK, "{what}");
+        fixture.offer(kind, 0, &[data]);
+        rustix::fs::ftruncate(&fixture.driver.ram.regions[1].file, 0).expect("cut");
+        fixture.visit();
+        assert!(fixture.fault().contains("truncated"), "{what}: {}", fixture.fault());
+        assert_eq!(fixture.driver.used_index(), 1, "{what}: nothing is answered");
+        assert_eq!(rings(&fixture.error), 1, "{what}");
+        assert!(fixture.driver.ram.memory().is_broken());
         let again = Driver::new(Ram::new(), 16, true, 0);
-        rig.server.set_memory(again.ram.memory(), rig.driver.addresses()).expect("the rings are there");
-        assert_eq!(rig.visit(), 0, "{what}: it stays stopped");
+        fixture.server.set_memory(again.ram.memory(), fixture.driver.addresses()).expect("the rings are there");
+        assert_eq!(fixture.visit(), 0, "{what}: it stays stopped");
     }
     assert_eq!(healthy.request(IN, 0, &[writable(DATA, 512)]).0, OK, "the neighbour continues");
     assert!(!healthy.driver.ram.memory().is_broken());
     // Rings, header and status, too.
-    let mut rig = Fixture::new(memory_disk(), &Options::default());
-    rig.offer(IN, 0, &[writable(SECOND, 512)]);
-    rustix::fs::ftruncate(&rig.driver.ram.regions[0].file, 0).expect("cut");
-    rig.server.flush();
-    assert_eq!(rig.visit(), 0, "the available ring is empty now");
+    let mut fixture = Fixture::new(memory_disk(), &Options::default());
+    fixture.offer(IN, 0, &[writable(SECOND, 512)]);
+    rustix::fs::ftruncate(&fixture.driver.ram.regions[0].file, 0).expect("cut");
+    fixture.server.flush();
+    assert_eq!(fixture.visit(), 0, "the available ring is empty now");
     // Once the ring has advanced, its zeroed index looks like a jump; the message names the truncation.
-    let mut rig = Fixture::new(memory_disk(), &Options::default());
-    assert_eq!(rig.request(IN, 0, &[writable(SECOND, 512)]).0, OK);
-    rustix::fs::ftruncate(&rig.driver.ram.regions[0].file, 0).expect("cut");
-    rig.visit();
-    assert!(rig.fault().contains("truncated"), "{}", rig.fault());
+    let mut fixture = Fixture::new(memory_disk(), &Options::default());
+    assert_eq!(fixture.request(IN, 0, &[writable(SECOND, 512)]).0, OK);
+    rustix::fs::ftruncate(&fixture.driver.ram.regions[0].file, 0).expect("cut");
+    fixture.visit();
+    assert!(fixture.fault().contains("truncated"), "{}", fixture.fault());
     // Memory that broke before the queue came is refused.
-    let memory = rig.driver.ram.memory();
+    let memory = fixture.driver.ram.memory();
     let refused = Fixture::serve(memory_disk(), &Options::default(), Driver::new(Ram::new(), 16, true, 0), |setup| {
         setup.queue.memory = memory
     });

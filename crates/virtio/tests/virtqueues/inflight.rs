@@ -37,8 +37,8 @@ impl Kept {
     }
 
     /// The daemon was killed; another one starts. The disk loses the requests it held and keeps its contents.
-    fn crash(&self, rig: Fixture<HeldDisk>) -> Fixture<HeldDisk> {
-        let Fixture { driver, server, disk, .. } = rig;
+    fn crash(&self, fixture: Fixture<HeldDisk>) -> Fixture<HeldDisk> {
+        let Fixture { driver, server, disk, .. } = fixture;
         drop(server);
         self.serve(driver, HeldDisk::over(disk.inner))
     }
@@ -59,145 +59,145 @@ impl Kept {
     }
 }
 
-fn offer(rig: &mut Fixture<HeldDisk>, sector: u64) -> u16 {
-    rig.offer(OUT, sector, &[readable(DATA, 512)])
+fn offer(fixture: &mut Fixture<HeldDisk>, sector: u64) -> u16 {
+    fixture.offer(OUT, sector, &[readable(DATA, 512)])
 }
 
 /// The area, and a device that holds writes of the first `count` sectors.
 fn in_flight(count: u64) -> (Kept, Fixture<HeldDisk>) {
     let kept = Kept::new();
-    let mut rig = kept.first();
-    (0..count).for_each(|sector| _ = offer(&mut rig, sector));
-    rig.visit();
-    (kept, rig)
+    let mut fixture = kept.first();
+    (0..count).for_each(|sector| _ = offer(&mut fixture, sector));
+    fixture.visit();
+    (kept, fixture)
 }
 
-fn sectors(rig: &Fixture<HeldDisk>) -> Vec<u64> {
-    rig.disk.seen().iter().map(|(_, sector, _)| *sector).collect()
+fn sectors(fixture: &Fixture<HeldDisk>) -> Vec<u64> {
+    fixture.disk.seen().iter().map(|(_, sector, _)| *sector).collect()
 }
 
 #[test]
 fn what_was_in_flight_is_resubmitted_in_order_before_what_is_new() {
     let kept = Kept::new();
-    let mut rig = kept.first();
-    let heads: Vec<u16> = (10..15).map(|sector| offer(&mut rig, sector)).collect();
-    rig.visit();
-    rig.release(0);
-    rig.server.flush();
+    let mut fixture = kept.first();
+    let heads: Vec<u16> = (10..15).map(|sector| offer(&mut fixture, sector)).collect();
+    fixture.visit();
+    fixture.release(0);
+    fixture.server.flush();
     // The driver uses the free head again: its number is smaller than those of older requests.
-    assert_eq!(rig.driver.take_used(), Some((heads[0], 1)));
-    let again = offer(&mut rig, 20);
+    assert_eq!(fixture.driver.take_used(), Some((heads[0], 1)));
+    let again = offer(&mut fixture, 20);
     assert_eq!(again, heads[0]);
-    rig.visit();
-    let unseen = offer(&mut rig, 30);
+    fixture.visit();
+    let unseen = offer(&mut fixture, 30);
     assert!(kept.is_in_flight(again) && !kept.is_in_flight(unseen));
 
-    let mut rig = kept.crash(rig);
-    assert!(rig.server.has_work());
-    while rig.server.has_work() {
-        rig.visit();
+    let mut fixture = kept.crash(fixture);
+    assert!(fixture.server.has_work());
+    while fixture.server.has_work() {
+        fixture.visit();
     }
-    assert_eq!(sectors(&rig), [11, 12, 13, 14, 20, 30]);
-    while rig.disk.held() > 0 {
-        rig.release(0);
-        rig.server.flush();
+    assert_eq!(sectors(&fixture), [11, 12, 13, 14, 20, 30]);
+    while fixture.disk.held() > 0 {
+        fixture.release(0);
+        fixture.server.flush();
     }
     for head in heads[1..].iter().chain([&again, &unseen]) {
-        assert_eq!(rig.driver.take_used(), Some((*head, 1)));
-        assert_eq!(rig.driver.status(*head), OK);
+        assert_eq!(fixture.driver.take_used(), Some((*head, 1)));
+        assert_eq!(fixture.driver.status(*head), OK);
         assert!(!kept.is_in_flight(*head));
     }
-    assert_eq!(rig.driver.take_used(), None);
-    assert_eq!(rig.server.stop(), rig.driver.next_available);
+    assert_eq!(fixture.driver.take_used(), None);
+    assert_eq!(fixture.server.stop(), fixture.driver.next_available);
 }
 
 /// GET_VRING_BASE just after a crash: what was in flight is neither used nor available, so no other server would execute it.
 #[test]
 fn a_queue_that_is_to_stop_submits_what_was_in_flight_again() {
     let kept = Kept::new();
-    let mut rig = kept.first();
-    let head = offer(&mut rig, 7);
-    rig.visit();
-    let mut rig = kept.crash(rig);
-    assert!(rig.server.begin_deferred(&rig.disk, &mut rig.engine));
-    assert_eq!((sectors(&rig), rig.server.in_flight()), (vec![7], 1));
-    rig.release(0);
-    rig.server.flush();
-    assert!(!rig.server.begin_deferred(&rig.disk, &mut rig.engine));
-    assert_eq!(rig.driver.take_used(), Some((head, 1)));
-    assert_eq!(rig.server.stop(), rig.driver.next_available);
+    let mut fixture = kept.first();
+    let head = offer(&mut fixture, 7);
+    fixture.visit();
+    let mut fixture = kept.crash(fixture);
+    assert!(fixture.server.begin_deferred(&fixture.disk, &mut fixture.engine));
+    assert_eq!((sectors(&fixture), fixture.server.in_flight()), (vec![7], 1));
+    fixture.release(0);
+    fixture.server.flush();
+    assert!(!fixture.server.begin_deferred(&fixture.disk, &mut fixture.engine));
+    assert_eq!(fixture.driver.take_used(), Some((head, 1)));
+    assert_eq!(fixture.server.stop(), fixture.driver.next_available);
 }
 
 /// The daemon was killed between a publication and its interrupt.
 #[test]
 fn a_guest_is_interrupted_when_its_queue_is_served_again() {
     let kept = Kept::new();
-    let rig = kept.first();
-    assert_eq!(rings(&rig.call), 0, "nothing was published");
-    let rig = kept.crash(rig);
-    assert_eq!(rings(&rig.call), 1);
+    let fixture = kept.first();
+    assert_eq!(rings(&fixture.call), 0, "nothing was published");
+    let fixture = kept.crash(fixture);
+    assert_eq!(rings(&fixture.call), 1);
 }
 
 #[test]
 fn resubmitted_requests_stay_in_order_when_the_successor_goes_too() {
-    let (kept, mut rig) = in_flight(12);
+    let (kept, mut fixture) = in_flight(12);
     for _ in 0..5 {
-        rig = kept.crash(rig);
-        rig.visit();
-        assert_eq!(sectors(&rig), (0..12).collect::<Vec<_>>());
+        fixture = kept.crash(fixture);
+        fixture.visit();
+        assert_eq!(sectors(&fixture), (0..12).collect::<Vec<_>>());
     }
 }
 
 #[test]
 fn a_batch_that_was_published_and_not_cleared_is_not_done_again() {
     let kept = Kept::new();
-    let mut rig = kept.first();
-    let heads: Vec<u16> = (0..6).map(|sector| offer(&mut rig, sector)).collect();
-    rig.visit();
+    let mut fixture = kept.first();
+    let heads: Vec<u16> = (0..6).map(|sector| offer(&mut fixture, sector)).collect();
+    fixture.visit();
     // The youngest first: the remaining ones are not those after the used index in the available ring.
     for _ in 0..4 {
-        rig.release(2);
+        fixture.release(2);
     }
-    rig.server.flush();
-    assert_eq!((rig.driver.used_index(), kept.read_u16(14)), (4, 4));
+    fixture.server.flush();
+    assert_eq!((fixture.driver.used_index(), kept.read_u16(14)), (4, 4));
     // The state between publishing the used index and clearing the entries.
     kept.write_u16(14, 0);
     for head in &heads[2..] {
         kept.write_u16(16 + 16 * u64::from(*head), 1);
     }
-    let mut rig = kept.crash(rig);
+    let mut fixture = kept.crash(fixture);
     assert_eq!(kept.read_u16(14), 4);
-    rig.visit();
-    assert_eq!(sectors(&rig), [0, 1]);
+    fixture.visit();
+    assert_eq!(sectors(&fixture), [0, 1]);
 }
 
 #[test]
 fn a_batch_that_was_not_published_is_done_again() {
-    let (kept, mut rig) = in_flight(3);
-    rig.release(0);
+    let (kept, mut fixture) = in_flight(3);
+    fixture.release(0);
     // Finished, and gone before `flush`.
-    let mut rig = kept.crash(rig);
-    rig.visit();
-    assert_eq!(sectors(&rig), [0, 1, 2]);
+    let mut fixture = kept.crash(fixture);
+    fixture.visit();
+    assert_eq!(sectors(&fixture), [0, 1, 2]);
 }
 
 #[test]
 fn an_area_of_rings_that_are_no_more_is_forgotten() {
-    let (kept, rig) = in_flight(3);
-    drop(rig);
+    let (kept, fixture) = in_flight(3);
+    drop(fixture);
     // The guest was reset: the rings start afresh.
-    let mut rig = kept.first();
-    assert!(!rig.server.has_work());
-    offer(&mut rig, 40);
-    rig.visit();
-    assert_eq!(sectors(&rig), [40]);
+    let mut fixture = kept.first();
+    assert!(!fixture.server.has_work());
+    offer(&mut fixture, 40);
+    fixture.visit();
+    assert_eq!(sectors(&fixture), [40]);
     // An orderly stop leaves nothing, wherever the indices were.
-    rig.release(0);
-    assert_eq!(rig.server.stop(), 1);
-    let mut rig = kept.first();
-    offer(&mut rig, 41);
-    rig.visit();
-    assert_eq!(sectors(&rig), [41]);
+    fixture.release(0);
+    assert_eq!(fixture.server.stop(), 1);
+    let mut fixture = kept.first();
+    offer(&mut fixture, 41);
+    fixture.visit();
+    assert_eq!(sectors(&fixture), [41]);
 }
 
 #[test]
@@ -231,18 +231,18 @@ fn areas_that_cannot_be_are_refused_or_forgotten() {
         pwrite(&kept.file, &bytes, 0).expect("within the area");
         kept.write_u16(8, 1);
         kept.write_u16(10, SIZE);
-        let mut rig = kept.first();
-        offer(&mut rig, 1);
-        rig.visit();
-        assert_eq!(sectors(&rig), [1], "seed {seed}");
+        let mut fixture = kept.first();
+        offer(&mut fixture, 1);
+        fixture.visit();
+        assert_eq!(sectors(&fixture), [1], "seed {seed}");
     }
 }
 
 /// What was written, of the requests that were answered; how many they are.
-fn take_answers(rig: &mut Fixture<HeldDisk>, open: &mut [Option<(u64, u8)>], written: &mut [u8]) -> u32 {
+fn take_answers(fixture: &mut Fixture<HeldDisk>, open: &mut [Option<(u64, u8)>], written: &mut [u8]) -> u32 {
     let mut count = 0;
-    while let Some((head, _)) = rig.driver.take_used() {
-        assert_eq!(rig.driver.status(head), OK);
+    while let Some((head, _)) = fixture.driver.take_used() {
+        assert_eq!(fixture.driver.status(head), OK);
         let (sector, byte) = open[usize::from(head)].take().expect("answered once");
         written[usize::try_from(sector).expect("small")] = byte;
         count += 1;
@@ -254,7 +254,7 @@ fn take_answers(rig: &mut Fixture<HeldDisk>, open: &mut [Option<(u64, u8)>], wri
 fn through_any_number_of_crashes_every_request_is_answered_exactly_once_and_no_write_is_lost() {
     let kept = Kept::new();
     let mut random = Random(77);
-    let mut rig = kept.first();
+    let mut fixture = kept.first();
     // By head: what its request writes.
     let mut open: Vec<Option<(u64, u8)>> = vec![None; usize::from(SIZE)];
     let mut written = vec![0; 64];
@@ -266,39 +266,39 @@ fn through_any_number_of_crashes_every_request_is_answered_exactly_once_and_no_w
                 // Two writes of one sector at a time have no order.
                 if open.iter().flatten().all(|(other, _)| *other != sector) {
                     let byte = random.number().to_le_bytes()[0];
-                    let place = rig.driver.own_area() + 4096;
-                    rig.driver.ram.write(place, &[byte; 512]);
-                    let head = rig.offer(OUT, sector, &[readable(place, 512)]);
+                    let place = fixture.driver.own_area() + 4096;
+                    fixture.driver.ram.write(place, &[byte; 512]);
+                    let head = fixture.offer(OUT, sector, &[readable(place, 512)]);
                     open[usize::from(head)] = Some((sector, byte));
                 }
             }
-            0..12 => drop(rig.visit()),
-            12..18 if rig.disk.held() > 0 => {
-                let older = usize::try_from(random.below(rig.disk.held() as u64)).expect("small");
-                rig.release(older);
+            0..12 => drop(fixture.visit()),
+            12..18 if fixture.disk.held() > 0 => {
+                let older = usize::try_from(random.below(fixture.disk.held() as u64)).expect("small");
+                fixture.release(older);
             }
             18 if random.below(8) == 0 => {
                 crashes += 1;
-                rig = kept.crash(rig);
+                fixture = kept.crash(fixture);
             }
-            _ => rig.server.flush(),
+            _ => fixture.server.flush(),
         }
-        answered += take_answers(&mut rig, &mut open, &mut written);
+        answered += take_answers(&mut fixture, &mut open, &mut written);
     }
     assert!(crashes > 100, "{crashes} crashes");
     while open.iter().any(Option::is_some) {
-        rig.visit();
-        while rig.disk.held() > 0 {
-            rig.release(0);
+        fixture.visit();
+        while fixture.disk.held() > 0 {
+            fixture.release(0);
         }
-        rig.server.flush();
-        take_answers(&mut rig, &mut open, &mut written);
+        fixture.server.flush();
+        take_answers(&mut fixture, &mut open, &mut written);
     }
     for (sector, byte) in (0..).zip(&written) {
-        rig.begin(IN, sector, &[writable(DATA, 512)]);
-        rig.release(0);
-        rig.server.flush();
-        assert!(rig.driver.take_used().is_some());
-        assert_eq!(rig.driver.ram.read(DATA, 512), vec![*byte; 512], "sector {sector}");
+        fixture.begin(IN, sector, &[writable(DATA, 512)]);
+        fixture.release(0);
+        fixture.server.flush();
+        assert!(fixture.driver.take_used().is_some());
+        assert_eq!(fixture.driver.ram.read(DATA, 512), vec![*byte; 512], "sector {sector}");
     }
 }

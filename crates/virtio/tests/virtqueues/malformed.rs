@@ -80,86 +80,86 @@ fn cases() -> Vec<Case> {
 #[test]
 fn a_malformed_chain_stops_the_queue_and_what_was_done_before_is_published() {
     for Case { what, says, table, indirect } in cases() {
-        let mut rig = Fixture::new(memory_disk(), &Options::default());
-        rig.driver.ram.write(HEADER, &Driver::header_bytes(IN, 0));
+        let mut fixture = Fixture::new(memory_disk(), &Options::default());
+        fixture.driver.ram.write(HEADER, &Driver::header_bytes(IN, 0));
         // A good request from the end of the table, before and after the bad one.
         let good = 10;
-        rig.driver.put_descriptor(rig.driver.descriptors, good, readable(HEADER, 16), NEXT, good + 1);
-        rig.driver.put_descriptor(rig.driver.descriptors, good + 1, writable(DATA + 8192, 513), 0, 0);
-        put(&rig.driver, rig.driver.descriptors, &table);
-        put(&rig.driver, TABLE, &indirect);
+        fixture.driver.put_descriptor(fixture.driver.descriptors, good, readable(HEADER, 16), NEXT, good + 1);
+        fixture.driver.put_descriptor(fixture.driver.descriptors, good + 1, writable(DATA + 8192, 513), 0, 0);
+        put(&fixture.driver, fixture.driver.descriptors, &table);
+        put(&fixture.driver, TABLE, &indirect);
         for head in [good, 0, good] {
-            rig.driver.stage(head);
+            fixture.driver.stage(head);
         }
-        rig.driver.publish();
-        rig.visit();
-        assert!(rig.fault().contains(says), "{what}: {}", rig.fault());
-        assert_eq!(rig.driver.used_index(), 1, "{what}: the good one before is answered");
-        assert_eq!(rig.driver.ram.read(DATA + 8192 + 512, 1), [OK], "{what}");
-        assert_eq!(rings(&rig.error), 1, "{what}: the hypervisor is notified");
-        assert!(!rig.server.has_work() && !rig.server.arm_and_work_remains(), "{what}: nothing remains to do");
-        assert_eq!(rig.visit(), 0, "{what}");
-        assert_eq!(rig.driver.used_index(), 1, "{what}: nothing else is taken");
+        fixture.driver.publish();
+        fixture.visit();
+        assert!(fixture.fault().contains(says), "{what}: {}", fixture.fault());
+        assert_eq!(fixture.driver.used_index(), 1, "{what}: the good one before is answered");
+        assert_eq!(fixture.driver.ram.read(DATA + 8192 + 512, 1), [OK], "{what}");
+        assert_eq!(rings(&fixture.error), 1, "{what}: the hypervisor is notified");
+        assert!(!fixture.server.has_work() && !fixture.server.arm_and_work_remains(), "{what}: nothing remains to do");
+        assert_eq!(fixture.visit(), 0, "{what}");
+        assert_eq!(fixture.driver.used_index(), 1, "{what}: nothing else is taken");
     }
 }
 
 #[test]
 fn an_impossible_available_ring_stops_the_queue() {
-    let mut rig = Fixture::new(memory_disk(), &Options::default());
-    rig.driver.stage(16);
-    rig.driver.publish();
-    rig.visit();
-    assert!(rig.fault().contains("names descriptor 16, and the queue has 16"), "{}", rig.fault());
+    let mut fixture = Fixture::new(memory_disk(), &Options::default());
+    fixture.driver.stage(16);
+    fixture.driver.publish();
+    fixture.visit();
+    assert!(fixture.fault().contains("names descriptor 16, and the queue has 16"), "{}", fixture.fault());
 
-    let mut rig = Fixture::new(memory_disk(), &Options::default());
-    rig.driver.ram.store(rig.driver.available + 2, 17);
-    assert!(rig.server.has_work());
-    rig.visit();
-    assert!(rig.fault().contains("by 17 entries"), "{}", rig.fault());
+    let mut fixture = Fixture::new(memory_disk(), &Options::default());
+    fixture.driver.ram.store(fixture.driver.available + 2, 17);
+    assert!(fixture.server.has_work());
+    fixture.visit();
+    assert!(fixture.fault().contains("by 17 entries"), "{}", fixture.fault());
 
     // Backwards is a jump forwards.
-    let mut rig = Fixture::new(memory_disk(), &Options { start: 5, ..Options::default() });
-    rig.driver.ram.store(rig.driver.available + 2, 4);
-    rig.visit();
-    assert!(rig.fault().contains("by 65535 entries"), "{}", rig.fault());
-    assert_eq!(rings(&rig.error), 1);
+    let mut fixture = Fixture::new(memory_disk(), &Options { start: 5, ..Options::default() });
+    fixture.driver.ram.store(fixture.driver.available + 2, 4);
+    fixture.visit();
+    assert!(fixture.fault().contains("by 65535 entries"), "{}", fixture.fault());
+    assert_eq!(rings(&fixture.error), 1);
 }
 
 /// A worker with a few queues visits none that is quiet.
 #[test]
 fn queue_with_a_fault_that_was_found_between_visits_is_not_quiet_until_a_visit_has_reported_it() {
-    let mut rig = Fixture::new(memory_disk(), &Options::default());
-    rig.driver.stage(16);
-    rig.driver.publish();
-    rig.visit();
-    assert!(rig.fault().contains("descriptor 16"), "{}", rig.fault());
-    let mut queue = GuestDiskQueue::new(rig.server, Arc::new(AnyDisk::Memory(rig.disk)));
+    let mut fixture = Fixture::new(memory_disk(), &Options::default());
+    fixture.driver.stage(16);
+    fixture.driver.publish();
+    fixture.visit();
+    assert!(fixture.fault().contains("descriptor 16"), "{}", fixture.fault());
+    let mut queue = GuestDiskQueue::new(fixture.server, Arc::new(AnyDisk::Memory(fixture.disk)));
     assert!(!queue.has_work() && !queue.is_quiet());
-    assert_eq!(queue.visit(&mut rig.engine, Turn::whole(false)), Taken::NOTHING);
+    assert_eq!(queue.visit(&mut fixture.engine, Turn::whole(false)), Taken::NOTHING);
     assert!(queue.is_quiet());
 }
 
 #[test]
 fn indirect_descriptors_need_their_feature() {
-    let mut rig = Fixture::new(memory_disk(), &Options { features: 0, ..Options::default() });
-    let head = rig.driver.indirect_request(IN, 0, &[writable(DATA, 512)]);
-    rig.driver.offer(head);
-    rig.visit();
-    assert!(rig.fault().contains("not negotiated"), "{}", rig.fault());
+    let mut fixture = Fixture::new(memory_disk(), &Options { features: 0, ..Options::default() });
+    let head = fixture.driver.indirect_request(IN, 0, &[writable(DATA, 512)]);
+    fixture.driver.offer(head);
+    fixture.visit();
+    assert!(fixture.fault().contains("not negotiated"), "{}", fixture.fault());
 }
 
 #[test]
 fn a_chain_that_is_in_flight_cannot_be_made_available_again() {
-    let mut rig = Fixture::new(HeldDisk::new(), &Options::default());
-    let head = rig.begin(IN, 0, &[writable(DATA, 512)]);
-    rig.driver.offer(head);
-    rig.visit();
-    assert!(rig.fault().contains("made available again"), "{}", rig.fault());
+    let mut fixture = Fixture::new(HeldDisk::new(), &Options::default());
+    let head = fixture.begin(IN, 0, &[writable(DATA, 512)]);
+    fixture.driver.offer(head);
+    fixture.visit();
+    assert!(fixture.fault().contains("made available again"), "{}", fixture.fault());
     // The disk finishes; the faulty guest is not notified.
-    assert_eq!(rig.server.in_flight(), 1);
-    rig.release(0);
-    rig.server.flush();
-    assert_eq!((rig.server.in_flight(), rig.driver.used_index()), (0, 0));
+    assert_eq!(fixture.server.in_flight(), 1);
+    fixture.release(0);
+    fixture.server.flush();
+    assert_eq!((fixture.server.in_flight(), fixture.driver.used_index()), (0, 0));
 }
 
 #[test]

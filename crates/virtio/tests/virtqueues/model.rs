@@ -71,7 +71,7 @@ fn check<D: Disk>(disk: D, seed: u64, is_in_order: bool) {
     let mut random = Random(seed);
     let features = [0, F_EVENT_IDX, F_INDIRECT, F_EVENT_IDX | F_INDIRECT][below(&mut random, 4)] | F_INDIRECT | F_FLUSH;
     let start = u16::try_from(random.below(65536)).expect("small");
-    let mut rig = Fixture::new(disk, &Options { size: 256, features, start, ..Options::default() });
+    let mut fixture = Fixture::new(disk, &Options { size: 256, features, start, ..Options::default() });
     let mut model = vec![0; usize::try_from(SECTORS * 512).expect("small")];
     for _ in 0..60 {
         let batch = if is_in_order { 1 + random.below(12) } else { 1 };
@@ -94,7 +94,7 @@ fn check<D: Disk>(disk: D, seed: u64, is_in_order: bool) {
                 }
                 _ => Vec::new(),
             };
-            offer(&mut random, &mut rig.driver, &mut wanted, &payload);
+            offer(&mut random, &mut fixture.driver, &mut wanted, &payload);
             match kind {
                 IN => wanted.expected = Some(model[range].to_vec()),
                 OUT => model[range].copy_from_slice(&payload),
@@ -103,21 +103,21 @@ fn check<D: Disk>(disk: D, seed: u64, is_in_order: bool) {
             }
             requests.push(wanted);
         }
-        rig.driver.publish();
-        rig.run();
+        fixture.driver.publish();
+        fixture.run();
         for _ in &requests {
-            assert!(rig.driver.take_used().is_some(), "seed {seed}: {}", rig.fault());
+            assert!(fixture.driver.take_used().is_some(), "seed {seed}: {}", fixture.fault());
         }
         for wanted in requests {
-            assert_eq!(rig.driver.status(wanted.head), OK, "seed {seed}");
+            assert_eq!(fixture.driver.status(wanted.head), OK, "seed {seed}");
             if let Some(expected) = wanted.expected {
-                let read = rig.driver.ram.read(wanted.base, expected.len());
+                let read = fixture.driver.ram.read(wanted.base, expected.len());
                 assert!(read == expected, "seed {seed}: sectors {} + {}", wanted.sector, wanted.count);
             }
         }
     }
-    assert_eq!(rig.counters.errors.get(), 0);
-    assert_eq!(rig.request(IN, DISK_BYTES / 512, &[writable(DATA, 512)]).0, IOERR);
+    assert_eq!(fixture.counters.errors.get(), 0);
+    assert_eq!(fixture.request(IN, DISK_BYTES / 512, &[writable(DATA, 512)]).0, IOERR);
 }
 
 #[test]

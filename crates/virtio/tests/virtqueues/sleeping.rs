@@ -27,10 +27,10 @@ fn ring(fd: &OwnedFd) {
 fn sleep_and_wake(features: u64) {
     let kick = crate::common::eventfd();
     let ours = kick.try_clone().expect("a descriptor");
-    let rig = Fixture::with(memory_disk(), &Options { features, ..Options::default() }, crate::common::Ram::new(), |setup| {
+    let fixture = Fixture::with(memory_disk(), &Options { features, ..Options::default() }, crate::common::Ram::new(), |setup| {
         setup.queue.kick = ours
     });
-    let Fixture { mut driver, mut server, disk, call, .. } = rig;
+    let Fixture { mut driver, mut server, disk, call, .. } = fixture;
     let stopping = Arc::new(AtomicBool::new(false));
     let (doorbell, stop) = (kick.try_clone().expect("a descriptor"), Arc::clone(&stopping));
     std::thread::scope(|scope| {

@@ -134,18 +134,18 @@ fn mistakes_are_explained_and_tasks_succeed() {
     root.install();
     let (table, tasks) = (table("mistakes.toml"), table("tasks.toml"));
     root.succeed(&table.prepare);
-    let mut place = Place { root: &root, state: state(&root, &table), table: &table, took: Vec::new() };
+    let mut run = TableRun { root: &root, state: state(&root, &table), table: &table, took: Vec::new() };
     // A part of the table, while it is written.
     let only = std::env::var("FIPSEE_MISTAKES").unwrap_or_default();
     let mut failures = Vec::new();
     for mistake in table.mistake.iter().filter(|mistake| mistake.what.contains(&only)) {
-        failures.extend(place.make(mistake));
+        failures.extend(run.make(mistake));
     }
     for task in tasks.task.iter().filter(|task| task.what.contains(&only)) {
-        failures.extend(place.carry_out(task));
+        failures.extend(run.carry_out(task));
     }
-    place.report_slow();
-    assert!(!place.took.is_empty(), "no entry has '{only}' in its name");
+    run.report_slow();
+    assert!(!run.took.is_empty(), "no entry has '{only}' in its name");
     assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n"));
 }
 
@@ -168,7 +168,8 @@ fn tables_are_complete() {
 /// Lines about files, mounts, processes and data.
 type State = Vec<String>;
 
-struct Place<'a> {
+/// The entries that were tried, and what they were compared with.
+struct TableRun<'a> {
     root: &'a ThrowawayRoot,
     table: &'a Table,
     state: State,
@@ -176,7 +177,7 @@ struct Place<'a> {
     took: Vec<(Duration, String)>,
 }
 
-impl Place<'_> {
+impl TableRun<'_> {
     /// Of many entries some are slow; the whole must not be.
     fn report_slow(&mut self) {
         self.took.sort();

@@ -11,7 +11,7 @@ use fipsee_net::wire::{
 use fipsee_ring::Message;
 
 use super::frames::{Frame, number_of, own};
-use super::{Due, Lan, PairView, Place, Posted, RECEIVED, SENT, Sent, View, is_member};
+use super::{AddressLocation, Due, Lan, PairView, Posted, RECEIVED, SENT, Sent, View, is_member};
 use crate::context::Context;
 
 /// Does a port get a frame?
@@ -25,7 +25,7 @@ enum Right {
     Copy,
 }
 
-type Learned = HashMap<(u16, Mac), Place>;
+type Learned = HashMap<(u16, Mac), AddressLocation>;
 
 impl Lan {
     /// Look at what the daemon has published since the last time. `is_up`: ports of which the daemon has the client.
@@ -42,7 +42,7 @@ impl Lan {
         for index in &taken {
             let Sent { frame, port, .. } = &self.frames[*index];
             if frame.source != own(*port) {
-                self.learned.insert((frame.vlan, frame.source), Place::Behind(*port));
+                self.learned.insert((frame.vlan, frame.source), AddressLocation::Behind(*port));
             }
         }
         for port in 0..views.len() {
@@ -203,7 +203,7 @@ impl Lan {
                 let key = (frame.vlan, frame.destination);
                 match (before.get(&key), self.learned.get(&key)) {
                     (None, None) => Right::Must,
-                    (Some(Place::Behind(was)), Some(Place::Behind(is))) if was == is => {
+                    (Some(AddressLocation::Behind(was)), Some(AddressLocation::Behind(is))) if was == is => {
                         if *is == port {
                             Right::Must
                         } else {

@@ -136,7 +136,7 @@ struct Sent {
 
 /// Where an address is that is no port's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum AddressLocation {
     Behind(usize),
     /// The switch may have forgotten it, or learned it from a client that is gone.
     Uncertain,
@@ -149,7 +149,7 @@ pub(crate) struct Lan {
     rules: Vec<Rules>,
     views: Vec<Option<View>>,
     frames: Vec<Sent>,
-    learned: HashMap<(u16, Mac), Place>,
+    learned: HashMap<(u16, Mac), AddressLocation>,
     /// The newest frame from a pair of an attachment to another's.
     newest: HashMap<[(u64, usize); 2], usize>,
     attachments: u64,
@@ -224,7 +224,7 @@ impl Lan {
         let frames = &self.frames;
         for frame in view.pairs.iter().flat_map(|pair| pair.sent.values()).map(|index| &frames[*index].frame) {
             if frame.source != own(port) {
-                self.learned.insert((frame.vlan, frame.source), Place::Uncertain);
+                self.learned.insert((frame.vlan, frame.source), AddressLocation::Uncertain);
             }
         }
         self.may_be_forgotten(port);
@@ -232,14 +232,14 @@ impl Lan {
 
     /// The switch forgets what it has learned of a port when that goes down.
     fn may_be_forgotten(&mut self, port: usize) {
-        for place in self.learned.values_mut().filter(|place| **place == Place::Behind(port)) {
-            *place = Place::Uncertain;
+        for location in self.learned.values_mut().filter(|location| **location == AddressLocation::Behind(port)) {
+            *location = AddressLocation::Uncertain;
         }
     }
 
     /// Another daemon may serve it.
     pub(crate) fn daemon_may_be_another(&mut self) {
-        self.learned.values_mut().for_each(|place| *place = Place::Uncertain);
+        self.learned.values_mut().for_each(|location| *location = AddressLocation::Uncertain);
     }
 
     /// A frame of a port: the message, without place and tag, and the bytes behind its first ones.

@@ -18,7 +18,7 @@ pub(in super::super) struct Pair {
     sender: Port,
     receiver: Port,
     frame: Vec<u8>,
-    inbox: Vec<u8>,
+    receive_buffer: Vec<u8>,
     /// Sent, and not received.
     outstanding: u32,
 }
@@ -32,7 +32,7 @@ impl Pair {
         let (sender, receiver) = (attach(names[0])?, attach(names[1])?);
         let mut frame = [&receiver.mac().0[..], &sender.mac().0, &[0x88, 0xb5]].concat();
         frame.resize(FRAME_BYTES, 0x5a);
-        Ok(Self { sender, receiver, frame, inbox: Vec::new(), outstanding: 0 })
+        Ok(Self { sender, receiver, frame, receive_buffer: Vec::new(), outstanding: 0 })
     }
 }
 
@@ -40,7 +40,7 @@ impl Victim for Pair {
     fn begin(&mut self) -> Result<(), String> {
         // Otherwise no buffer may be left for its own frames.
         for port in [&mut self.sender, &mut self.receiver] {
-            while port.receive(&mut self.inbox).map_err(|error| error.to_string())? {}
+            while port.receive(&mut self.receive_buffer).map_err(|error| error.to_string())? {}
         }
         Ok(())
     }
@@ -55,15 +55,15 @@ impl Victim for Pair {
         }
         self.sender.submit();
         // What others send to all.
-        while self.sender.receive(&mut self.inbox).map_err(|error| error.to_string())? {}
+        while self.sender.receive(&mut self.receive_buffer).map_err(|error| error.to_string())? {}
         Ok(())
     }
 
     fn look(&mut self, mut came: impl FnMut(u64)) -> Result<u64, String> {
         let mut count = 0;
-        while self.receiver.receive(&mut self.inbox).map_err(|error| error.to_string())? {
-            if self.inbox.len() == FRAME_BYTES && self.inbox[6..12] == self.frame[6..12] {
-                came(u64::from_le_bytes(self.inbox[TOKEN].try_into().unwrap_or_default()));
+        while self.receiver.receive(&mut self.receive_buffer).map_err(|error| error.to_string())? {
+            if self.receive_buffer.len() == FRAME_BYTES && self.receive_buffer[6..12] == self.frame[6..12] {
+                came(u64::from_le_bytes(self.receive_buffer[TOKEN].try_into().unwrap_or_default()));
                 count += 1;
             }
         }

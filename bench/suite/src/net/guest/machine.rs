@@ -11,7 +11,7 @@ use fipsee_testkit::Scratch;
 use fipsee_testkit::netns::Namespace;
 use fipsee_testkit::process::{Guard, die_with_parent};
 
-use super::{Place, Way};
+use super::{ProgramCpu, Way};
 use crate::daemon::Daemon;
 use crate::place::on;
 use crate::server::find_program;
@@ -81,16 +81,16 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Run `work` in a thread of the host at this place, with a connection to the guest.
+    /// Run `work` in a thread of the host on this CPU, with a connection to the guest.
     pub(super) fn with_connection<T: Send>(
         &self,
         way: Way,
-        place: Place,
+        cpu: ProgramCpu,
         work: impl FnOnce(TcpStream) -> std::io::Result<T> + Send,
     ) -> Result<T, String> {
-        let cpu = match place {
-            Place::BesideWorker => self.cpus.server,
-            Place::BesideGuest => self.cpus.client,
+        let cpu = match cpu {
+            ProgramCpu::BesideWorker => self.cpus.server,
+            ProgramCpu::BesideGuest => self.cpus.client,
         };
         on(cpu, || {
             self.space.enter()?;

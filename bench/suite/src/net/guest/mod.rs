@@ -40,14 +40,14 @@ impl Way {
 
 /// Where the host's program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum ProgramCpu {
     /// On the CPU of the daemon's worker, which sleeps while the vector TAP is measured.
     BesideWorker,
     /// On the CPU that the guest has.
     BesideGuest,
 }
 
-impl Place {
+impl ProgramCpu {
     const ALL: [Self; 2] = [Self::BesideWorker, Self::BesideGuest];
 
     const fn name(self) -> &'static str {
@@ -92,13 +92,13 @@ impl Load {
     }
 }
 
-fn candidate(way: Way, load: Load, place: Place) -> String {
-    format!("guest's TCP, {}, {}, program {}", way.name(), load.name(), place.name())
+fn candidate(way: Way, load: Load, cpu: ProgramCpu) -> String {
+    format!("guest's TCP, {}, {}, program {}", way.name(), load.name(), cpu.name())
 }
 
 /// All that come in a row: ways are the innermost, so that those that are compared are neighbours.
-fn cells() -> impl Iterator<Item = (Load, Place)> {
-    Load::ALL.into_iter().flat_map(|load| Place::ALL.map(|place| (load, place)))
+fn cells() -> impl Iterator<Item = (Load, ProgramCpu)> {
+    Load::ALL.into_iter().flat_map(|load| ProgramCpu::ALL.map(|cpu| (load, cpu)))
 }
 
 /// Of so many bytes in this time.
@@ -177,14 +177,14 @@ impl GuestTcp {
 impl Part for GuestTcp {
     fn measure(&mut self, settings: &Settings, round: usize, results: &mut Results) -> Result<(), String> {
         let Some(machine) = &self.machine else { return Ok(()) };
-        for (load, place) in cells() {
+        for (load, cpu) in cells() {
             steady::measure(results, |results| {
                 for turn in 0..Way::ALL.len() {
                     let way = Way::ALL[(turn + round) % Way::ALL.len()];
-                    let name = candidate(way, load, place);
+                    let name = candidate(way, load, cpu);
                     if settings.chooses(&name) {
                         let seconds = settings.seconds / 2.0;
-                        let measured = machine.with_connection(way, place, |stream| load.measure(stream, seconds));
+                        let measured = machine.with_connection(way, cpu, |stream| load.measure(stream, seconds));
                         measured.map_err(|error| format!("{name}: {error}"))?.add_to(results, &name, PIECE_BYTES);
                     }
                 }
@@ -196,12 +196,12 @@ impl Part for GuestTcp {
 
     fn print(&self, results: &Results) {
         println!("\nTCP between a guest and a program of the host (MB/s; p50 of the round trip, us), medians\n");
-        let places = Place::ALL.map(|place| format!("{:>20}", place.name())).concat();
-        println!("{:<34}{places}{:>14}", "", "over vector");
+        let cpus = ProgramCpu::ALL.map(|cpu| format!("{:>20}", cpu.name())).concat();
+        println!("{:<34}{cpus}{:>14}", "", "over vector");
         for load in Load::ALL {
             for way in Way::ALL {
-                let figure = |place| median(results, way, load, place).map(|median| in_unit(load, median));
-                let figures = Place::ALL.map(|place| figure(place).map_or_else(|| "-".to_owned(), |text| format!("{text:.1}")));
+                let figure = |cpu| median(results, way, load, cpu).map(|median| in_unit(load, median));
+                let figures = ProgramCpu::ALL.map(|cpu| figure(cpu).map_or_else(|| "-".to_owned(), |text| format!("{text:.1}")));
                 let ratio = over_vector(results, load).filter(|_| way == Way::Port);
                 let ratio = ratio.map_or_else(String::new, |ratio| format!("{ratio:>14.3}"));
                 println!("{:<34}{:>20}{:>20}{ratio}", format!("{}, {}", load.name(), way.name()), figures[0], figures[1]);
@@ -231,14 +231,14 @@ fn in_unit(load: Load, value: f64) -> f64 {
     if load.metric() == P50 { value / 1e3 } else { value / 1e6 }
 }
 
-fn median(results: &Results, way: Way, load: Load, place: Place) -> Option<f64> {
-    results.get(&candidate(way, load, place), load.metric()).map(Series::median)
+fn median(results: &Results, way: Way, load: Load, cpu: ProgramCpu) -> Option<f64> {
+    results.get(&candidate(way, load, cpu), load.metric()).map(Series::median)
 }
 
-/// Each way with the host's program at the better of its places: a vector TAP has no worker, and leaves a whole CPU to the program.
+/// Each way with the host's program at the better of its CPUs: a vector TAP has no worker, and leaves a whole CPU to the program.
 fn over_vector(results: &Results, load: Load) -> Option<f64> {
     let pick = if load.metric() == P50 { f64::min } else { f64::max };
-    let best = |way| Place::ALL.iter().filter_map(|place| median(results, way, load, *place)).reduce(pick);
+    let best = |way| ProgramCpu::ALL.iter().filter_map(|cpu| median(results, way, load, *cpu)).reduce(pick);
     Some(best(Way::Port)? / best(Way::Vector)?)
 }
 
@@ -247,20 +247,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_way_is_judged_at_its_better_place() {
+    fn each_way_is_judged_on_its_better_cpu() {
         let mut results = Results::default();
         assert_eq!(over_vector(&results, Load::ToGuest), None, "nothing was measured");
-        for (way, load, place, value) in [
-            (Way::Vector, Load::ToGuest, Place::BesideWorker, 200.0),
-            (Way::Vector, Load::ToGuest, Place::BesideGuest, 100.0),
-            (Way::Port, Load::ToGuest, Place::BesideWorker, 150.0),
-            (Way::Port, Load::ToGuest, Place::BesideGuest, 180.0),
-            (Way::Vector, Load::RoundTrip, Place::BesideWorker, 50.0),
-            (Way::Vector, Load::RoundTrip, Place::BesideGuest, 40.0),
-            (Way::Port, Load::RoundTrip, Place::BesideWorker, 44.0),
-            (Way::Port, Load::RoundTrip, Place::BesideGuest, 60.0),
+        for (way, load, cpu, value) in [
+            (Way::Vector, Load::ToGuest, ProgramCpu::BesideWorker, 200.0),
+            (Way::Vector, Load::ToGuest, ProgramCpu::BesideGuest, 100.0),
+            (Way::Port, Load::ToGuest, ProgramCpu::BesideWorker, 150.0),
+            (Way::Port, Load::ToGuest, ProgramCpu::BesideGuest, 180.0),
+            (Way::Vector, Load::RoundTrip, ProgramCpu::BesideWorker, 50.0),
+            (Way::Vector, Load::RoundTrip, ProgramCpu::BesideGuest, 40.0),
+            (Way::Port, Load::RoundTrip, ProgramCpu::BesideWorker, 44.0),
+            (Way::Port, Load::RoundTrip, ProgramCpu::BesideGuest, 60.0),
         ] {
-            results.add(&candidate(way, load, place), load.metric(), value);
+            results.add(&candidate(way, load, cpu), load.metric(), value);
         }
         assert_eq!(over_vector(&results, Load::ToGuest), Some(0.9));
         assert_eq!(over_vector(&results, Load::RoundTrip), Some(1.1));

@@ -14,7 +14,7 @@ pub(super) fn all(report: &Report) -> Value {
     let table = |table: &Table<'_>| {
         let outcomes = table.outcomes.iter().flat_map(|outcome| rows(report, outcome));
         let rows = match table.content {
-            Content::States => report.facts.to_json(report.tsc_hz)["idle_states"].take(),
+            Content::States => report.info.to_json(report.tsc_hz)["idle_states"].take(),
             Content::Sizes | Content::Waits { .. } => outcomes.collect(),
         };
         let mut json = json!({
@@ -43,7 +43,7 @@ pub(super) fn all(report: &Report) -> Value {
         "near_below_cycles": report.states.border,
         "tsc_hz": report.tsc_hz,
         "tsc_step": counter::counter_step(),
-        "machine": report.facts.to_json(report.tsc_hz),
+        "machine": report.info.to_json(report.tsc_hz),
         "tables": tables::all(report).iter().map(table).collect::<Vec<_>>(),
         "waits": of(Part::Waits),
         "pairs": of(Part::Pairs),
@@ -109,7 +109,7 @@ fn lines(report: &Report) -> Value {
     };
     let cost = |((from, to), cost): ((usize, usize), fipsee_topology::matrix::Cost)| {
         json!({
-            "from": from, "to": to, "distance": report.facts.machine.distance(from, to).text(),
+            "from": from, "to": to, "distance": report.info.machine.distance(from, to).text(),
             "median_cycles": cost.median_ticks, "least_cycles": cost.least_ticks, "median_ns": matrix.to_ns(cost.median_ticks),
         })
     };

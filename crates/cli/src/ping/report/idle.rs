@@ -41,14 +41,14 @@ pub(super) struct Wakings {
 }
 
 /// At most about how long [`run`] takes.
-pub(super) fn expected(facts: &MachineInfo) -> Duration {
-    let limits = u32::try_from(facts.idle_states.len() + 1).unwrap_or(1);
+pub(super) fn expected(info: &MachineInfo) -> Duration {
+    let limits = u32::try_from(info.idle_states.len() + 1).unwrap_or(1);
     (START + SILENCE * 2 * COUNT) * limits
 }
 
 /// Measure for about `time`.
-pub(super) fn run(facts: &MachineInfo, cpus: Option<[usize; 2]>, time: Duration, progress: &Progress) -> Result<Wakings, Error> {
-    let states = facts.idle_states.iter().filter(|state| !state.is_disabled);
+pub(super) fn run(info: &MachineInfo, cpus: Option<[usize; 2]>, time: Duration, progress: &Progress) -> Result<Wakings, Error> {
+    let states = info.idle_states.iter().filter(|state| !state.is_disabled);
     let mut limits = vec![None];
     limits.extend(states.map(|state| Some((state.name.clone(), state.latency_us))));
     let share = time / u32::try_from(limits.len()).unwrap_or(1);
@@ -70,7 +70,7 @@ pub(super) fn run(facts: &MachineInfo, cpus: Option<[usize; 2]>, time: Duration,
         let ns = waits::sleepers_wake_ups(cpus, SILENCE, count).map_err(|error| progress.explain(error))?;
         let after = answerer.map(idle_entries).unwrap_or_default();
         drop(held);
-        let entered = facts.idle_states.iter().zip(before.iter().zip(&after));
+        let entered = info.idle_states.iter().zip(before.iter().zip(&after));
         let entered = entered.map(|(state, (before, after))| (state.name.clone(), after.saturating_sub(*before)));
         let entered = entered.filter(|(_, count)| *count > 0).collect();
         rows.push(Waking { limit: limit.map(|(name, _)| name), ns, entered });

@@ -204,17 +204,17 @@ mod tests {
             put(&format!("{folder}/latency"), &format!("{latency_us}\n"));
             put(&format!("{folder}/disable"), &format!("{disable}\n"));
         }
-        let facts = MachineInfo::read(&root, 2);
+        let info = MachineInfo::read(&root, 2);
         let nothing = MachineInfo::read(&root.join("nowhere"), 0);
         std::fs::remove_dir_all(&root).expect("it was there");
-        assert_eq!((facts.turbo, facts.governor.as_str(), facts.is_virtual), (Turbo::Off, "performance", true));
-        let text: String = facts.lines().iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
+        assert_eq!((info.turbo, info.governor.as_str(), info.is_virtual), (Turbo::Off, "performance", true));
+        let text: String = info.lines().iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
         for part in
             ["A recorded CPU", "Sockets: 2", "(SMT): 0-1; 2-3", "Turbo: off", "POLL (0 us), C1 (2 us), C6 (133 us, disabled)"]
         {
             assert!(text.contains(part), "'{part}' in {text}");
         }
-        assert_eq!(facts.to_json(1)["cores"], json!([[0, 1], [2, 3]]));
+        assert_eq!(info.to_json(1)["cores"], json!([[0, 1], [2, 3]]));
         assert_eq!((nothing.turbo, nothing.governor.as_str(), nothing.idle_states.len()), (Turbo::Unknown, UNKNOWN, 0));
     }
 }

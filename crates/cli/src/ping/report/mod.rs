@@ -39,7 +39,7 @@ const IDLE_ONE_IN: u32 = 8;
 
 /// The content of the page.
 struct Report {
-    facts: MachineInfo,
+    info: MachineInfo,
     /// The CPUs of all tables but the last; none: there is one for both sides.
     cpus: Option<[usize; 2]>,
     outcomes: Vec<Outcome>,
@@ -65,7 +65,7 @@ pub(super) fn run(directory: &Path, wanted: Option<[usize; 2]>, time: Duration) 
     let _ = counter::counter_step(); // Found once, as the rate is: before the other side runs.
     let machine = fipsee_topology::machine::Machine::this();
     let cpus = wanted.or_else(|| course::two_cores(&machine));
-    let facts = MachineInfo::read(Path::new("/"), cpus.map_or(0, |[_, answerer]| answerer));
+    let info = MachineInfo::read(Path::new("/"), cpus.map_or(0, |[_, answerer]| answerer));
     let rows = course::rows(&machine, cpus);
     let measurements = rows.iter().map(|row| row.designs.len()).sum::<usize>();
     eprintln!(
@@ -77,7 +77,7 @@ pub(super) fn run(directory: &Path, wanted: Option<[usize; 2]>, time: Duration) 
     // Threads of its own, before this one is bound to a CPU.
     let lines = if cpus.is_some() { lines_of(&machine) } else { Err("there is one CPU to be used here".to_owned()) };
     progress.check()?;
-    let wakings = idle::run(&facts, cpus, (time / IDLE_ONE_IN).min(idle::expected(&facts)), &progress)?;
+    let wakings = idle::run(&info, cpus, (time / IDLE_ONE_IN).min(idle::expected(&info)), &progress)?;
     let pace = Pace::divide(deadline.saturating_duration_since(Instant::now()), &rows);
     progress.expect(u64::from(pace.rounds) * measurements as u64);
     let (outcomes, rounds) = measure::run(rows, pace, deadline, &progress)?;
@@ -85,7 +85,7 @@ pub(super) fn run(directory: &Path, wanted: Option<[usize; 2]>, time: Duration) 
     progress.end();
     let states = states_of_pair(&outcomes, cpus);
     let (command, elapsed) = (text::command(), clock.elapsed());
-    let report = Report { facts, cpus, outcomes, wakings, lines, states, pace, rounds, command, started, elapsed, tsc_hz };
+    let report = Report { info, cpus, outcomes, wakings, lines, states, pace, rounds, command, started, elapsed, tsc_hz };
     let page = report.write(place)?;
     output::print(&format!("{}\n", page.display()))
 }
@@ -105,7 +105,7 @@ impl Report {
             (place::PAGE, page::render(self)),
         ];
         if let Ok(matrix) = &self.lines {
-            files.push((place::LINES_PICTURE, topology::draw(&self.facts.machine, matrix)?));
+            files.push((place::LINES_PICTURE, topology::draw(&self.info.machine, matrix)?));
         }
         place.fill(&files)
     }

@@ -95,10 +95,10 @@ fn near_and_far(report: &Report) -> String {
 }
 
 fn machine(report: &Report) -> String {
-    let lines = report.facts.lines();
+    let lines = report.info.lines();
     let rows: Vec<Vec<String>> = lines.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect();
     let mut text = format!("\n## The machine\n\n{}", table(2, &["", ""], &rows));
-    for unknown in &report.facts.machine.unknown {
+    for unknown in &report.info.machine.unknown {
         let _ = write!(text, "\nNote: {unknown}.\n");
     }
     text
@@ -174,7 +174,7 @@ fn picture(file: &str, words: &str) -> String {
 }
 
 fn states(report: &Report) -> String {
-    let states = &report.facts.idle_states;
+    let states = &report.info.idle_states;
     if states.is_empty() {
         return "Here: the kernel shows no idle states.\n".to_owned();
     }
@@ -278,7 +278,7 @@ fn pairs(report: &Report) -> String {
         let Some([caller, answerer]) = outcome.row.cpus else { continue };
         for (design, name) in RINGS {
             let Some(cell) = outcome.cell(design) else { continue };
-            let distance = report.facts.machine.distance(caller, answerer).text();
+            let distance = report.info.machine.distance(caller, answerer).text();
             let queue = outcome.row.queue().to_string();
             let mut row = vec![distance.to_owned(), format!("{caller} to {answerer}"), queue, name.to_owned()];
             row.extend(figures(report, outcome, cell));
@@ -287,7 +287,7 @@ fn pairs(report: &Report) -> String {
     }
     text.push_str(&table(4, &headings(report, &["DISTANCE", "CPUS", "BURST OF", "WHAT"], &[]), &rows));
     let has = |distance| {
-        outcomes.iter().filter_map(|outcome| outcome.row.cpus).any(|[a, b]| report.facts.machine.distance(a, b) == distance)
+        outcomes.iter().filter_map(|outcome| outcome.row.cpus).any(|[a, b]| report.info.machine.distance(a, b) == distance)
     };
     let absent = [(Distance::SameCore, "two threads of one core"), (Distance::OtherSocket, "several sockets")];
     let absent: Vec<&str> = absent.into_iter().filter(|(distance, _)| !has(*distance)).map(|(_, name)| name).collect();
@@ -307,7 +307,7 @@ fn lines(report: &Report) -> String {
         }
     };
     let at = |distance: Distance| {
-        let cost = matrix.at_distance(&report.facts.machine, distance)?;
+        let cost = matrix.at_distance(&report.info.machine, distance)?;
         let (median, least) = (whole(cost.median_ticks), whole(cost.least_ticks));
         Some(vec![distance.text().to_owned(), median, least, whole(matrix.to_ns(cost.median_ticks))])
     };

@@ -33,7 +33,7 @@ fn head(report: &Report) -> String {
     let place = report.cpus.map_or_else(|| "one CPU".to_owned(), |[a, b]| format!("CPUs {a} and {b}"));
     format!(
         "{}, {place}; cycles of {} MHz, medians{}",
-        report.facts.machine.model,
+        report.info.machine.model,
         report.tsc_hz / 1_000_000,
         report.states.common_words()
     )

@@ -70,7 +70,7 @@ pub(super) fn all(report: &Report) -> Vec<Table<'_>> {
             waits_beside(report, WaitMode::Spin),
         ),
     ];
-    let other = match report.facts.turbo {
+    let other = match report.info.turbo {
         Turbo::Off => 3,
         Turbo::On | Turbo::Unknown => 4,
     };
@@ -88,7 +88,7 @@ fn with_machine(pause: bool) -> String {
 
 fn turbo_advice(report: &Report) -> String {
     let rest = "this command changes no frequencies";
-    match (report.facts.turbo, report.facts.turbo_switch) {
+    match (report.info.turbo, report.info.turbo_switch) {
         (Turbo::Unknown, _) | (_, None) => {
             format!("not measured: the kernel shows no switch for turbo here, and {rest}; table 3 is as the machine is")
         }

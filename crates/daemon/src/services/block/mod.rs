@@ -253,13 +253,13 @@ impl Service<DiskEngine> for Block {
             flags if flags & ATTACH_SOLE_WRITER != 0 => Role::SoleWriter,
             _ => Role::Writer,
         };
-        let wish = AttachRequest {
+        let request = AttachRequest {
             kind: Kind::Ring,
             exclusive: wanted.flags & ATTACH_EXCLUSIVE != 0,
             role,
             ignores_claims: wanted.flags & ATTACH_IGNORE_CLAIM != 0,
         };
-        export.admit(client.id, client.credentials, wish).map_err(|denied| match denied {
+        export.admit(client.id, client.credentials, request).map_err(|denied| match denied {
             Denied::NotAllowed(reason) => Denial::Concealed { refusal: unknown(), reason },
             Denied::Busy(text) => refuse(RefusalCode::Busy, text).into(),
             Denied::BusyForNow(text) => Denial::Later(refuse(RefusalCode::Busy, text)),

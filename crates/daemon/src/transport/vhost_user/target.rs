@@ -83,8 +83,9 @@ impl Target {
         match self {
             Self::Disk(export) => {
                 // The destination of a migration connects while the source still writes: a device claims when its first queue is served.
-                let wish = AttachRequest { kind: Kind::VhostUser, exclusive: false, role: Role::Reader, ignores_claims: false };
-                export.admit(client, credentials, wish).map_err(|denied| denied.into_text())
+                let request =
+                    AttachRequest { kind: Kind::VhostUser, exclusive: false, role: Role::Reader, ignores_claims: false };
+                export.admit(client, credentials, request).map_err(|denied| denied.into_text())
             }
             Self::Port(name, port) => {
                 if !port.allows(credentials) {

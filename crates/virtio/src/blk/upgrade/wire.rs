@@ -77,7 +77,7 @@ fipsee_ring::wire_structures! {
     }
     RawEntry: 64 { 0 entry: Entry, 48 reserved: [u64; 2] }
     /// An upgrade request on the wire, up to the entries of an attach.
-    pub RawQuestion: 64 {
+    pub RawUpgradeRequest: 64 {
         0 magic: u32, 4 version: u16, 6 operation: u16, 8 attachment: u64, 16 features: u64, 24 queue_count: u16, 26 queue: u16,
         28 reserved: [u8; 36],
     }
@@ -166,7 +166,7 @@ pub struct UpgradeRequest {
 impl UpgradeRequest {
     /// As on the wire.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let head = RawQuestion {
+        let head = RawUpgradeRequest {
             magic: MAGIC,
             version: VERSION,
             operation: self.operation.to_wire(),
@@ -187,7 +187,7 @@ impl UpgradeRequest {
     pub fn parse(bytes: &[u8]) -> Result<Self, Reply> {
         let (parts, rest) = bytes.as_chunks::<PART_BYTES>();
         let (Some((head, entries)), []) = (parts.split_first(), rest) else { return Err(Reply::of(INVALID)) };
-        let head: RawQuestion = zerocopy::transmute!(*head);
+        let head: RawUpgradeRequest = zerocopy::transmute!(*head);
         if head.magic != MAGIC {
             return Err(Reply::of(INVALID));
         }
@@ -195,7 +195,7 @@ impl UpgradeRequest {
             return Err(Reply::of(BAD_VERSION));
         }
         let operation = Operation::from_wire(head.operation).ok_or_else(|| Reply::of(INVALID))?;
-        let RawQuestion { attachment, features, queue_count, queue, reserved, .. } = head;
+        let RawUpgradeRequest { attachment, features, queue_count, queue, reserved, .. } = head;
         let attaches = operation == Operation::Attach;
         let allowed = features & !FEATURES == 0
             && (features == 0 || attaches)

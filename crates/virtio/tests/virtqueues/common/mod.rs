@@ -92,13 +92,13 @@ pub(crate) struct Options {
     /// Where the indices begin.
     pub(crate) start: u16,
     /// Is there a device that handles upgrade requests?
-    pub(crate) takes_questions: bool,
+    pub(crate) takes_upgrade_requests: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let features = F_EVENT_IDX | F_INDIRECT | F_FLUSH | F_CONFIG_WCE;
-        Self { size: 16, features, read_only: false, start: 0, takes_questions: false }
+        Self { size: 16, features, read_only: false, start: 0, takes_upgrade_requests: false }
     }
 }
 
@@ -142,7 +142,7 @@ impl<D: Disk> Fixture<D> {
         };
         change(&mut setup);
         let upgrade_requests = RecordedRequests::default();
-        let device = options.takes_questions.then(|| Box::new(upgrade_requests.clone()) as Box<dyn Device>);
+        let device = options.takes_upgrade_requests.then(|| Box::new(upgrade_requests.clone()) as Box<dyn Device>);
         let server = VirtqueueServer::new(7, setup, device)?;
         let engine = Engine::new(16).expect("engine");
         Ok(Self { driver, server, disk, engine, call, error, counters, writeback, upgrade_requests })

@@ -46,7 +46,7 @@ fn faults_in_events_are_found() {
 }
 
 #[test]
-fn correct_daemon_is_believed_and_durable_writes_say_so() {
+fn answers_of_a_correct_daemon_are_taken_and_durable_writes_say_so() {
     let directory = Scratch::new();
     let Some(fio) = Fio::at("fio-correct", &directory.path("s"), &directory.path("")) else { return };
     let faulty = FaultyDaemon::start(&fio.socket, DaemonFault::None);

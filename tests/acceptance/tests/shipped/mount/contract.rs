@@ -20,8 +20,8 @@ fn file_has_the_size_of_the_disk_and_neither_grows_nor_shrinks() {
     let Some(daemon) = daemon("size", &["a=memory:1M"]) else { return };
     let mut mount = Mount::new(&daemon, "a", &[]);
     assert!(mount.ready.starts_with("mounted a on ") && mount.ready.contains("(1 MiB)"), "{}", mount.ready);
-    let facts = mount.file.metadata().expect("a working system");
-    assert_eq!((facts.len(), facts.is_file(), facts.mode() & 0o777, facts.uid()), (1 << 20, true, 0o600, 0));
+    let metadata = mount.file.metadata().expect("a working system");
+    assert_eq!((metadata.len(), metadata.is_file(), metadata.mode() & 0o777, metadata.uid()), (1 << 20, true, 0o600, 0));
     let file = mount.open();
     assert_eq!(errno(&file.set_len(2 << 20).unwrap_err()), Some(Errno::PERM));
     assert_eq!(errno(&file.set_len(4096).unwrap_err()), Some(Errno::PERM));

@@ -192,7 +192,7 @@ fn signal_while_in_use_takes_only_the_name() {
     let file = mount.open();
     let device = Loop::new(&mount.file, false);
     signal(&mount, Signal::TERM);
-    eventually("the name is gone", || mount.file.metadata().map_or(true, |facts| facts.len() == 0));
+    eventually("the name is gone", || mount.file.metadata().map_or(true, |metadata| metadata.len() == 0));
     file.write_all_at(&[5; 4096], 0).expect("a working system");
     assert_eq!(bytes_at(&File::open(&device.0).expect("a working system"), 0, 512), [5; 512]);
     assert!(mount.child.0.try_wait().expect("a working system").is_none());
@@ -204,7 +204,7 @@ fn signal_while_in_use_takes_only_the_name() {
     let mut mount = Mount::new(&daemon, "a", &[]);
     let file = mount.open();
     signal(&mount, Signal::TERM);
-    eventually("the name is gone", || mount.file.metadata().map_or(true, |facts| facts.len() == 0));
+    eventually("the name is gone", || mount.file.metadata().map_or(true, |metadata| metadata.len() == 0));
     signal(&mount, Signal::TERM);
     assert!(!mount.wait().success());
     assert!(file.read_at(&mut [0; 512], 0).is_err());
@@ -248,7 +248,7 @@ fn file_that_was_made_is_removed_unless_it_is_in_use() {
     let mut mount = Mount::new(&daemon, "a", &[]);
     let in_use = mount.open();
     signal(&mount, Signal::TERM);
-    eventually("the name is free", || file.metadata().is_ok_and(|facts| facts.len() == 0));
+    eventually("the name is free", || file.metadata().is_ok_and(|metadata| metadata.len() == 0));
     std::fs::write(&file, "another's").expect("a working system");
     drop(in_use);
     let status = mount.wait();
