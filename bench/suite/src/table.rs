@@ -38,6 +38,11 @@ pub(crate) struct Series {
 }
 
 impl Series {
+    /// Of all rounds.
+    pub(crate) fn most(&self) -> f64 {
+        self.values.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+    }
+
     pub(crate) fn median(&self) -> f64 {
         median(self.values.clone())
     }
