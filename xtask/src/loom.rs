@@ -12,7 +12,7 @@ struct KnownBad {
     must_fail: &'static [&'static str],
 }
 
-const KNOWN_BAD: [KnownBad; 7] = [
+const KNOWN_BAD: [KnownBad; 8] = [
     bad("relaxed_publish", &["stream_reuses_released_slots_only", "answers_return_the_slots_of_their_calls"]),
     bad(
         "no_sleep_fence",
@@ -20,9 +20,17 @@ const KNOWN_BAD: [KnownBad; 7] = [
             "sleeping_reader_is_woken_for_every_message",
             "sleeping_reader_is_woken_by_a_writer_whose_fence_is_on_a_slot",
             "sleeping_reader_is_woken_for_a_batch_with_one_look_at_its_flag",
-            "sleeping_reader_is_woken_by_a_doorbell_that_was_held_back",
+            "held_back::sleeping_client_is_woken_at_the_latest_when_its_notification_is_due",
+            "held_back::sleeping_daemon_is_woken_at_the_latest_when_its_client_waits",
             "two_sleeping_readers_are_woken_by_a_writer_with_one_fence",
             "caller_and_server_both_sleep_and_both_wake",
+        ],
+    ),
+    bad(
+        "flag_cleared_while_held",
+        &[
+            "held_back::sleeping_client_is_woken_at_the_latest_when_its_notification_is_due",
+            "held_back::sleeping_daemon_is_woken_at_the_latest_when_its_client_waits",
         ],
     ),
     bad("release_before_copy", &["stream_reuses_released_slots_only", "stream_burst_is_seen_whole_and_in_order"]),

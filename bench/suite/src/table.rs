@@ -44,6 +44,11 @@ pub(crate) struct Series {
 }
 
 impl Series {
+    /// Of all rounds, in whatever state.
+    pub(crate) fn most(&self) -> f64 {
+        self.values.iter().chain(&self.other_values).copied().fold(f64::NEG_INFINITY, f64::max)
+    }
+
     pub(crate) fn median(&self) -> f64 {
         median(self.values.clone())
     }

@@ -168,6 +168,10 @@ fn json_line(arguments: &Arguments, report: &Report) -> String {
         "latency_ns_mean": report.latency.mean() * 1e9 / count_f64(clock::ticks_per_second()),
         "latency_samples": report.latency.len(),
         "cpu_ns_per_io": report.cpu_ns_per_io,
+        "doorbells": report.doorbells.doorbells,
+        "suppressed": report.doorbells.suppressed,
+        "wakeups": report.doorbells.wakeups,
+        "spurious": report.doorbells.spurious,
         "verified_blocks": report.verified_blocks,
     });
     format!("{value}\n")

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use fipsee_block::client::{AttachOptions, Buffer, Claim, Completion, Disk, Error, Queue};
 use fipsee_block::wire::{SECTOR_SHIFT, Segment, Status};
 use fipsee_ring::clock;
+use fipsee_ring::doorbell::DoorbellCounts;
 use fipsee_ring::notify::Policy;
 use fipsee_ring::wait::WaitMode;
 use fipsee_topology::pin;
@@ -117,6 +118,8 @@ pub struct Report {
     pub cpu_ns_per_io: f64,
     /// Requests finished.
     pub requests: u64,
+    /// How often daemon and clients woke each other.
+    pub doorbells: DoorbellCounts,
     /// Blocks compared with what was written.
     pub verified_blocks: u64,
     /// Queues that the daemon granted.
@@ -208,10 +211,11 @@ pub fn run_until(settings: &Settings, is_asked_to_end: &dyn Fn() -> bool) -> Res
     let elapsed = started.elapsed();
     let requests: u64 = shared.finished.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
     let cpu_ns = cpu_time().saturating_sub(cpu_before).as_nanos();
-    let mut latency = new_histogram();
+    let (mut latency, mut doorbells) = (new_histogram(), DoorbellCounts::default());
     for thread in threads {
-        let part = thread.join().map_err(|_| LoadError::Settings("a generator thread panicked".to_owned()))??;
+        let (part, counts) = thread.join().map_err(|_| LoadError::Settings("a generator thread panicked".to_owned()))??;
         latency += part;
+        doorbells += counts;
     }
     let seconds = elapsed.as_secs_f64();
     let iops = count_f64(requests) / seconds;
@@ -222,6 +226,7 @@ pub fn run_until(settings: &Settings, is_asked_to_end: &dyn Fn() -> bool) -> Res
         latency,
         cpu_ns_per_io: count_f64(u64::try_from(cpu_ns).unwrap_or(u64::MAX)) / count_f64(requests.max(1)),
         requests,
+        doorbells,
         verified_blocks: shared.verified.load(Ordering::Relaxed),
         queues: queue_count,
         depth,
@@ -321,7 +326,7 @@ impl Generator {
         }
     }
 
-    fn run(mut self) -> Result<Histogram<u64>, LoadError> {
+    fn run(mut self) -> Result<(Histogram<u64>, DoorbellCounts), LoadError> {
         let mut finished = Vec::with_capacity(self.in_flight.len());
         let mut total = 0;
         // Once at least: on a busy machine a short run may be over before its thread has begun.
@@ -343,7 +348,7 @@ impl Generator {
             self.read_back()?;
         }
         self.shared.verified.fetch_add(self.verified, Ordering::Relaxed);
-        Ok(self.latency)
+        Ok((self.latency, self.queue.doorbell_counts()))
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::clock;
 use crate::control::MAX_QUEUES;
-use crate::doorbell::{EventDoorbell, SocketDoorbell, await_readable};
+use crate::doorbell::{DoorbellCounts, EventDoorbell, SocketDoorbell, await_readable};
 use crate::fault::{PeerFault, expect};
 use crate::layout::{COLD_BYTES, MIN_SLOTS, SLOT_BYTES, is_slot_count};
 use crate::mapped::MappedRing;
@@ -259,8 +259,18 @@ impl ClientQueue {
     /// The sleep is over, or was given up: silence the doorbell. `false`: the daemon is gone and nothing is left to receive.
     #[must_use = "a daemon that is gone answers nothing"]
     pub fn woken(&mut self) -> bool {
+        self.woken_counting(&mut DoorbellCounts::default())
+    }
+
+    /// As [`woken`](Self::woken), with the counts of wake-ups.
+    #[must_use = "a daemon that is gone answers nothing"]
+    pub fn woken_counting(&mut self, counts: &mut DoorbellCounts) -> bool {
         self.completions.disarm();
-        !self.completions.is_over(|| !self.our_doorbell.drain())
+        let mut was_rung = false;
+        let is_over = self.completions.is_over(|| !self.our_doorbell.drain_noting(&mut was_rung));
+        counts.wakeups += u64::from(was_rung);
+        counts.spurious += u64::from(was_rung && !self.completions.has_message());
+        !is_over
     }
 }
 

@@ -68,6 +68,28 @@ impl ClientDoorbell for SocketDoorbell {
     }
 }
 
+/// How often the two ends of a client's queue woke each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DoorbellCounts {
+    /// Times that the sleeping daemon was woken.
+    pub doorbells: u64,
+    /// Times that requests were published and the sleeping daemon was not woken, because of the client's notification policy.
+    pub suppressed: u64,
+    /// Times that the daemon's doorbell was found rung.
+    pub wakeups: u64,
+    /// Of these, times that there was no completion.
+    pub spurious: u64,
+}
+
+impl std::ops::AddAssign for DoorbellCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.doorbells += other.doorbells;
+        self.suppressed += other.suppressed;
+        self.wakeups += other.wakeups;
+        self.spurious += other.spurious;
+    }
+}
+
 /// One end of a daemon-to-client doorbell. A clone is the same descriptor.
 #[derive(Clone, Debug)]
 pub struct SocketDoorbell(Arc<OwnedFd>);
@@ -99,11 +121,17 @@ impl SocketDoorbell {
     /// Take the rings so far; `false` when the peer has closed its end or the socket has failed. If a peer rings faster than we
     /// read, some are left and wake us once more, without cause.
     pub fn drain(&self) -> bool {
+        self.drain_noting(&mut false)
+    }
+
+    /// As [`drain`](Self::drain); sets `was_rung` if there was a ring.
+    pub fn drain_noting(&self, was_rung: &mut bool) -> bool {
         let mut byte = [0_u8; 8];
         for _ in 0..RINGS_AT_ONCE {
             match rustix::net::recv(&*self.0, &mut byte, RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return false,
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => *was_rung = true,
+                Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => return true,
                 Err(_) => return false,
             }

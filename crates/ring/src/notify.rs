@@ -4,12 +4,14 @@
 //! Nothing is lost: what is held back has a time at which the caller asks again, and the reader's flag stays set until it is
 //! notified.
 
+mod caller;
 mod compare;
 mod policy;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+pub use self::caller::{CallerModerator, Verdict};
 use self::compare::{Comparison, TRIAL};
 pub use self::policy::{MAX_COMPLETIONS, MAX_DELAY, MAX_RATE, Policy, Wanted};
 

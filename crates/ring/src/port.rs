@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::channel::ClientQueue;
 use crate::clock;
+use crate::doorbell::DoorbellCounts;
 use crate::error::Error;
-use crate::notify::{Moderator, Policy};
+use crate::notify::{CallerModerator, Policy, Verdict};
 use crate::pace::{CallerPace, let_answers_gather};
 use crate::wait::{Backoff, Next};
 
@@ -25,82 +26,89 @@ pub struct Port {
     /// Reset when what was waited for has come.
     pub backoff: Backoff,
     looks: u32,
+    pub counts: DoorbellCounts,
     /// Doorbells that a policy may hold back. None: each is rung at once.
-    moderated: Option<Box<Moderated>>,
-}
-
-#[derive(Debug)]
-struct Moderated {
-    moderator: Moderator,
-    /// Requests outstanding after the last burst.
-    outstanding: u32,
+    moderator: Option<Box<CallerModerator>>,
 }
 
 impl Port {
     pub fn new(queue: ClientQueue, backoff: Backoff) -> Self {
-        Self { pace: CallerPace::new(&queue.tuning), queue, backoff, looks: 0, moderated: None }
+        Self {
+            pace: CallerPace::new(&queue.tuning),
+            queue,
+            backoff,
+            looks: 0,
+            counts: DoorbellCounts::default(),
+            moderator: None,
+        }
     }
 
     /// Ring the daemon's doorbell as `policy` says from now on; its completions are requests here. What is held back is rung at the
     /// latest when the caller waits: one that does something else in between leaves its requests there for so long.
     pub fn set_policy(&mut self, policy: Option<Policy>) {
         self.ring_what_is_held();
-        let moderator = policy.map(|policy| Moderator::new(policy, clock::ticks_per_second()));
-        self.moderated = moderator.map(|moderator| Box::new(Moderated { moderator, outstanding: 0 }));
+        self.moderator = policy.map(|policy| Box::new(CallerModerator::new(policy, clock::ticks_per_second())));
     }
 
     /// A burst was published: wake the daemon if it sleeps, and guess when the first answer comes.
     #[inline(always)]
     pub fn published(&mut self) {
-        if self.moderated.is_some() {
+        if self.moderator.is_some() {
             self.ring_moderated(true);
-        } else if self.queue.requests.reader_needs_doorbell() {
-            self.queue.daemon_doorbell.ring();
+        } else {
+            self.ring_a_sleeper();
         }
         self.pace_first_look();
+    }
+
+    /// Wake the daemon if it sleeps, whatever the policy.
+    #[inline(always)]
+    pub fn ring_a_sleeper(&mut self) {
+        if self.queue.requests.reader_needs_doorbell() {
+            self.ring();
+        }
+    }
+
+    #[inline(always)]
+    fn ring(&mut self) {
+        self.counts.doorbells += 1;
+        self.queue.daemon_doorbell.ring();
     }
 
     /// `more`: requests may be published before the caller waits.
     #[inline(never)]
     fn ring_moderated(&mut self, more: bool) {
-        let requests = &mut self.queue.requests;
-        let (sleeps, outstanding, free) = (requests.reader_sleeps(), requests.outstanding(), requests.free());
-        let Some(Moderated { moderator, outstanding: before }) = self.moderated.as_deref_mut() else { return };
-        let count = outstanding.saturating_sub(std::mem::replace(before, outstanding)).max(more.into());
-        if !sleeps {
-            moderator.reader_is_awake(count);
-        } else if moderator.reader_sleeps(clock::ticks(), count, if more { free } else { 0 }) && requests.reader_needs_doorbell()
-        {
-            self.queue.daemon_doorbell.ring();
+        let Some(moderator) = self.moderator.as_deref_mut() else { return };
+        match moderator.ask(&mut self.queue.requests, clock::ticks, more) {
+            Verdict::Ring => self.ring(),
+            Verdict::HoldBack { is_new } => self.counts.suppressed += u64::from(is_new),
+            Verdict::Nothing => {}
         }
     }
 
     /// Nothing came: ring what is held back if its time has come. `more`: requests may be published before the caller waits.
     #[inline(always)]
     pub fn ring_if_due(&mut self, more: bool) {
-        if self.moderated.is_some() {
+        if self.moderator.is_some() {
             self.ring_due(more);
         }
     }
 
     #[inline(never)]
     fn ring_due(&mut self, more: bool) {
-        let due = self.held_until();
-        if due.is_some_and(|due| !more || due <= clock::ticks()) {
+        if self.moderator.as_ref().is_some_and(|moderator| moderator.is_due(clock::ticks, more)) {
             self.ring_moderated(more);
         }
     }
 
     fn held_until(&self) -> Option<u64> {
-        self.moderated.as_ref()?.moderator.due()
+        self.moderator.as_ref()?.due()
     }
 
     /// Ring at once if a doorbell is held back: the caller waits elsewhere.
     pub fn ring_what_is_held(&mut self) {
-        let Some(moderated) = self.moderated.as_mut().filter(|moderated| moderated.moderator.due().is_some()) else { return };
-        moderated.moderator.notified(clock::ticks());
-        if self.queue.requests.reader_needs_doorbell() {
-            self.queue.daemon_doorbell.ring();
+        if self.moderator.as_mut().is_some_and(|moderator| moderator.release(&mut self.queue.requests, clock::ticks)) {
+            self.ring();
         }
     }
 
@@ -170,7 +178,7 @@ impl Port {
     /// The doorbell rang, or the wait for it was given up: silence it.
     pub fn woken<S>(&mut self) -> Result<(), Error<S>> {
         self.backoff.reset();
-        if self.queue.woken() { Ok(()) } else { Err(Error::Disconnected) }
+        if self.queue.woken_counting(&mut self.counts) { Ok(()) } else { Err(Error::Disconnected) }
     }
 }
 

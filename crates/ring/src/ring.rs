@@ -129,6 +129,9 @@ impl<M: RingMemory> Writer<M> {
         if !known_bad("no_sleep_fence") {
             self.fence(); // S: as in `reader_needs_doorbell`.
         }
+        if known_bad("flag_cleared_while_held") {
+            return self.memory.asleep().swap(0, Ordering::Relaxed) != 0;
+        }
         self.reader_seems_asleep()
     }
 

@@ -85,7 +85,7 @@ impl<E: Engine> PollSet<E> {
     }
 
     pub(crate) fn add(&mut self, mut slot: Slot<E>) {
-        slot.entry = self.places.join(&slot.share.group);
+        slot.entry = self.places.join(&slot.share, slot.name.client);
         slot.worker = self.worker;
         let id = self.next_id();
         self.limited |= slot.limited;
@@ -216,7 +216,7 @@ impl<E: Engine> PollSet<E> {
 
     #[inline(never)]
     fn visit_several(&mut self, engine: &mut E) -> u32 {
-        self.places.begin_pass(engine.in_flight() >= engine.places() / 2);
+        self.places.begin_pass();
         match self.look_at_few() {
             Look::Nothing => {
                 self.units = 0;

@@ -1,4 +1,5 @@
-//! Places among what is in flight, between groups with more requests than an engine takes: it ends them only when it is to.
+//! Places among what is in flight, between groups, connections and queues with more requests than an engine takes: it ends them only when
+//! it is to.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -116,12 +117,19 @@ impl Fixture {
     fn add(&mut self, weight: u32, queues: u16, depth: u32, waiting: u32) -> Vec<Arc<Counts>> {
         let group = Arc::new(Group::new("one"));
         group.weight.set(weight);
+        self.add_connection(&group, 100, queues, depth, waiting)
+    }
+
+    /// Queues of a connection of this weight within its group.
+    fn add_connection(&mut self, group: &Arc<Group>, weight: u32, queues: u16, depth: u32, waiting: u32) -> Vec<Arc<Counts>> {
+        let share = Share::of(Arc::clone(group));
+        share.weight.set(weight);
         self.clients += 1;
         let add = |index| {
             let counts = Arc::new(Counts { waiting: waiting.into(), ..Counts::default() });
             let (given, name) = (Arc::clone(&counts), QueueName { client: self.clients, index });
             let make = move |id| Ok(Requests { id, depth, counts: given });
-            self.handle.mailbox.send(Command::add(name, Share::of(Arc::clone(&group)), make, |added| assert!(added.is_ok())));
+            self.handle.mailbox.send(Command::add(name, share.clone(), make, |added| assert!(added.is_ok())));
             counts
         };
         (0..queues).map(add).collect()
@@ -192,6 +200,70 @@ fn groups_that_want_more_get_places_by_their_weights() {
         fixture.end(3);
     }
     assert_eq!((in_flight(&greedy), in_flight(&other)), (PLACES, 0), "nothing is kept for a group that wants nothing");
+}
+
+#[test]
+fn connections_of_a_group_get_places_by_their_weights_whatever_number_of_queues_they_have() {
+    let (mut fixture, group) = (Fixture::new(), Arc::new(Group::new("one")));
+    let hog = fixture.add_connection(&group, 100, 16, 256, 100_000);
+    fixture.settle();
+    assert_eq!(in_flight(&hog), PLACES, "what no other wants");
+    let lone = fixture.add_connection(&group, 100, 1, 1, 1);
+    fixture.settle();
+    fixture.end(1);
+    assert_eq!((in_flight(&hog), in_flight(&lone)), (PLACES - 1, 1), "it begins with the first place");
+    let other = fixture.add_connection(&group, 300, 1, 256, 100_000);
+    for _ in 0..500 {
+        fixture.end(3);
+    }
+    let (hogs, others) = (in_flight(&hog), in_flight(&other));
+    assert!((PLACES..=PLACES + 3).contains(&(hogs + others)), "{hogs} and {others}");
+    assert!((PLACES / 4 - 4..=PLACES / 4 + 4).contains(&hogs), "{hogs} and {others} at 1 to 3");
+    other[0].waiting.store(0, Ordering::Relaxed);
+    for _ in 0..200 {
+        fixture.end(3);
+    }
+    assert_eq!((in_flight(&hog), in_flight(&other)), (PLACES, 0), "nothing is kept for a connection that wants nothing");
+}
+
+#[test]
+fn queues_of_a_connection_get_as_many_places_each() {
+    let (mut fixture, group) = (Fixture::new(), Arc::new(Group::new("one")));
+    let queues = fixture.add_connection(&group, 100, 4, 256, 0);
+    queues[0].waiting.store(100_000, Ordering::Relaxed);
+    fixture.settle();
+    assert_eq!(in_flight(&queues), PLACES, "one has them all");
+    for queue in &queues[1..] {
+        queue.waiting.store(100_000, Ordering::Relaxed);
+        fixture.settle();
+        fixture.end(1);
+        assert_eq!(queue.in_flight.load(Ordering::Relaxed), 1, "it begins with the first place");
+        for _ in 0..100 {
+            fixture.end(3);
+        }
+    }
+    let of_each: Vec<_> = queues.iter().map(|queue| in_flight(std::slice::from_ref(queue))).collect();
+    assert!(of_each.iter().all(|count| (PLACES / 4 - 4..=PLACES / 4 + 4).contains(count)), "{of_each:?}");
+}
+
+#[test]
+fn connections_of_a_group_that_come_one_after_the_other_get_no_further_places() {
+    let (mut fixture, group) = (Fixture::new(), Arc::new(Group::new("one")));
+    let mut hogs = Vec::new();
+    for _ in 0..64 {
+        hogs.extend(fixture.add_connection(&group, 100, 1, 256, 100_000));
+        fixture.settle();
+        fixture.end(1);
+        assert_eq!(in_flight(&hogs), PLACES);
+    }
+    for _ in 0..8 * PLACES {
+        fixture.end(1);
+    }
+    let of_each: Vec<_> = hogs.iter().map(|queue| in_flight(std::slice::from_ref(queue))).collect();
+    assert_eq!(of_each, [1; 64], "each has one");
+    let victim = fixture.add(100, 1, 1, 1);
+    fixture.settle();
+    assert_eq!(in_flight(&victim), 1, "it begins at once");
 }
 
 /// What they get of places that are taken is never more than as many again, and each begins something as soon as some are free.

@@ -245,8 +245,9 @@ impl Part for Fairness {
         println!("\n{:<60} {:>9} {:>9} {:>9} {:>16}", "wait of a client", "p50 us", "p99 us", "max us", "others' requests");
         let named = [ONE_QUEUE.to_owned()].into_iter().chain(self.users.iter().map(|users| beside(*users)));
         for name in named.chain([SILENT.to_owned()]) {
-            let [p50, p99, max, served] =
-                [P50, P99, WORST, SERVED].map(|metric| results.get(&name, metric).map_or(f64::NAN, Series::median));
+            let figure = |metric, figure: fn(&Series) -> f64| results.get(&name, metric).map_or(f64::NAN, figure);
+            let [p50, p99] = [P50, P99].map(|metric| figure(metric, Series::median));
+            let [max, served] = [WORST, SERVED].map(|metric| figure(metric, Series::most));
             if !p50.is_nan() {
                 println!("{name:<60} {:>9.1} {:>9.1} {:>9.1} {served:>16.0}", p50 / 1e3, p99 / 1e3, max / 1e3);
             }
@@ -260,52 +261,7 @@ impl Part for Fairness {
     }
 
     fn claims(&self, _settings: &Settings, results: &Results) -> Vec<Claim> {
-        let has_users = is_root();
-        let get = |name: &str, metric| results.get(name, metric).filter(|_| has_users);
-        let median = |name: &str, metric| get(name, metric).map(Series::median);
-        let per_user = |metric, unit: Option<f64>| {
-            let of = |users: &usize| Some(median(&beside(*users), metric)? / count_f64(*users as u64) / unit?);
-            self.users.iter().map(of).collect::<Option<Vec<f64>>>()?.into_iter().reduce(f64::max)
-        };
-        let ratio = |one: &str, other: &str, metric| Some(get(one, metric)?.ratio_to(get(other, metric)?));
-        let n = self.users.last().copied().unwrap_or(1);
-        vec![
-            Claim::at_most(
-                UNITS_PER_USER,
-                format!("cost units served to others in the worst wait, per user, 1 to {n} users"),
-                per_user(SERVED, Some(1.0 / UNITS)),
-            ),
-            Claim::at_most(
-                UNITS_PER_USER,
-                "cost units served to the other in the worst wait of a client that was silent",
-                median(SILENT, SERVED).map(|served| served * UNITS),
-            ),
-            Claim::at_most(
-                2.0,
-                format!("p99 of the wait per user, over p99 beside one, 1 to {n} users"),
-                per_user(P99, median(&beside(1), P99)),
-            ),
-            Claim::at_most(
-                1.5,
-                "p50 beside one user with 16 full queues over beside one with 1",
-                ratio(&beside(1), ONE_QUEUE, P50),
-            ),
-            Claim::at_least(
-                0.95,
-                format!("requests/s of {} clients beside a greedy user over beside one more like them", self.clients - 1),
-                ratio(BESIDE_GREEDY, BESIDE_ORDINARY, RATE),
-            ),
-            Claim::at_least(
-                0.95,
-                format!("requests/s of {} clients beside a greedy user over beside one with 1 MiB at a time", self.clients - 1),
-                ratio(BESIDE_GREEDY, BESIDE_LONG, RATE),
-            ),
-            Claim::at_least(
-                0.95,
-                format!("Jain's index of {} clients beside a greedy user", self.clients - 1),
-                median(BESIDE_GREEDY, FAIRNESS),
-            ),
-        ]
+        claims(self.users, self.clients, results, is_root())
     }
 
     fn skips(&self) -> &[(String, String)] {
@@ -319,4 +275,67 @@ impl Part for Fairness {
 
 const fn users(settings: &Settings) -> &'static [usize] {
     if settings.quick { &QUICK_USERS } else { &USERS }
+}
+
+/// `has_users`: without other users nothing was measured that is claimed.
+fn claims(users: &[usize], clients: usize, results: &Results, has_users: bool) -> Vec<Claim> {
+    let get = |name: &str, metric| results.get(name, metric).filter(|_| has_users);
+    let median = |name: &str, metric| get(name, metric).map(Series::median);
+    let per_user = |metric, figure: fn(&Series) -> f64, unit: Option<f64>| {
+        let of = |users: &usize| Some(figure(get(&beside(*users), metric)?) / count_f64(*users as u64) / unit?);
+        users.iter().map(of).collect::<Option<Vec<f64>>>()?.into_iter().reduce(f64::max)
+    };
+    let ratio = |one: &str, other: &str, metric| Some(get(one, metric)?.ratio_to(get(other, metric)?));
+    let n = users.last().copied().unwrap_or(1);
+    vec![
+        Claim::at_most(
+            UNITS_PER_USER,
+            format!("cost units served to others in the worst wait of all rounds, per user, 1 to {n} users"),
+            per_user(SERVED, Series::most, Some(1.0 / UNITS)),
+        ),
+        Claim::at_most(
+            UNITS_PER_USER,
+            "cost units served to the other in the worst wait of all rounds of a client that was silent",
+            get(SILENT, SERVED).map(|served| served.most() * UNITS),
+        ),
+        Claim::at_most(
+            2.0,
+            format!("p99 of the wait per user, over p99 beside one, 1 to {n} users"),
+            per_user(P99, Series::median, median(&beside(1), P99)),
+        ),
+        Claim::at_most(1.5, "p50 beside one user with 16 full queues over beside one with 1", ratio(&beside(1), ONE_QUEUE, P50)),
+        Claim::at_least(
+            0.95,
+            format!("requests/s of {} clients beside a greedy user over beside one more like them", clients - 1),
+            ratio(BESIDE_GREEDY, BESIDE_ORDINARY, RATE),
+        ),
+        Claim::at_least(
+            0.95,
+            format!("requests/s of {} clients beside a greedy user over beside one with 1 MiB at a time", clients - 1),
+            ratio(BESIDE_GREEDY, BESIDE_LONG, RATE),
+        ),
+        Claim::at_least(
+            0.95,
+            format!("Jain's index of {} clients beside a greedy user", clients - 1),
+            median(BESIDE_GREEDY, FAIRNESS),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_wait_of_all_rounds_is_judged() {
+        let mut results = Results::default();
+        for served in [1.0, 9.0, 2.0] {
+            for (name, times) in [(beside(1), 1.0), (beside(2), 3.0), (SILENT.to_owned(), 5.0)] {
+                results.add(&name, SERVED, served * times);
+            }
+        }
+        let claims = claims(&[1, 2], 10, &results, true);
+        // Of two users each has half of it.
+        assert_eq!([claims[0].value, claims[1].value], [Some(13.5 * UNITS), Some(45.0 * UNITS)]);
+    }
 }

@@ -38,18 +38,18 @@ pub(super) fn tables(tables: &[Table], results: &Results, entry: &Value) -> Opti
 
 /// The wait of a client beside users with full queues.
 pub(super) fn waits(users: &[usize], results: &Results, entry: &Value) -> Option<Result<String, String>> {
-    let points = |metric| {
-        let median = |users: &usize| results.get(&fairness::beside(*users), metric).map(Series::median);
-        users.iter().filter_map(|users| Some((fipsee::load::count_f64(*users as u64), median(users)?))).collect()
+    let points = |metric, figure: fn(&Series) -> f64| {
+        let of = |users: &usize| results.get(&fairness::beside(*users), metric).map(figure);
+        users.iter().filter_map(|users| Some((fipsee::load::count_f64(*users as u64), of(users)?))).collect()
     };
     let panel = Panel {
         title: "A request of 4 KiB beside users with 16 queues full of requests of 1 MiB".to_owned(),
         names: ["users", "wait"],
         is_logarithmic: [true, true],
         curves: vec![
-            Curve::new("p50", OURS, points(P50)),
-            Curve::new("p99", KERNEL, points(P99)),
-            Curve::new("worst", THEIRS, points(fairness::WORST)),
+            Curve::new("p50", OURS, points(P50, Series::median)),
+            Curve::new("p99", KERNEL, points(P99, Series::median)),
+            Curve::new("worst", THEIRS, points(fairness::WORST, Series::most)),
         ],
         label: duration,
     };

@@ -182,7 +182,7 @@ impl Part for Rates {
             let [rate, farthest, highest] = [RATE, FARTHEST, HIGHEST].map(|metric| results.get(&name, metric));
             if let (Some(rate), Some(farthest), Some(highest)) = (rate, farthest, highest) {
                 let (limit, rate, farthest) = (case.limit(), rate.median(), 100.0 * farthest.median());
-                println!("{name:<72} {limit:>12.1} {rate:>12.1} {farthest:>12.2} {:>10.2}", 100.0 * most(highest));
+                println!("{name:<72} {limit:>12.1} {rate:>12.1} {farthest:>12.2} {:>10.2}", 100.0 * highest.most());
             }
         }
     }
@@ -193,14 +193,9 @@ impl Part for Rates {
         };
         vec![
             Claim::all_at_most(LIMIT, "off the limit in the farthest second, median of rounds", of(FARTHEST, Series::median)),
-            Claim::all_at_most(LIMIT, "above the limit in the highest second of all rounds", of(HIGHEST, most)),
+            Claim::all_at_most(LIMIT, "above the limit in the highest second of all rounds", of(HIGHEST, Series::most)),
         ]
     }
-}
-
-/// Of all rounds.
-fn most(series: &Series) -> f64 {
-    series.values.iter().copied().fold(f64::NEG_INFINITY, f64::max)
 }
 
 #[cfg(test)]

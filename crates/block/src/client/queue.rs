@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fipsee_ring::channel::ClientQueue;
+use fipsee_ring::doorbell::DoorbellCounts;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::port::Port;
 use fipsee_ring::ring::{CallWriter, Full};
@@ -111,6 +112,11 @@ impl Queue {
     /// The choices of the queue's rings: those that the daemon advises, else those of this CPU's family.
     pub fn choices(&self) -> Choices {
         self.port.queue.tuning.to_choices()
+    }
+
+    /// How often daemon and client woke each other, since the queue was attached first.
+    pub const fn doorbell_counts(&self) -> DoorbellCounts {
+        self.port.counts
     }
 
     /// Requests that can be staged now.
@@ -339,7 +345,9 @@ impl Queue {
     /// Replace the failed channel by a new one and resubmit everything unanswered, lowest tags first. The
     /// order among requests in flight was never guaranteed. `info`: the description from the new daemon.
     pub(super) fn resume(&mut self, channel: ClientQueue, info: &BlockInfo) {
+        let counts = self.port.counts;
         self.port = self.shared.port(channel);
+        self.port.counts = counts;
         self.packs = info.can(CAPABILITY_PACKED);
         self.max_segments = info.most_segments();
         self.unacknowledged.clear();

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fipsee_ring::channel::FEATURE_CHOICES;
 use fipsee_ring::control::{Control, Refusal, Wanted};
+use fipsee_ring::doorbell::DoorbellCounts;
 use fipsee_ring::handshake::{self, AttachedChannel};
 use fipsee_ring::port::Port;
 use fipsee_ring::region::Region;
@@ -263,6 +264,11 @@ impl RawClient {
     pub fn arm_and_reply_is_there(&mut self) -> bool {
         self.submit();
         self.port.queue.completions.arm_and_work_remains()
+    }
+
+    /// How often server and client woke each other.
+    pub const fn doorbell_counts(&self) -> DoorbellCounts {
+        self.port.counts
     }
 
     /// The descriptor became readable, or the wait was given up: silence it.

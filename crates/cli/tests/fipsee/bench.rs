@@ -108,3 +108,13 @@ fn an_interrupted_bench_prints_what_it_measured() {
         }
     }
 }
+
+#[test]
+fn bench_reports_the_wake_ups_of_its_queues() {
+    let daemon = serve(&["n=null:64M"]);
+    let report = json(&daemon.fipsee(&["bench", "n", "--depth", "1", "--wait", "sleep", "--seconds", "0.05", "--json"]));
+    let [doorbells, suppressed, wakeups, spurious] =
+        ["doorbells", "suppressed", "wakeups", "spurious"].map(|name| report[name].as_u64().expect("a count"));
+    assert!(wakeups > 0 && spurious <= wakeups, "it sleeps for each completion: {report}");
+    assert!(doorbells <= report["requests"].as_u64().expect("a count") && suppressed == 0, "without a policy: {report}");
+}

@@ -148,8 +148,8 @@ impl Port {
     pub fn submit(&mut self) {
         self.publish_staged();
         self.staged.is_burst = false;
-        if std::mem::take(&mut self.staged.is_unrung) && self.transmit.queue.requests.reader_needs_doorbell() {
-            self.transmit.queue.daemon_doorbell.ring();
+        if std::mem::take(&mut self.staged.is_unrung) {
+            self.transmit.ring_a_sleeper();
         }
     }
 }

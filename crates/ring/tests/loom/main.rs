@@ -4,6 +4,7 @@
 #![cfg(loom)]
 
 mod cells;
+mod held_back;
 
 use self::cells::{CellRing, Doorbell};
 use fipsee_ring::ring::{CallWriter, Cursor, Full, Reader, RingMemory, StreamError, StreamWriter, Writer};
@@ -276,34 +277,6 @@ fn two_sleeping_readers_are_woken_by_a_writer_with_one_fence() {
         let mut reader = Reader::new(first, Cursor::at_start(0), &busiest());
         assert_eq!(receive_sleeping(&mut reader, &doorbell), numbered(1));
         other.join().expect("the other reader finishes");
-        writer.join().expect("the writer finishes");
-    });
-}
-
-/// A writer that puts its doorbell off.
-///
-/// checks: R-2.4-7
-#[test]
-fn sleeping_reader_is_woken_by_a_doorbell_that_was_held_back() {
-    model(|| {
-        let (ring, doorbell) = (CellRing::new(4), Doorbell::new());
-        let (peer, peer_doorbell) = (ring.clone(), doorbell.clone());
-        let writer = thread::spawn(move || {
-            let mut writer = Writer::new(peer, Cursor::at_start(0), &Tuning::default());
-            let mut is_held = false;
-            for number in 1..=2 {
-                writer.publish(&numbered(number));
-                is_held |= writer.reader_sleeps();
-            }
-            // As the timer finds it: nothing is held back from a reader that was awake.
-            if is_held && writer.reader_needs_doorbell() {
-                peer_doorbell.ring();
-            }
-        });
-        let mut reader = Reader::new(ring, Cursor::at_start(0), &Tuning::default());
-        for number in 1..=2 {
-            assert_eq!(receive_sleeping(&mut reader, &doorbell), numbered(number));
-        }
         writer.join().expect("the writer finishes");
     });
 }

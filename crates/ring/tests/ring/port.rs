@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fipsee_ring::channel::{ClientQueue, FEATURES, Profile, RegionLayout, ServerQueue};
-use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
+use fipsee_ring::doorbell::{DoorbellCounts, EventDoorbell, SocketDoorbell};
 use fipsee_ring::error::Error;
 use fipsee_ring::notify::Policy;
 use fipsee_ring::port::{Port, ReconnectEvent, ReconnectPolicy};
@@ -59,6 +59,49 @@ fn doorbell_that_is_held_back_is_rung_when_the_caller_waits_or_its_policy_ends()
     while !is_rung(&server) {
         port.pause::<Infallible>(None, false, || false).expect("the peer is there");
     }
+}
+
+#[test]
+fn doorbells_are_counted_and_a_ring_without_a_completion_is_spurious() {
+    let (mut port, mut server) = channel(WaitMode::Sleep);
+    let mut expected = DoorbellCounts::default();
+    publish(&mut port);
+    assert_eq!(port.counts, expected, "the daemon is awake");
+    let _ = server.requests.arm_and_work_remains();
+    publish(&mut port);
+    expected.doorbells = 1;
+    assert_eq!(port.counts, expected);
+    port.set_policy(Some("max_rate=1".parse::<Policy>().expect("possible")));
+    // None was rung under this policy, so the first is rung at once.
+    for suppressed in [0, 1, 2] {
+        let _ = server.requests.arm_and_work_remains();
+        publish(&mut port);
+        (expected.doorbells, expected.suppressed) = (2, suppressed);
+        assert_eq!(port.counts, expected);
+    }
+    port.ring_if_due(true);
+    assert_eq!(port.counts, expected, "nothing was published meanwhile");
+    port.set_policy(None);
+    expected.doorbells = 3;
+    assert_eq!(port.counts, expected);
+
+    server.completions.publish(&Message::ZERO);
+    server.client_doorbell.ring();
+    let woken = |port: &mut Port| port.woken::<Infallible>().expect("the peer is there");
+    woken(&mut port);
+    expected.wakeups = 1;
+    assert_eq!(port.counts, expected);
+    woken(&mut port);
+    assert_eq!(port.counts, expected, "nothing rang");
+    let mut message = Message::ZERO;
+    assert!(port.queue.completions.receive(&mut message));
+    server.client_doorbell.ring();
+    woken(&mut port);
+    (expected.wakeups, expected.spurious) = (2, 1);
+    assert_eq!(port.counts, expected);
+    drop(server);
+    assert!(matches!(port.woken::<Infallible>(), Err(Error::Disconnected)));
+    assert_eq!(port.counts, expected, "a hang-up is no ring");
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub(crate) struct Slot<E: Engine> {
     pub(super) worker: u32,
     /// Does it begin work with the engine?
     asynchronous: bool,
-    /// Its group's entry among the places, and how many of its requests were counted there last.
+    /// Its connection's entry among the places, and how many of its requests were counted there last.
     pub(super) entry: usize,
     in_flight: u32,
     /// It got no place among what is in flight.
@@ -150,12 +150,16 @@ impl<E: Engine> Slot<E> {
         let (taken, all) = (count(engine.in_flight()), count(engine.places()));
         self.refused = false;
         if taken >= all / 2 {
-            let most = if turn.alone { all.saturating_sub(taken) } else { places.allows(self.entry, taken, all) };
+            let allowed = (!turn.alone).then(|| places.allows(self.entry, self.in_flight, taken, all));
+            let most = allowed.as_ref().map_or_else(|| all.saturating_sub(taken), |allowed| allowed.places);
             if most == 0 {
                 if !self.takes_requests() || !self.queue.has_work() {
                     return self.visited(Taken::NOTHING);
                 }
                 self.refused = true;
+                if let Some(allowed) = allowed {
+                    places.refused(self.entry, self.in_flight, &allowed);
+                }
                 return (Taken::NOTHING, true);
             }
             turn.requests = turn.requests.min(most);
