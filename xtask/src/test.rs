@@ -59,6 +59,7 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
         let _ = built.send(is_built);
         ci::test_peers(root, tally);
         if is_built {
+            vm::prepare_guide(root, tally);
             run_tests(test_command(root, &setup, &["--workspace"]).env(dist::DIST_VARIABLE, &dist.prefix), tally);
         }
         for (name, lane) in [("tier 1", compiles), ("tier 1", computes), ("tier 2", guests)] {

@@ -89,6 +89,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         "fipsee-vm-args",
         &[
             ("Options for a machine of QEMU with 4 GiB and four CPUs", "fipsee vm-args data --vmm qemu --memory 4G --queues 4"),
+            (
+                "The same, with the network's free port for machines",
+                "fipsee vm-args data --net lan --vmm qemu --memory 4G --queues 4",
+            ),
             ("The drive for Firecracker's configuration file", "fipsee vm-args data --vmm firecracker --json"),
         ],
     ),
@@ -185,16 +189,16 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("Add a port for programs of user 1000", "fipsee net attach lan --name vpn --allow-user 1000"),
             (
                 "Make the host's network stack a port, as interface fip0, and give it an address",
-                "fipsee net attach lan --name host --tap fip0\nip address add 192.0.2.1/24 dev fip0",
+                "fipsee net attach lan --tap fip0\nip address add 192.0.2.1/24 dev fip0",
             ),
             (
                 "Add a port for a virtual machine that user 1000 starts, and print QEMU's options for it",
-                "fipsee net attach lan --name vm1 --vhost-user /run/fipsee/vm1.vhost-user --allow-user 1000\n\
+                "fipsee net attach lan --vhost-user /run/fipsee/vm1.vhost-user --allow-user 1000\n\
                  fipsee vm-args --net lan/vm1 --vmm qemu",
             ),
         ],
     ),
-    ("fipsee-net-detach", &[("Remove the port, and with it the interface if it was made for it", "fipsee net detach lan/host")]),
+    ("fipsee-net-detach", &[("Remove the port, and with it the interface if it was made for it", "fipsee net detach lan/fip0")]),
     ("fipsee-net-echo", &[("Answer at a port until interrupted", "fipsee net echo lan/b")]),
     (
         "fipsee-net-capture",

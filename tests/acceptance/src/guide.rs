@@ -8,10 +8,13 @@
 //! | `sh expect="TEXT"` | the same, and what it prints holds TEXT |
 //! | `sh fails="TEXT"` | it must fail and print TEXT |
 //! | `sh root`, with the others | the same, by root in a Debian that has the packages in `/packages` and is booted for the page |
+//! | `sh guests`, with the others | the same, in a network namespace that the page has for itself, beside its [machines](crate::guests) |
+//! | `sh guest=NAME`, with the others | the same, in the machine of that name, which an earlier block has started |
 //! | `sh elsewhere="FILE"` | not run here; that file of the repository runs it, and words may follow |
 //! | `c file=NAME`, any language | written to NAME for later blocks |
 //! | `text` and others without `file` | shown, not run |
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -20,6 +23,7 @@ use std::process::{Command, Stdio};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::guests::{Guests, typed_in};
 use crate::throwaway::{self, ThrowawayRoot};
 use crate::{DEADLINE, Scratch, serve, shipped, text_of};
 
@@ -40,8 +44,23 @@ pub struct Block {
     pub elsewhere: Option<String>,
     /// `root`: run in the throwaway root, where the packages are installed and systemd runs.
     pub in_root: bool,
+    /// `guests`: run where the page's machines are.
+    pub beside_guests: bool,
+    /// `guest=NAME`: run in that machine.
+    pub guest: Option<String>,
     /// Its content, each line ended.
     pub body: String,
+}
+
+impl Block {
+    fn needs_guests(&self) -> bool {
+        self.beside_guests || self.guest.is_some()
+    }
+
+    /// What the page's shell carries out.
+    fn commands(&self) -> Cow<'_, str> {
+        self.guest.as_ref().map_or(Cow::Borrowed(&*self.body), |guest| typed_in(guest, &self.body).into())
+    }
 }
 
 /// The blocks of a page.
@@ -74,8 +93,14 @@ fn fence(line: usize, info: &str) -> Result<Block, String> {
     let mut block = Block { line, language: language.to_owned(), ..Block::default() };
     while !rest.trim().is_empty() {
         rest = rest.trim_start();
-        if let Some(after) = rest.strip_prefix("root").filter(|after| after.is_empty() || after.starts_with(' ')) {
-            (block.in_root, rest) = (true, after);
+        let (word, after) = rest.split_once(' ').unwrap_or((rest, ""));
+        let flag = match word {
+            "root" => Some(&mut block.in_root),
+            "guests" => Some(&mut block.beside_guests),
+            _ => None,
+        };
+        if let Some(flag) = flag {
+            (*flag, rest) = (true, after);
             continue;
         }
         let wrong = || format!("line {line}: cannot read the fence from '{rest}' on");
@@ -89,6 +114,7 @@ fn fence(line: usize, info: &str) -> Result<Block, String> {
             "expect" => &mut block.expect,
             "fails" => &mut block.fails,
             "elsewhere" => &mut block.elsewhere,
+            "guest" => &mut block.guest,
             _ => return Err(format!("line {line}: a fence has no '{key}'")),
         };
         (*slot, rest) = (Some(value.to_owned()), after);
@@ -99,8 +125,8 @@ fn fence(line: usize, info: &str) -> Result<Block, String> {
 const MARK: &str = "@@ block of line ";
 
 /// One shell script of all blocks of one place; it prints a mark before each and ends at the first that went wrong.
-fn script<'a>(blocks: impl Iterator<Item = &'a Block>, files: &Path) -> Result<String, String> {
-    let mut script = String::from("set -euo pipefail\n");
+fn script<'a>(prologue: &str, blocks: impl Iterator<Item = &'a Block>, files: &Path) -> Result<String, String> {
+    let mut script = format!("set -euo pipefail\n{prologue}");
     for block in blocks {
         let line = block.line;
         if let Some(name) = &block.file {
@@ -109,11 +135,12 @@ fn script<'a>(blocks: impl Iterator<Item = &'a Block>, files: &Path) -> Result<S
             let _ = writeln!(script, "cp '{}' '{name}'", kept.display());
         } else if block.language == "sh" && block.elsewhere.is_none() {
             let _ = writeln!(script, "echo '{MARK}{line}'");
+            let commands = block.commands();
             if block.fails.is_some() {
-                let _ = writeln!(script, "set +e; (set -e\n{}); code=$?; set -e", block.body);
+                let _ = writeln!(script, "set +e; (set -e\n{commands}); code=$?; set -e");
                 let _ = writeln!(script, "[ $code -ne 0 ] || {{ echo 'this should have failed'; exit 1; }}");
             } else {
-                script.push_str(&block.body);
+                script.push_str(&commands);
             }
         }
     }
@@ -149,9 +176,13 @@ pub fn run(page: &Path, path: &str) -> Result<(), String> {
     let Some(daemon) = serve(&format!("guide-{stem}"), &disks) else { return Ok(()) };
     let place = Scratch::new();
     let kept = Scratch::new();
-    let here = || blocks.iter().filter(|block| !block.in_root);
+    let guests = Guests::prepare(&format!("guide-{stem}, guests"), &blocks);
+    let here = || blocks.iter().filter(|block| !block.in_root && (guests.is_some() || !block.needs_guests()));
     let output = kept.path("output");
-    let ended = run_shell(&script(here(), &kept.path(""))?, &place, &output, &daemon.socket(), path)?;
+    let prologue = guests.as_ref().map_or("", |guests| guests.prologue.as_str());
+    let bash = guests.as_ref().map_or_else(|| Command::new("bash"), |guests| guests.command("bash"));
+    let script = script(prologue, here(), &kept.path(""))?;
+    let ended = run_shell(bash, &script, &place, &output, &daemon.socket(), path)?;
     let fail = |what| format!("{}: {what}", page.display());
     judge(here(), &read(&output)?).map_err(|what| fail(format!("{ended}: {what}")))?;
     let there: Vec<&Block> = blocks.iter().filter(|block| block.in_root).collect();
@@ -162,16 +193,22 @@ fn run_in_root(blocks: &[&Block], stem: &str, kept: &Scratch) -> Result<(), Stri
     let what = format!("guide-{stem}");
     let packages = throwaway::packages(&what, &throwaway::PACKAGES);
     let Some(root) = ThrowawayRoot::boot(&what, &packages) else { return Ok(()) };
-    let script = script(blocks.iter().copied(), &kept.path(""))?;
+    let script = script("", blocks.iter().copied(), &kept.path(""))?;
     let output = root.run(&format!("exec 2>&1\n{script}"));
     judge(blocks.iter().copied(), &String::from_utf8_lossy(&output.stdout))
         .map_err(|error| format!("{}: {error}", text_of(&output)))
 }
 
-fn run_shell(script: &str, place: &Scratch, output: &Path, socket: &Path, path: &str) -> Result<String, String> {
+fn run_shell(
+    mut command: Command,
+    script: &str,
+    place: &Scratch,
+    output: &Path,
+    socket: &Path,
+    path: &str,
+) -> Result<String, String> {
     let failed = |error: std::io::Error| format!("cannot run bash: {error}");
     let file = File::create(output).map_err(failed)?;
-    let mut command = Command::new("bash");
     command.arg("-c").arg(script).current_dir(place.path("")).env("PATH", path).env("FIPSEE_SOCKET", socket);
     // As users have it, from anywhere.
     if let Some(prefix) = shipped("guide", "") {
@@ -215,9 +252,16 @@ mod tests {
     fn run_alone(blocks: &[Block]) -> Result<(), String> {
         let place = Scratch::new();
         let kept = Scratch::new();
-        let script = script(blocks.iter(), &kept.path(""))?;
+        let script = script("", blocks.iter(), &kept.path(""))?;
         let output = kept.path("output");
-        run_shell(&script, &place, &output, Path::new("/nowhere"), &std::env::var("PATH").unwrap_or_default())?;
+        run_shell(
+            Command::new("bash"),
+            &script,
+            &place,
+            &output,
+            Path::new("/nowhere"),
+            &std::env::var("PATH").unwrap_or_default(),
+        )?;
         judge(blocks.iter(), &std::fs::read_to_string(output).unwrap_or_default())
     }
 
@@ -228,6 +272,10 @@ mod tests {
         assert_eq!((blocks[0].line, blocks[0].expect.as_deref(), &*blocks[0].body), (2, Some("a b"), "echo a b\n"));
         assert_eq!((blocks[1].file.as_deref(), &*blocks[1].language), (Some("a.c"), "c"));
         assert!(blocks[2].in_root && blocks[2].language == "sh");
+        let blocks = page("```sh guests expect=\"a\"\nls\n```\n```sh guest=vm1 fails=\"b\"\nls\n```\n");
+        assert!(blocks[0].beside_guests && blocks[0].expect.is_some() && blocks[0].commands() == "ls\n");
+        assert_eq!((blocks[1].guest.as_deref(), blocks[1].needs_guests()), (Some("vm1"), true));
+        assert_eq!(blocks[1].commands(), "in_guest vm1 <<'@@ typed'\nls\n@@ typed\n");
         assert!(super::blocks("```sh expects=\"a\"\n```\n").is_err(), "a misspelt word would switch a check off");
         assert!(super::blocks("```sh\nls\n").is_err());
     }

@@ -3,6 +3,7 @@
 //! `cargo xtask test` builds the prefix and names it in `FIPSEE_DIST`; without it each test skips itself with a reason.
 
 pub mod c;
+pub mod guests;
 pub mod guide;
 pub mod throwaway;
 

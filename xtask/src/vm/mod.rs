@@ -9,6 +9,7 @@ mod dkms;
 mod driver;
 mod environment;
 mod fault_proxy;
+mod guide;
 mod kept;
 mod kill_cycles;
 mod kills;
@@ -39,6 +40,7 @@ Runs scenarios with names that begin with one of the NAMEs, or all; each with ev
 
   --list            names of scenarios, and what each is about
   --quick           only those that `cargo xtask test` runs
+  --guide           none: makes what the guests of docs/guide boot from, for tests/acceptance
   --peer PEER       only with this back end: fipseed, qemu-storage-daemon
   --driver DRIVER   only with this driver in the guest: virtio_blk, fip_blk
   --seed N          other data, other places [default: 1]
@@ -53,6 +55,7 @@ struct Arguments {
     help: bool,
     list: bool,
     quick: bool,
+    guide: bool,
     keep: bool,
     peer: Option<String>,
     driver: Option<String>,
@@ -71,6 +74,7 @@ impl Arguments {
                 "--help" | "-h" => arguments.help = true,
                 "--list" => arguments.list = true,
                 "--quick" => arguments.quick = true,
+                "--guide" => arguments.guide = true,
                 "--keep" => arguments.keep = true,
                 "--peer" => arguments.peer = Some(one_of(&value()?, &PEERS)?),
                 "--driver" => arguments.driver = Some(one_of(&value()?, &DRIVERS)?),
@@ -116,13 +120,22 @@ pub(crate) fn command(root: &Path, words: &[String], tally: &mut Tally) -> Resul
         }
         return Ok(false);
     }
-    run(root, &Environment::new(root, arguments.qemu.as_deref()), &arguments, None, tally);
+    if arguments.guide {
+        prepare_guide(root, tally);
+    } else {
+        run(root, &Environment::new(root, arguments.qemu.as_deref()), &arguments, None, tally);
+    }
     Ok(true)
 }
 
 /// Build what tier 2 needs, unless that is kept from an earlier time.
 pub(crate) fn prepare(root: &Path, tally: &mut Tally) {
     tally.attempt("tier 2 vm, what guests run", || Environment::new(root, None).prepare().into());
+}
+
+/// Make what guests of the guide boot from.
+pub(crate) fn prepare_guide(root: &Path, tally: &mut Tally) {
+    tally.attempt("tier 0 guests of the guide", || guide::prepare(root).into());
 }
 
 /// Tier 2 of `cargo xtask test`, with the programs that ship; one scenario with QEMU's back end shows which side has failed.

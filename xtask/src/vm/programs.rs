@@ -25,14 +25,9 @@ pub(super) struct Programs {
 
 impl Programs {
     pub(super) fn prepare(root: &Path, cache: &Path, target: &Path, packages: &Packages) -> Result<Self, Unready> {
-        let busybox = packages.files("busybox-static", |unpacked, chosen| {
-            let places = ["bin/busybox", "usr/bin/busybox"].map(|place| unpacked.join(place));
-            let place = places.iter().find(|path| path.is_file()).ok_or("busybox-static has no busybox")?;
-            keep(place, chosen)
-        })?;
         let scripts = root.join("tests/vm");
         Ok(Self {
-            busybox: busybox.join("busybox"),
+            busybox: busybox(packages)?,
             fio: static_fio(target)?,
             guest: guest_program(&scripts.join("guest"), cache)?,
             scripts,
@@ -64,6 +59,16 @@ impl Programs {
         }
         Ok(())
     }
+}
+
+/// One program for the usual commands, which is static.
+pub(super) fn busybox(packages: &Packages) -> Result<PathBuf, Unready> {
+    let folder = packages.files("busybox-static", |unpacked, chosen| {
+        let places = ["bin/busybox", "usr/bin/busybox"].map(|place| unpacked.join(place));
+        let place = places.iter().find(|path| path.is_file()).ok_or("busybox-static has no busybox")?;
+        keep(place, chosen)
+    })?;
+    Ok(folder.join("busybox"))
 }
 
 /// Paths of what a dynamic program loads, as it asks for them.

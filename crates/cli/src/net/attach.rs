@@ -1,5 +1,6 @@
 //! `fipsee net attach` and `detach`: ports of a running daemon, for clients, virtual machines and devices of the host.
 
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -19,9 +20,10 @@ const MOST_QUEUES: i64 = 4;
 pub(crate) struct AttachArguments {
     /// The network, for example lan
     network: String,
-    /// Name of the port
+    /// Name of the port [default: that of the TAP device; the file name of the socket without its ending; or port; with a number if it is
+    /// taken]
     #[arg(long, value_name = "PORT")]
-    name: String,
+    name: Option<String>,
     /// Its address [default: made from the names]
     #[arg(long, value_name = "MAC")]
     mac: Option<Mac>,
@@ -52,6 +54,15 @@ pub(crate) struct AttachArguments {
     /// It gets a copy of every frame of the network
     #[arg(long)]
     mirror: bool,
+    /// It gets the frames of all multicast groups, also once its client has named some
+    #[arg(long)]
+    allmulti: bool,
+    /// The IP addresses that it may send with, in place of any: --ips=192.0.2.1,2001:db8::1
+    #[arg(long, value_name = "LIST", value_delimiter = ',', require_equals = true)]
+    ips: Vec<IpAddr>,
+    /// It neither sends nor gets frames until fipsee net set --up
+    #[arg(long)]
+    down: bool,
     /// Frames per second to groups and unknown addresses
     #[arg(long, value_name = "N")]
     flood_limit: Option<u32>,
@@ -107,6 +118,9 @@ pub(crate) fn attach(socket: &Path, arguments: &AttachArguments) -> Result<(), E
         "any_source": arguments.any_source,
         "isolated": arguments.isolated,
         "mirror": arguments.mirror,
+        "allmulti": arguments.allmulti,
+        "ips": arguments.ips,
+        "down": arguments.down,
         "flood_limit": arguments.flood_limit,
         "allow_uids": arguments.allow_user,
         "allow_gids": arguments.allow_group,
@@ -127,7 +141,8 @@ pub(crate) fn attach(socket: &Path, arguments: &AttachArguments) -> Result<(), E
     let [port, mac] = ["port", "mac"].map(|key| admin::text(&answer, key));
     let what = device.map(|device| format!(", device '{}' of the host,", device.name)).unwrap_or_default();
     let how = vhost_user.map(|_| format!("; fipsee vm-args --net {port} --vmm qemu prints how to use it")).unwrap_or_default();
-    output::print(&format!("port '{port}'{what} with the address {mac} is there until the daemon is restarted{how}\n"))
+    let down = if arguments.down { format!("; it is down until fipsee net set {port} --up") } else { String::new() };
+    output::print(&format!("port '{port}'{what} with the address {mac} is there until the daemon is restarted{down}{how}\n"))
 }
 
 /// The interface is as the port is. Only now: the daemon knows its address.

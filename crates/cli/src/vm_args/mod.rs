@@ -33,8 +33,9 @@ pub(crate) struct Arguments {
     /// Names of the disks
     #[arg(required_unless_present = "net", value_name = "DISK")]
     disks: Vec<String>,
-    /// A port of a network as a network interface, for example lan/vm1; may be repeated (QEMU)
-    #[arg(long, value_name = "PORT")]
+    /// A port of a network as a network interface, for example lan/vm1; lan: the only one there that is for virtual machines and free; may
+    /// be repeated (QEMU)
+    #[arg(long, value_name = "NETWORK[/PORT]")]
     net: Vec<String>,
     /// Whose options
     #[arg(long, value_enum)]
@@ -57,7 +58,7 @@ pub(crate) struct Arguments {
     /// libvirt's name of the first disk in the machine; others follow it
     #[arg(long, value_name = "vdX", default_value = "vda", value_parser = libvirt::parse_target)]
     target: char,
-    /// Print JSON: {"sockets", "arguments": [...]}; for Firecracker {"sockets", "drives": [...]}, for libvirt {"sockets", "xml"}
+    /// Print JSON: {"sockets", "ports", "arguments": [...]}; for Firecracker {"sockets", "drives": [...]}, for libvirt {"sockets", "xml"}
     #[arg(long)]
     json: bool,
 }
@@ -108,6 +109,7 @@ pub(crate) fn run(daemon: &Path, arguments: &Arguments) -> Result<(), Error> {
     let of_disks = devices.iter().map(|device| device.socket.as_str());
     let sockets: Vec<&str> = of_disks.chain(interfaces.iter().map(|interface| interface.socket.as_str())).collect();
     (json["socket"], json["sockets"]) = (json!(sockets.first()), json!(sockets));
+    json["ports"] = json!(interfaces.iter().map(|interface| &interface.port).collect::<Vec<_>>());
     output::print_json(&json)
 }
 

@@ -3,12 +3,14 @@
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::Stdio;
 
 use fipsee_net::server::tap;
 use fipsee_net::{AttachOptions, Port};
 use fipsee_ring::clock;
 use fipsee_testkit::daemon::Launch;
+use fipsee_testkit::guest::net::{NetGuest, NetOptions};
 use fipsee_testkit::netns::Namespace;
 use fipsee_testkit::stack::Stack;
 use fipsee_testkit::{Daemon, Guard, Scratch, TIMEOUT, assert_says, eventually};
@@ -179,12 +181,71 @@ fn ports_are_added_and_removed() {
     assert_says(&String::from_utf8_lossy(&daemon.fipsee(&["config", "dump"]).stdout), &["# added at run time", path]);
     assert_success(&daemon.fipsee(&["net", "detach", "lan/d"]));
     assert!(!at.exists());
-    assert_error(&daemon.fipsee(&["vm-args", "--net", "lan/a", "--vmm", "qemu"]), &["fipsee net attach --vhost-user PATH"]);
+    assert_error(&daemon.fipsee(&["vm-args", "--net", "lan/a", "--vmm", "qemu"]), &["fipsee net attach lan --vhost-user PATH"]);
     assert_error(
         &daemon.fipsee(&["net", "attach", "lan", "--name", "d", "--fd", "99"]),
         &["--fd 99", "leave this descriptor open"],
     );
     assert_error(&daemon.fipsee(&["net", "attach", "lan", "--name", "d", "--tap", "a:b"]), &["cannot be the name of a device"]);
+}
+
+#[test]
+fn port_without_a_name_is_named_after_its_socket_and_found_by_its_network() {
+    let daemon = daemon();
+    let attach = |more: &[&str]| daemon.fipsee(&[&["net", "attach", "lan"], more].concat());
+    let socket = |name: &str| daemon.dir.path(name).to_str().expect("UTF-8").to_owned();
+    let options = |more: &[&str]| daemon.fipsee(&[&["vm-args", "--vmm", "qemu", "--net", "lan"], more].concat());
+    let make = "make a port with: fipsee net attach lan --vhost-user PATH";
+    assert_error(&options(&[]), &["network 'lan' has no free port for a virtual machine", make]);
+    // As the message says.
+    let added = attach(&["--vhost-user", &socket("vm1.sock")]);
+    assert_success(&added);
+    assert_says(&String::from_utf8_lossy(&added.stdout), &["port 'lan/vm1' with the address", "--net lan/vm1 --vmm qemu"]);
+    let found = json(&options(&["--json"]));
+    assert_eq!((&found["ports"], &found["sockets"]), (&json!(["lan/vm1"]), &json!([socket("vm1.sock")])));
+    assert_error(&options(&["--net", "lan/vm1"]), &["port 'lan/vm1' is named twice"]);
+    // Names that are taken, by a port of programs, too, and names that no port can have.
+    std::fs::create_dir(daemon.dir.path("d")).expect("a fresh directory");
+    for (more, port) in [
+        (&["--vhost-user", &socket("d/vm1.vhost-user")][..], "lan/vm1-2"),
+        (&["--vhost-user", &socket("a.sock")], "lan/a-2"),
+        (&["--vhost-user", &socket("der gast")], "lan/port-1"),
+        (&[], "lan/port-2"),
+    ] {
+        assert_eq!(json(&attach(&[more, &["--json"]].concat()))["port"], port);
+    }
+    let taken = attach(&["--vhost-user", &socket("vm1.sock")]);
+    assert_error(&taken, &["is the vhost-user socket of port 'lan/vm1' already; choose another path"]);
+    let several = "several free ports for virtual machines (lan/vm1, lan/vm1-2, lan/a-2, lan/port-1); name one: --net lan/vm1";
+    assert_error(&options(&[]), &[several]);
+    for port in ["lan/vm1", "lan/vm1-2", "lan/a-2"] {
+        assert_success(&daemon.fipsee(&["net", "detach", port]));
+    }
+    let guest = NetGuest::start(Path::new(&socket("der gast")), &NetOptions::default()).expect("it is served");
+    assert_error(&options(&[]), &["no free port for a virtual machine (in use: lan/port-1)", make]);
+    drop(guest);
+}
+
+#[test]
+fn port_is_added_with_all_that_the_configuration_can_say_of_one() {
+    let daemon = daemon();
+    let more = ["--allmulti", "--ips=192.0.2.1,2001:db8::1", "--down"];
+    let added = daemon.fipsee(&[&["net", "attach", "lan", "--name", "d"], &more[..]].concat());
+    assert_success(&added);
+    assert_says(&String::from_utf8_lossy(&added.stdout), &["; it is down until fipsee net set lan/d --up"]);
+    let port = || json(&daemon.fipsee(&["net", "info", "lan", "--json"]))["ports"][4].clone();
+    let shown = port();
+    assert_eq!(["port", "may", "ips", "link"].map(|key| &shown[key]), ["d", "allmulti", "192.0.2.1, 2001:db8::1", "down"]);
+    assert_success(&daemon.fipsee(&["net", "set", "lan/d", "--up"]));
+    assert_eq!(port()["link"], "up");
+    assert_says(
+        &String::from_utf8_lossy(&daemon.fipsee(&["config", "dump"]).stdout),
+        &["ips = [\"192.0.2.1\", \"2001:db8::1\"]\nallmulti = true"],
+    );
+    let group = daemon.fipsee(&["net", "attach", "lan", "--ips=224.0.0.1"]);
+    assert_error(&group, &["224.0.0.1 is no address of one station"]);
+    let no_address = daemon.fipsee(&["net", "attach", "lan", "--ips=192.0.2.0/24"]);
+    assert_eq!(no_address.status.code(), Some(2));
 }
 
 #[test]
@@ -215,10 +276,15 @@ fn device_is_made_by_the_command_and_passed_to_a_daemon_that_has_confined_itself
     assert!(space.try_run("ip link show dev fip0").is_err(), "no daemon makes it again");
     assert_error(&daemon.fipsee(&["net", "echo", "lan/host"]), &["port 'lan/host' is the device 'fip0' of the host"]);
     assert_says(&fipsee("net attach lan --name host --tap fip1").expect_err("another"), &["was device 'fip0', which is gone"]);
-    fipsee("net attach lan --name host --tap fip0").expect("it is there again");
+    let again = fipsee("net attach lan --tap fip0").expect("it is there again");
+    assert_says(&again, &["port 'lan/host', device 'fip0'"]);
     assert_says(&link(&space), &["mtu 9000", "02:00:00:00:00:0e", "UP"]);
     assert_success(&daemon.fipsee(&["net", "detach", "lan/host"]));
     eventually("it goes with the port", || space.try_run("ip link show dev fip0").is_err());
+    // Without a name the port has that of the device, which has no carrier while the port is down.
+    assert_says(&fipsee("net attach lan --tap fip0 --down").expect("attached"), &["port 'lan/fip0', device 'fip0' of the host"]);
+    eventually("it is down", || link(&space).contains("NO-CARRIER"));
+    assert_success(&daemon.fipsee(&["net", "detach", "lan/fip0"]));
     let no_device =
         space.run_script(&format!("{FIPSEE} --connect {} net attach lan --name d --fd 5 5<>/dev/net/tun", socket.display()));
     assert_says(&no_device.expect_err("no device"), &["the descriptor is of no TAP device", "TUNSETIFF"]);

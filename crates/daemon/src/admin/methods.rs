@@ -150,8 +150,9 @@ parameters! {
 
     struct AttachPort {
         network: String,
-        /// Name of the port
-        port: String,
+        /// Its name. Without one: that of the device; the file name of `vhost_user` without its ending; or `port`. A number is added to one that
+        /// is taken
+        port: Option<String>,
         /// Its address; made from the names otherwise
         mac: Option<String>,
         /// As the keys of `[[network.port]]`
@@ -163,6 +164,14 @@ parameters! {
         isolated: bool,
         #[serde(default)]
         mirror: bool,
+        #[serde(default)]
+        allmulti: bool,
+        /// The IP addresses that it may send with; none: any
+        #[serde(default)]
+        ips: Vec<String>,
+        /// Does it neither send nor get frames, until `net.set`?
+        #[serde(default)]
+        down: bool,
         flood_limit: Option<u32>,
         /// Users that may attach, besides root and the daemon's own
         #[serde(default)]
@@ -363,7 +372,7 @@ mod tests {
     use super::*;
 
     /// Raised by what a client would notice: the first number by changes that break one.
-    const VERSION: &str = "1.3.0";
+    const VERSION: &str = "1.4.0";
 
     fn document() -> Value {
         let methods = all().into_iter().map(|(name, doc, params, result)| {

@@ -11,12 +11,12 @@ use super::disks::check_absolute;
 use super::dump::quoted;
 use super::methods::AttachPort;
 use super::rpc::RpcError;
-use crate::config::{PortConfig, parse_port};
+use crate::config::{NetworkConfig, PortConfig, parse_port};
 use crate::reload::Behind;
 
 impl Admin {
     pub(super) fn attach_port(&mut self, attach: &AttachPort, files: &mut Vec<OwnedFd>) -> Result<Value, RpcError> {
-        let AttachPort { network, port: name, device_queues, .. } = attach;
+        let AttachPort { network, device_queues, .. } = attach;
         let queues = usize::from(*device_queues);
         if files.len() < queues {
             return Err(
@@ -32,9 +32,10 @@ impl Admin {
             false => format!("no network '{network}' here; there are: {}", there()),
         })?;
         attach.vhost_user.iter().try_for_each(|path| check_absolute(path))?;
-        let port = parse_port(network, &table(attach, device.as_ref()))?;
+        let name = attach.port.clone().unwrap_or_else(|| self.free_name(found, attach, device.as_ref()));
+        let port = parse_port(network, &table(&name, attach, device.as_ref()))?;
         let full_name = port.full_name(network);
-        if let Some(there) = found.ports.iter().find(|there| there.name == *name && self.taps.is_gone(&full_name)) {
+        if let Some(there) = found.ports.iter().find(|there| there.name == name && self.taps.is_gone(&full_name)) {
             // As it is configured, with a device that is there again.
             let was = there.tap.as_ref().map_or("", |tap| &tap.name);
             let device = device.filter(|device| device.name == was);
@@ -55,9 +56,30 @@ impl Admin {
         Ok(description)
     }
 
+    /// The name of a port for which none is given: that of its device, or of its socket without the ending, if a port can have it; with a
+    /// number if one has.
+    fn free_name(&self, network: &NetworkConfig, attach: &AttachPort, device: Option<&tap::Tap>) -> String {
+        let is_its = |port: &&PortConfig| {
+            let is_gone = self.taps.is_gone(&port.full_name(&network.name));
+            is_gone && port.tap.as_ref().map(|tap| &tap.name) == device.map(|device| &device.name)
+        };
+        if let Some(port) = network.ports.iter().find(is_its) {
+            return port.name.clone();
+        }
+        let of_socket = || attach.vhost_user.as_deref()?.file_stem()?.to_str();
+        let is_possible = |name: &&str| parse_port(&network.name, &format!("name = {}\n", quoted(name))).is_ok();
+        let wanted = device.map(|device| device.name.as_str()).or_else(of_socket).filter(is_possible);
+        let numbered = |number: u32| match wanted {
+            Some(name) if number == 1 => name.to_owned(),
+            name => format!("{}-{number}", name.unwrap_or("port")),
+        };
+        let is_free = |name: &String| !network.ports.iter().any(|port| port.name == *name);
+        (1..).map(numbered).find(is_free).unwrap_or_default()
+    }
+
     pub(super) fn detach_port(&mut self, name: &str) -> Result<Value, RpcError> {
         let networks = self.networks();
-        let of = |network: &crate::config::NetworkConfig| {
+        let of = |network: &NetworkConfig| {
             let port = network.ports.iter().find(|port| port.full_name(&network.name) == name)?;
             Some(describe(&network.name, network.mtu, port))
         };
@@ -85,9 +107,9 @@ fn describe(network: &str, mtu: u16, port: &PortConfig) -> Value {
 }
 
 /// The port as the configuration file would have it, whose reader checks it.
-fn table(attach: &AttachPort, device: Option<&tap::Tap>) -> String {
-    let AttachPort { port, mac, vlan, trunk, any_source, isolated, mirror, flood_limit, .. } = attach;
-    let mut text = format!("name = {}\n", quoted(port));
+fn table(name: &str, attach: &AttachPort, device: Option<&tap::Tap>) -> String {
+    let AttachPort { mac, vlan, trunk, ips, flood_limit, .. } = attach;
+    let mut text = format!("name = {}\n", quoted(name));
     if let Some(mac) = mac {
         let _ = writeln!(text, "mac = {}", quoted(mac));
     }
@@ -96,8 +118,18 @@ fn table(attach: &AttachPort, device: Option<&tap::Tap>) -> String {
         number.iter().for_each(|number| _ = writeln!(text, "{key} = {number}"));
     }
     trunk.iter().for_each(|vlans| _ = writeln!(text, "trunk = {vlans:?}"));
-    let flags =
-        [("any_source", *any_source), ("isolated", *isolated), ("mirror", *mirror), ("allow_everyone", attach.allow_everyone)];
+    if !ips.is_empty() {
+        let ips: Vec<String> = ips.iter().map(|ip| quoted(ip)).collect();
+        let _ = writeln!(text, "ips = [{}]", ips.join(", "));
+    }
+    let flags = [
+        ("any_source", attach.any_source),
+        ("isolated", attach.isolated),
+        ("mirror", attach.mirror),
+        ("allmulti", attach.allmulti),
+        ("down", attach.down),
+        ("allow_everyone", attach.allow_everyone),
+    ];
     for (key, _) in flags.into_iter().filter(|(_, set)| *set) {
         let _ = writeln!(text, "{key} = true");
     }
