@@ -51,8 +51,9 @@ static int open_queue(struct net_queue *queue, struct fipsee_slot slots[2][SLOTS
 	buffers->free_tags = calloc(FUZZ_DEPTH, sizeof(*buffers->free_tags));
 	if (!buffers->given || !buffers->free_tags)
 		return -1;
+	/* The first are used first, as the Rust client does. */
 	for (tag = 0; tag < FUZZ_DEPTH; tag++)
-		buffers->free_tags[tag] = tag;
+		buffers->free_tags[tag] = (uint16_t)(FUZZ_DEPTH - 1 - tag);
 	return fipsee_writer_init(&queue->requests, requests, fipsee_cursor_at_start(0)) ||
 	       fipsee_reader_init(&queue->completions, completions, fipsee_cursor_at_start(0)) ||
 	       fipsee_writer_init(daemon, completions, fipsee_cursor_at_start(0)) ? -1 : 0;
