@@ -61,6 +61,9 @@ fn play(bytes: &[u8], neighbour: Option<Neighbour>) {
     FIXTURE.with_borrow_mut(|fixture| {
         let zeroes = vec![0; usize::try_from(MEMORY_BYTES).expect("small")];
         fixture.memory.write(0, &zeroes).expect("all of it");
+        if neighbour.is_some() {
+            Neighbour::fill(&fixture.memory);
+        }
         Conversation::new(fixture, neighbour).play(bytes);
     });
 }
@@ -352,8 +355,8 @@ fn start() -> Vec<Vec<u8>> {
 fn start_port() -> Vec<Vec<u8>> {
     let memory = vec![message(1, 5, &numbers([1, 0, MEMORY_BYTES, USER, 0]))];
     let protocol_features = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 9 | 1 << 13 | 1 << 15;
-    let queues = [(0, 0), (1, 4096), (4, 8192)].map(|(index, rings)| start_queue(index, USER + rings).concat());
-    [negotiate(protocol_features, 1 << 32 | 1 << 30 | 1 << 22 | 1 << 17 | 1 << 15), memory, queues.to_vec()].concat()
+    let queues: Vec<Vec<u8>> = [0, 1, 4].iter().zip(neighbour::RINGS).map(|(index, rings)| start_queue(*index, USER + rings).concat()).collect();
+    [negotiate(protocol_features, 1 << 32 | 1 << 30 | 1 << 22 | 1 << 17 | 1 << 15), memory, queues].concat()
 }
 
 /// Messages of a port's device that follow its start.
@@ -397,8 +400,12 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn started(messages: Vec<Vec<u8>>, neighbour: Option<Neighbour>) -> Vec<bool> {
+    /// Which queues are served then, and how many frames of a machine have come.
+    fn started(messages: &[Vec<u8>], neighbour: Option<Neighbour>) -> (Vec<bool>, usize) {
         let mut fixture = Fixture::new();
+        if neighbour.is_some() {
+            Neighbour::fill(&fixture.memory);
+        }
         let mut conversation = Conversation::new(&mut fixture, neighbour);
         let messages = messages.concat();
         let mut rest = &messages[..];
@@ -407,13 +414,14 @@ mod tests {
             conversation.visit();
         }
         let served = conversation.queues.iter().map(Option::is_some).collect();
+        let came = conversation.neighbour.as_ref().map_or(0, Neighbour::came);
         conversation.play(&[]);
-        served
+        (served, came)
     }
 
     #[test]
     fn seeds_serve_queues_to_the_end() {
-        assert_eq!(started(start(), None), [true, false]);
-        assert_eq!(started(start_port(), Some(Neighbour::new())), [true, true, false, false, true]);
+        assert_eq!(started(&start(), None), (vec![true, false], 0));
+        assert_eq!(started(&start_port(), Some(Neighbour::new())), (vec![true, true, false, false, true], 1));
     }
 }
