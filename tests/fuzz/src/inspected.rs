@@ -69,12 +69,10 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let (tag, v4, v6, arp) = ([0x81, 0, 0, 1], [8, 0], [0x86, 0xdd], [8, 6]);
     let source = |last: u8| [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
     let packet4 = |last: u8| [&[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, last, 192, 0, 2, 9][..], &[0; 8]].concat();
-    let packet6 = |last: u8, next: u8, payload: &[u8]| {
-        [&[0x60, 0, 0, 0, 0, 0, next, 255][..], &source(last), &source(9), payload].concat()
-    };
-    let asks = |from: u8, last: u8| {
-        [&[0, 1, 8, 0, 6, 4, 0, 1][..], &mac(from).0, &[192, 0, 2, last], &[0; 6], &[192, 0, 2, 9]].concat()
-    };
+    let packet6 =
+        |last: u8, next: u8, payload: &[u8]| [&[0x60, 0, 0, 0, 0, 0, next, 255][..], &source(last), &source(9), payload].concat();
+    let asks =
+        |from: u8, last: u8| [&[0, 1, 8, 0, 6, 4, 0, 1][..], &mac(from).0, &[192, 0, 2, last], &[0; 6], &[192, 0, 2, 9]].concat();
     let about = |kind: u8, last: u8| [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &source(last)].concat();
     let dhcp = [&[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255][..], &[0, 68, 0, 67, 0, 8, 0, 0]];
     let divided = |segmentation: u8| Some([1, segmentation, 54, 0, 0, 2, 34, 0, 16, 0]);
@@ -91,7 +89,10 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         input(PLAIN, &[(0, divided(1), tcp.clone()), (0, divided(1), lan::tcp4(0, 1, 3000)), (1, checksum, lan::tcp4(1, 2, 40))]),
         input(PLAIN, &[(1, None, frame(1, 0, &v4, &[0; 1500])), (1, None, frame(1, 2, &v4, &[0; 1501]))]),
         input(TAGGED, &[(0, None, frame(0, 1, &[&tag[..], &v4].concat(), &packet4(1)))]),
-        input(TAGGED, &[(0, None, frame(0, 2, &[&tag[..], &v4].concat(), &packet4(2))), (2, None, frame(2, 0, &v4, &packet4(2)))]),
+        input(
+            TAGGED,
+            &[(0, None, frame(0, 2, &[&tag[..], &v4].concat(), &packet4(2))), (2, None, frame(2, 0, &v4, &packet4(2)))],
+        ),
         input(TAGGED, &[(2, None, frame(2, 0, &[0x88, 0xa8, 0, 2, 8, 0], &packet4(1)))]),
         input(TAGGED, &[(1, Some([1, 1, 0, 0, 0, 2, 38, 0, 16, 0]), [&tcp[..6], &mac(1).0, &tag, &tcp[12..]].concat())]),
     ]

@@ -53,7 +53,8 @@ fn is_own_ipv6(ips: &[IpAddr], Mac([a, b, c, d, e, f]): Mac, packet: &[u8]) -> b
     let link_local = Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
     let is_listed = |address: IpAddr| ips.contains(&address) || address == IpAddr::from(link_local);
     let source = address(&packet[8..24]);
-    let advertised = icmpv6(packet).filter(|message| message[0] == NEIGHBOUR_ADVERTISEMENT).and_then(|message| message.get(8..24));
+    let advertised =
+        icmpv6(packet).filter(|message| message[0] == NEIGHBOUR_ADVERTISEMENT).and_then(|message| message.get(8..24));
     (source.is_unspecified() || is_listed(source)) && advertised.is_none_or(|target| is_listed(address(target)))
 }
 

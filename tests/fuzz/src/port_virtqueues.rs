@@ -194,7 +194,9 @@ impl<'a> Play<'a> {
             let bytes = chain.and_then(|chain| guest::bytes_of(before, &chain.readable));
             let (got, rules) = (self.others.each_ref().map(Got::take), &self.rules);
             let is_known = !self.guest.has_written_rings();
-            for (got, (number, offloads)) in got.iter().zip([(1, OFFLOADS), (2, 0)]).filter(|(got, _)| is_known && !got.is_empty()) {
+            for (got, (number, offloads)) in
+                got.iter().zip([(1, OFFLOADS), (2, 0)]).filter(|(got, _)| is_known && !got.is_empty())
+            {
                 let bytes = bytes.as_ref().expect("a frame came of a chain that is none");
                 let (header, frame) = bytes.split_at_checked(self.header_bytes).expect("a frame came without a header");
                 let to = To { port: number, offloads, takes_all: true };
@@ -287,7 +289,12 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         input(0x0c, &[(rings(1).available, 512, WRITE)], [&[0, 0, 0], &[0], &[0]], &[]),
         input(0x00, &[(DATA, 9, 0), (1 << 40, 10, 0)], [&[1], &[0, 1], &[1]], &[]),
         // Another's address, and more chains than the queue has.
-        input(0x08, &send(frame_bytes), [&[0; 17], &[0, 0], &[9; 16]], &[&header[..], &mac(1).0, &mac(2).0, &[8, 0], &[0; 106]].concat()),
+        input(
+            0x08,
+            &send(frame_bytes),
+            [&[0; 17], &[0, 0], &[9; 16]],
+            &[&header[..], &mac(1).0, &mac(2).0, &[8, 0], &[0; 106]].concat(),
+        ),
         input(0x08, &[(DATA, 12, NEXT), (DATA + 12, 60, NEXT), (DATA, 0, NEXT), (DATA + 12, 9, 0)], [&[], &[0], &[]], &frame),
     ]
 }

@@ -104,7 +104,8 @@ fn are_the_same(c: &Outcome, rust: &Outcome) -> bool {
     match (c, rust) {
         (Outcome::Sound(back, refused, frames), Outcome::Sound(rust_back, rust_refused, rust_frames)) => {
             // What is in buffers differs: each client has others.
-            let is_same = |(c, rust): (&Vec<u8>, &Vec<u8>)| c.len() == rust.len() && (c == rust || rust.iter().all(|byte| *byte == 0));
+            let is_same =
+                |(c, rust): (&Vec<u8>, &Vec<u8>)| c.len() == rust.len() && (c == rust || rust.iter().all(|byte| *byte == 0));
             (back, refused, frames.len()) == (rust_back, rust_refused, rust_frames.len())
                 && frames.iter().zip(rust_frames).all(is_same)
         }

@@ -156,7 +156,8 @@ impl Lan {
     /// The machine, with a driver that takes this.
     fn start(&mut self, choice: u8) {
         let taken = TAKEN.iter().zip(0..).filter(|(_, bit)| choice >> bit & 1 != 0).map(|(taken, _)| taken);
-        let (driver, offloads) = taken.fold((0, 0), |(features, offloads), (feature, offload)| (features | feature, offloads | offload));
+        let (driver, offloads) =
+            taken.fold((0, 0), |(features, offloads), (feature, offload)| (features | feature, offloads | offload));
         let features = driver | if choice & 16 != 0 { MERGED } else { 0 } | if choice & 32 != 0 { VERSION_1 } else { 0 };
         let header_bytes = if features & (MERGED | VERSION_1) == 0 { 10 } else { 12 };
         // The one before goes first.
@@ -260,7 +261,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     ];
     for taken in [[0, 0], [7, 0x3f], [1, 0x21], [2, 0x33]] {
         all_seeds.push(input(taken, &[(checksum, to_all(40)), (checksum, to_all(300)), (checksum, to_all(1460))]));
-        all_seeds.push(input(taken, &[(divided, to_all(3000)), (divided, lan::tcp4(0, 3, 5000)), (divided, lan::tcp4(0, 2, 900))]));
+        all_seeds
+            .push(input(taken, &[(divided, to_all(3000)), (divided, lan::tcp4(0, 3, 5000)), (divided, lan::tcp4(0, 2, 900))]));
     }
     all_seeds
 }

@@ -8,9 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use fipsee_block::disk::{Disk, Engine, MemoryDisk, MemoryOptions};
-use fipsee_daemon::transport::vhost_user::device::{
-    Acknowledgement, Action, Device, DiskDescription, NotServed,
-};
+use fipsee_daemon::transport::vhost_user::device::{Acknowledgement, Action, Device, DiskDescription, NotServed};
 use fipsee_daemon::transport::vhost_user::message::{HEADER_BYTES, Header, Message};
 use fipsee_ring::region::Region;
 use fipsee_ring::tuning::Choices;
@@ -342,11 +340,8 @@ fn start() -> Vec<Vec<u8>> {
     let area = [vec![0; 16], [1_u16, 8, 0, 0].map(u16::to_le_bytes).concat()].concat();
     let mut given = area.clone();
     given[0..8].copy_from_slice(&192_u64.to_le_bytes());
-    let between = vec![
-        message(0, 31, &area),
-        message(given_file, 32, &given),
-        message(memory, 5, &numbers([1, 0, MEMORY_BYTES, USER, 0])),
-    ];
+    let between =
+        vec![message(0, 31, &area), message(given_file, 32, &given), message(memory, 5, &numbers([1, 0, MEMORY_BYTES, USER, 0]))];
     let protocol_features = 1 | 1 << 1 | 1 << 3 | 1 << 5 | 1 << 9 | 1 << 12 | 1 << 13 | 1 << 15;
     [negotiate(protocol_features, 1 << 32 | 1 << 30 | 1 << 9), between, start_queue(0, USER)].concat()
 }
@@ -355,7 +350,8 @@ fn start() -> Vec<Vec<u8>> {
 fn start_port() -> Vec<Vec<u8>> {
     let memory = vec![message(1, 5, &numbers([1, 0, MEMORY_BYTES, USER, 0]))];
     let protocol_features = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 9 | 1 << 13 | 1 << 15;
-    let queues: Vec<Vec<u8>> = [0, 1, 4].iter().zip(neighbour::RINGS).map(|(index, rings)| start_queue(*index, USER + rings).concat()).collect();
+    let queues: Vec<Vec<u8>> =
+        [0, 1, 4].iter().zip(neighbour::RINGS).map(|(index, rings)| start_queue(*index, USER + rings).concat()).collect();
     [negotiate(protocol_features, 1 << 32 | 1 << 30 | 1 << 22 | 1 << 17 | 1 << 15), memory, queues].concat()
 }
 

@@ -18,7 +18,9 @@ fn c_parsers_are_clean_under_address_and_undefined_behaviour_sanitizers() {
         compiler.arg("-I").arg(here.join(include));
     }
     compiler.arg("-o").arg(&program);
-    for source in ["replay.c", "control.c", "channel.c", "queue.c", "net.c", "../../interop/c/control.c", "../../interop/c/block.c"] {
+    for source in
+        ["replay.c", "control.c", "channel.c", "queue.c", "net.c", "../../interop/c/control.c", "../../interop/c/block.c"]
+    {
         compiler.arg(here.join("c").join(source));
     }
     let compiled = compiler.output().unwrap_or_else(|error| panic!("cannot run gcc: {error}; install it (Debian: gcc)"));

@@ -78,7 +78,10 @@ impl Neighbour {
         let offer = |rings: u64, parts: &[(u64, u32, u16)], heads: &[u16]| {
             let index = u16::try_from(heads.len()).expect("few");
             write(rings, &descriptors(parts));
-            write(rings + 512, [&[0, index][..], heads].concat().iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>().as_slice());
+            write(
+                rings + 512,
+                [&[0, index][..], heads].concat().iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>().as_slice(),
+            );
         };
         let buffers = [0, 1, 2, 3].map(|number| (RECEIVED + 2048 * number, 2048, WRITE));
         offer(RINGS[0], &buffers, &[0, 1, 2, 3]);
