@@ -136,6 +136,8 @@ fn answers_that_no_daemon_gives_end_the_attachment() {
         filled(&|filled| filled.reserved = 1),
         filled(&|filled| filled.reserved_too = 1),
         filled(&|filled| filled.offload = Offload { flags: 1, ..Offload::default() }),
+        // It leaves nothing to be done, but no offload is in force.
+        filled(&|filled| filled.offload = Offload { checksum_offset: 1, ..Offload::default() }),
         filled(&|filled| (filled.count, filled.length_bytes, filled.tags[1]) = (2, 1600, 0)),
         filled(&|filled| filled.kind = 3),
         filled(&|filled| filled.kind = 6),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The fio engine's checks of what a daemon says, as functions of bytes; src/fio.rs declares the same. */
+/* What the C clients check of what a daemon says, as functions of bytes; src/fio.rs and src/received_by_c.rs declare the same. */
 #ifndef FIPSEE_FUZZ_H
 #define FIPSEE_FUZZ_H
 
@@ -27,6 +27,32 @@ int fuzz_info(const uint8_t *bytes);
  */
 int fuzz_reap(const union fipsee_message *messages, uint32_t message_count, uint32_t request_count, uint32_t *into,
 	      uint32_t *into_count, uint64_t *sector_count);
+
+/* Frames of fuzz_net(), which are at most so long and so many: 12 messages with 14 each. */
+#define FUZZ_FRAME_BYTES 518
+#define FUZZ_MOST_FRAMES 168
+#define FUZZ_MOST_LOOKS (FUZZ_MOST_FRAMES + 13)
+
+struct fuzz_frames {
+	uint32_t *lengths;		/* room for all */
+	uint8_t *bytes;			/* likewise, FUZZ_FRAME_BYTES each */
+	uint32_t count;			/* frames that were received: 0 before */
+	uint32_t given_back;		/* frames that were sent, if no fault was found in that */
+	uint32_t refused;		/* of these */
+};
+
+/* What came of fuzz_net(). FUZZ_UNSOUND: the client's record of its buffers is wrong. */
+#define FUZZ_SOUND 0
+#define FUZZ_FAULT_SENT 1
+#define FUZZ_FAULT_RECEIVED 2
+#define FUZZ_UNSOUND (-1)
+
+/*
+ * The client of a port, with FUZZ_DEPTH buffers each way, sends `sent_count` frames, at most FUZZ_DEPTH, and receives what `message_count`
+ * messages of a daemon have, at most 12, each for the ring of what was sent (0) or received (1). Each byte of receive buffer N is FUZZ_DEPTH + N.
+ */
+int fuzz_net(const union fipsee_message *messages, const uint8_t *rings, uint32_t message_count, uint32_t sent_count,
+	     struct fuzz_frames *into);
 
 /* Store a message as the engine does with these FIPSEE_STORES_*: 1; 0 if this CPU lacks them; -1 if they are said to be there and
  * are not. */

@@ -89,10 +89,33 @@ static void request(const uint8_t *bytes, size_t length)
 	free(memory);
 }
 
+static void received_by_c(const uint8_t *bytes, size_t length)
+{
+	static uint32_t lengths[FUZZ_MOST_FRAMES];
+	static uint8_t frames[FUZZ_MOST_FRAMES * FUZZ_FRAME_BYTES];
+	struct fuzz_frames into = { .lengths = lengths, .bytes = frames };
+	union fipsee_message messages[12];
+	uint8_t rings[12] = { 0 };
+	uint8_t choice = length > 0 ? bytes[0] : 0;
+	uint32_t count = 0;
+	size_t at;
+
+	memset(messages, 0, sizeof(messages));
+	for (at = 1; at < length && count < 12; at += 61, count++) {
+		size_t left = length - at - 1;
+
+		rings[count] = bytes[at];
+		memcpy(&messages[count], bytes + at + 1, left < 60 ? left : 60);
+	}
+	if (fuzz_net(messages, rings, count, choice % (FUZZ_DEPTH + 1), &into) == FUZZ_UNSOUND)
+		abort();
+}
+
 static const struct {
 	const char *name;
 	void (*one)(const uint8_t *bytes, size_t length);
-} parsers[] = { { "control", control }, { "region", region }, { "info", info }, { "reap", reap }, { "request", request } };
+} parsers[] = { { "control", control }, { "region", region }, { "info", info }, { "reap", reap }, { "request", request },
+	      { "received_by_c", received_by_c } };
 
 int main(int argc, char **argv)
 {

@@ -30,6 +30,11 @@ impl TestChannel {
     pub(crate) fn of(profile: &Profile, queues: u16, depth: u32, pool_bytes: u64) -> Self {
         let layout = RegionLayout::plan(profile, queues, depth, pool_bytes, 0);
         let region = Arc::new(Region::create("fuzz-channel", layout.region_bytes).expect("memory"));
+        Self::over(region, layout)
+    }
+
+    /// Of memory that is there.
+    pub(crate) fn over(region: Arc<Region>, layout: RegionLayout) -> Self {
         let (server_end, client_end) = SocketDoorbell::pair().expect("descriptors");
         let control = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let doorbell = EventDoorbell::new().expect("a descriptor");

@@ -9,14 +9,21 @@ mod control;
 pub mod corpus;
 mod fio;
 mod frames;
+mod guest;
+mod inspected;
+mod ips;
+mod lan;
+mod port_virtqueues;
 mod reap;
 mod received;
+mod received_by_c;
 mod region;
 mod request;
 mod serve;
 mod service;
 mod sessions;
 mod switch;
+mod tap;
 mod text;
 mod upgrade_request;
 mod vhost_user;
@@ -41,13 +48,18 @@ pub const TARGETS: &[Target] = &[
     Target { name: "reap", one: reap::one, seeds: reap::seeds },
     Target { name: "frames", one: frames::one, seeds: frames::seeds },
     Target { name: "received", one: received::one, seeds: received::seeds },
+    Target { name: "received_by_c", one: received_by_c::one, seeds: received::seeds },
     Target { name: "port_info", one: received::one_info, seeds: received::info_seeds },
     Target { name: "switch", one: switch::one, seeds: switch::seeds },
+    Target { name: "inspected", one: inspected::one, seeds: inspected::seeds },
+    Target { name: "tap", one: tap::one, seeds: tap::seeds },
     Target { name: "virtqueue", one: virtqueue::one, seeds: virtqueue::seeds },
+    Target { name: "port_virtqueues", one: port_virtqueues::one, seeds: port_virtqueues::seeds },
     Target { name: "upgrade_request", one: upgrade_request::one, seeds: upgrade_request::seeds },
     Target { name: "service", one: service::one, seeds: service::seeds },
     Target { name: "sessions", one: sessions::one, seeds: sessions::seeds },
     Target { name: "vhost_user", one: vhost_user::one, seeds: vhost_user::seeds },
+    Target { name: "vhost_user_port", one: vhost_user::one_port, seeds: vhost_user::port_seeds },
     Target { name: "admin", one: text::one_admin, seeds: text::admin_seeds },
     Target { name: "config", one: text::one_config, seeds: text::config_seeds },
     Target { name: "spec", one: text::one_spec, seeds: text::spec_seeds },

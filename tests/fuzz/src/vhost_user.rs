@@ -1,4 +1,6 @@
-//! What a hypervisor sends: the parser of its messages, and the state machine of its device with the queues that it serves.
+//! What a hypervisor sends: the parser of its messages, and the state machine of its device, a disk or a port, with the queues that it serves.
+
+mod neighbour;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -10,14 +12,20 @@ use fipsee_daemon::transport::vhost_user::device::{Acknowledgement, Action, Devi
 use fipsee_daemon::transport::vhost_user::message::{HEADER_BYTES, Header, Message};
 use fipsee_ring::region::Region;
 use fipsee_ring::tuning::Choices;
-use fipsee_serve::Turn;
+use fipsee_serve::{Queue, Turn};
 use fipsee_virtio::blk::server::VirtqueueServer;
+use fipsee_virtio::core::ServedVirtqueue;
+use fipsee_virtio::net::server::PortQueue;
 use rustix::event::EventfdFlags;
 
+use self::neighbour::Neighbour;
 use crate::channel::copy;
 use crate::take;
 
+/// Of a disk.
 const QUEUES: u16 = 2;
+/// Of a port.
+const PAIRS: u16 = 2;
 const MEMORY_BYTES: u64 = 64 << 10;
 const MAX_BODY_BYTES: usize = 4096;
 /// Messages of an input: as many as a hypervisor that starts and stops all queues sends.
@@ -39,10 +47,22 @@ thread_local! {
 
 /// Messages one after the other: a byte for descriptors and the order of acknowledgements, the header, the body.
 pub(crate) fn one(bytes: &[u8]) {
+    play(bytes, None);
+}
+
+/// The same of a device that is a port.
+pub(crate) fn one_port(bytes: &[u8]) {
+    play(bytes, Some(Neighbour::new()));
+}
+
+fn play(bytes: &[u8], neighbour: Option<Neighbour>) {
     FIXTURE.with_borrow_mut(|fixture| {
         let zeroes = vec![0; usize::try_from(MEMORY_BYTES).expect("small")];
         fixture.memory.write(0, &zeroes).expect("all of it");
-        Conversation::new(fixture).play(bytes);
+        if neighbour.is_some() {
+            Neighbour::fill(&fixture.memory);
+        }
+        Conversation::new(fixture, neighbour).play(bytes);
     });
 }
 
@@ -58,10 +78,39 @@ impl Fixture {
     }
 }
 
+/// A queue that is served.
+enum Served {
+    Disk(Box<VirtqueueServer>),
+    Port(Box<PortQueue>),
+}
+
+impl Served {
+    fn virtqueue(&mut self) -> &mut dyn ServedVirtqueue {
+        match self {
+            Self::Disk(queue) => &mut **queue,
+            Self::Port(queue) => &mut **queue,
+        }
+    }
+
+    fn disk(&mut self) -> &mut VirtqueueServer {
+        let Self::Disk(queue) = self else { panic!("a queue of a port is used as one of a disk") };
+        queue
+    }
+
+    fn stop(self) -> u16 {
+        match self {
+            Self::Disk(queue) => queue.stop(),
+            Self::Port(queue) => queue.stop(),
+        }
+    }
+}
+
 struct Conversation<'a> {
     fixture: &'a mut Fixture,
     device: Device,
-    queues: [Option<VirtqueueServer>; QUEUES as usize],
+    /// Of a device that is a port.
+    neighbour: Option<Neighbour>,
+    queues: Vec<Option<Served>>,
     /// What is done and not acknowledged.
     done: VecDeque<Acknowledgement>,
     /// The file that came with the last answer.
@@ -71,10 +120,16 @@ struct Conversation<'a> {
 }
 
 impl<'a> Conversation<'a> {
-    fn new(fixture: &'a mut Fixture) -> Self {
-        let disk = DiskDescription { name: "disk".to_owned(), info: fixture.disk.info(), read_only: false };
-        let device = Device::new(disk, QUEUES);
-        Self { fixture, device, queues: [None, None], done: VecDeque::new(), given: None, answers: (0, 0) }
+    fn new(fixture: &'a mut Fixture, neighbour: Option<Neighbour>) -> Self {
+        let (device, count) = match &neighbour {
+            None => {
+                let disk = DiskDescription { name: "disk".to_owned(), info: fixture.disk.info(), read_only: false };
+                (Device::new(disk, QUEUES), QUEUES)
+            }
+            Some(neighbour) => (Device::of_port(neighbour.described(PAIRS)), 2 * PAIRS + 1),
+        };
+        let queues = (0..count).map(|_| None).collect();
+        Self { fixture, device, neighbour, queues, done: VecDeque::new(), given: None, answers: (0, 0) }
     }
 
     fn play(mut self, mut bytes: &[u8]) {
@@ -87,6 +142,7 @@ impl<'a> Conversation<'a> {
         self.device.hung_up(bytes.len() % 2 == 1);
         while !self.settle(true) {}
         assert!(self.queues.iter().all(Option::is_none), "a queue is served after the hypervisor has gone");
+        self.neighbour.iter().for_each(Neighbour::check_gone);
     }
 
     /// The next message, until it has taken effect.
@@ -157,10 +213,13 @@ impl<'a> Conversation<'a> {
                 Action::Announce(_) | Action::EndClaim | Action::Warn(..) => continue,
                 Action::Claim => Acknowledgement::Done(Ok(())),
                 Action::Serve(number, _, setup) => {
-                    let queue = &mut self.queues[usize::from(number)];
-                    assert!(queue.is_none(), "queue {number} is served twice");
                     let made = VirtqueueServer::new(number.into(), *setup, None);
-                    Acknowledgement::Served(number, made.map(|made| *queue = Some(made)).map(|()| Choices::default()))
+                    self.serve(number, made.map(|queue| Served::Disk(Box::new(queue))))
+                }
+                Action::ServePort(number, role, setup) => {
+                    let neighbour = self.neighbour.as_ref().expect("the device is a port");
+                    let made = PortQueue::new(neighbour.machine(), role, PAIRS, *setup, Box::new(|_| {}));
+                    self.serve(number, made.map(|queue| Served::Port(Box::new(queue))))
                 }
                 Action::Stop(number) => {
                     let queue = self.queues[usize::from(number)].take();
@@ -168,26 +227,19 @@ impl<'a> Conversation<'a> {
                     Acknowledgement::Stopped(number, Some(queue.stop()))
                 }
                 Action::Move(number, memory, rings) => {
-                    Acknowledgement::Moved(number, self.served(number).set_memory(memory, rings))
+                    Acknowledgement::Moved(number, self.served(number).virtqueue().set_memory(memory, rings))
                 }
-                Action::Transfer(number, worker) => {
-                    let id = u32::try_from(worker).expect("small");
-                    let info = self.fixture.disk.info();
-                    if worker % 4 == 3 {
-                        let queue = self.queues[usize::from(number)].take().expect("it is served");
-                        let next_available = Some(queue.stop());
-                        let not_served = NotServed { problem: "no worker can have it".to_owned(), next_available };
-                        Acknowledgement::Transferred(number, Err(not_served))
-                    } else {
-                        self.served(number).moved(id, &info);
-                        Acknowledgement::Transferred(number, Ok(Choices::default()))
+                Action::Transfer(number, worker) => self.transfer(number, worker),
+                Action::Change(number, change) => Acknowledgement::Done(change(self.served(number).virtqueue())),
+                Action::SendRarp(number, mac) => {
+                    if let Some(Served::Port(queue)) = &self.queues[usize::from(number)] {
+                        queue.announce(mac);
                     }
+                    Acknowledgement::Done(Ok(()))
                 }
-                Action::Change(number, change) => Acknowledgement::Done(change(self.served(number))),
-                Action::ServePort(..) | Action::SendRarp(..) => unreachable!("the device is a disk"),
                 // Dropping the sender says that nothing is in flight on the ring.
                 Action::Ring(number, how) => {
-                    how(self.served(number), std::sync::mpsc::channel().0);
+                    how(self.served(number).disk(), std::sync::mpsc::channel().0);
                     Acknowledgement::Done(Ok(()))
                 }
             };
@@ -195,18 +247,49 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    fn served(&mut self, number: u16) -> &mut VirtqueueServer {
+    fn serve(&mut self, number: u16, made: Result<Served, String>) -> Acknowledgement {
+        let queue = &mut self.queues[usize::from(number)];
+        assert!(queue.is_none(), "queue {number} is served twice");
+        Acknowledgement::Served(number, made.map(|made| *queue = Some(made)).map(|()| Choices::default()))
+    }
+
+    fn transfer(&mut self, number: u16, worker: usize) -> Acknowledgement {
+        if worker % 4 == 3 {
+            let queue = self.queues[usize::from(number)].take().expect("it is served");
+            let next_available = Some(queue.stop());
+            let not_served = NotServed { problem: "no worker can have it".to_owned(), next_available };
+            return Acknowledgement::Transferred(number, Err(not_served));
+        }
+        let (id, info) = (u32::try_from(worker).expect("small"), self.fixture.disk.info());
+        match self.served(number) {
+            Served::Disk(queue) => queue.moved(id, &info),
+            Served::Port(queue) => Queue::<()>::moved(&mut **queue, id),
+        }
+        Acknowledgement::Transferred(number, Ok(Choices::default()))
+    }
+
+    fn served(&mut self, number: u16) -> &mut Served {
         self.queues[usize::from(number)].as_mut().unwrap_or_else(|| panic!("queue {number} is not served"))
     }
 
     /// What a worker does between two messages.
     fn visit(&mut self) {
+        self.neighbour.iter().for_each(Neighbour::send);
         let Fixture { disk, engine, .. } = &mut *self.fixture;
         for queue in self.queues.iter_mut().flatten() {
-            queue.visit(disk, engine, Turn::whole(false));
-            queue.flush();
-            assert_eq!(queue.in_flight(), 0, "a memory disk answers at once");
+            match queue {
+                Served::Disk(queue) => {
+                    queue.visit(disk, engine, Turn::whole(false));
+                    queue.flush();
+                    assert_eq!(queue.in_flight(), 0, "a memory disk answers at once");
+                }
+                Served::Port(queue) => {
+                    Queue::<()>::visit(&mut **queue, &mut (), Turn::whole(false));
+                    Queue::<()>::flush(&mut **queue);
+                }
+            }
         }
+        self.neighbour.iter().for_each(Neighbour::check);
     }
 }
 
@@ -224,30 +307,71 @@ fn state(index: u32, value: u32) -> Vec<u8> {
     [index, value].map(u32::to_le_bytes).concat()
 }
 
-/// A hypervisor that starts a queue with an inflight area, up to the last message.
-fn start() -> Vec<Vec<u8>> {
-    const USER: u64 = 0x5000_0000_0000;
-    let (memory, event, given_file) = (1, 1 | 1 << 2, 1 | 3 << 2);
-    let area = [vec![0; 16], [1_u16, 8, 0, 0].map(u16::to_le_bytes).concat()].concat();
-    let mut given = area.clone();
-    given[0..8].copy_from_slice(&192_u64.to_le_bytes());
+const USER: u64 = 0x5000_0000_0000;
+
+/// A hypervisor that negotiates these features.
+fn negotiate(protocol_features: u64, features: u64) -> Vec<Vec<u8>> {
     vec![
         message(0, 1, &[]),
         message(0, 15, &[]),
-        message(0, 16, &numbers([1 | 1 << 1 | 1 << 3 | 1 << 5 | 1 << 9 | 1 << 12 | 1 << 13 | 1 << 15])),
+        message(0, 16, &numbers([protocol_features])),
         message(0, 3, &[]),
-        message(0, 2, &numbers([1 << 32 | 1 << 30 | 1 << 9])),
-        message(0, 31, &area),
-        message(given_file, 32, &given),
-        message(memory, 5, &numbers([1, 0, MEMORY_BYTES, USER, 0])),
-        message(0, 8, &state(0, 8)),
-        message(0, 10, &state(0, 0)),
-        message(0, 9, &[state(0, 0), numbers([USER, USER + 1024, USER + 512, 0])].concat()),
-        message(event, 13, &numbers([0])),
-        message(event, 14, &numbers([0])),
-        message(event, 12, &numbers([0])),
-        message(0, 18, &state(0, 1)),
+        message(0, 2, &numbers([features])),
     ]
+}
+
+/// A hypervisor that starts a queue whose rings are there.
+fn start_queue(index: u32, rings: u64) -> Vec<Vec<u8>> {
+    let event = 1 | 1 << 2;
+    vec![
+        message(0, 8, &state(index, 8)),
+        message(0, 10, &state(index, 0)),
+        message(0, 9, &[state(index, 0), numbers([rings, rings + 1024, rings + 512, 0])].concat()),
+        message(event, 13, &numbers([index.into()])),
+        message(event, 14, &numbers([index.into()])),
+        message(event, 12, &numbers([index.into()])),
+        message(0, 18, &state(index, 1)),
+    ]
+}
+
+/// A hypervisor that starts a queue with an inflight area, up to the last message.
+fn start() -> Vec<Vec<u8>> {
+    let (memory, given_file) = (1, 1 | 3 << 2);
+    let area = [vec![0; 16], [1_u16, 8, 0, 0].map(u16::to_le_bytes).concat()].concat();
+    let mut given = area.clone();
+    given[0..8].copy_from_slice(&192_u64.to_le_bytes());
+    let between =
+        vec![message(0, 31, &area), message(given_file, 32, &given), message(memory, 5, &numbers([1, 0, MEMORY_BYTES, USER, 0]))];
+    let protocol_features = 1 | 1 << 1 | 1 << 3 | 1 << 5 | 1 << 9 | 1 << 12 | 1 << 13 | 1 << 15;
+    [negotiate(protocol_features, 1 << 32 | 1 << 30 | 1 << 9), between, start_queue(0, USER)].concat()
+}
+
+/// A hypervisor that starts the queues of a port: a pair, and that for commands.
+fn start_port() -> Vec<Vec<u8>> {
+    let memory = vec![message(1, 5, &numbers([1, 0, MEMORY_BYTES, USER, 0]))];
+    let protocol_features = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 9 | 1 << 13 | 1 << 15;
+    let queues: Vec<Vec<u8>> =
+        [0, 1, 4].iter().zip(neighbour::RINGS).map(|(index, rings)| start_queue(*index, USER + rings).concat()).collect();
+    [negotiate(protocol_features, 1 << 32 | 1 << 30 | 1 << 22 | 1 << 17 | 1 << 15), memory, queues].concat()
+}
+
+/// Messages of a port's device that follow its start.
+pub(crate) fn port_seeds() -> Vec<Vec<u8>> {
+    let memory = 1;
+    let rarp = |last: u8| message(0, 19, &[2, 0, 0, 0, 0, last, 0, 0]);
+    let config = |offset: u32, length: u32| [offset, length, 0].map(u32::to_le_bytes).concat();
+    let after = [
+        vec![rarp(0), rarp(1), message(0, 20, &numbers([1500]))],
+        vec![message(64, 11, &state(0, 0)), message(0, 11, &state(1, 0))],
+        vec![message(0, 24, &[config(0, 12), vec![0; 12]].concat()), message(0, 17, &[])],
+        vec![message(memory, 6, &numbers([4096, 0])), message(0, 2, &numbers([1 << 32 | 1 << 30 | 1 << 26 | 1 << 17]))],
+        vec![message(128, 18, &state(0, 0)), message(129, 18, &state(0, 1)), message(0, 3, &[])],
+        vec![message(memory, 5, &numbers([1, 0, 512, USER, 0])), message(memory, 5, &numbers([1, 0, MEMORY_BYTES, USER, 0]))],
+        vec![message(0, 34, &[]), message(0, 36, &[])],
+        vec![message(0, 1, &[])],
+        [start_queue(2, USER + 12288), start_queue(3, USER + 16384)].concat(),
+    ];
+    after.into_iter().map(|more| start_port().into_iter().chain(more).flatten().collect()).collect()
 }
 
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
@@ -262,7 +386,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         vec![message(0, 25, &[config(32, 1), vec![1]].concat())],
         vec![message(0, 34, &[]), message(0, 36, &[]), message(0, 17, &[])],
         vec![message(0, 18, &state(0, 0)), message(0, 18, &state(0, 1)), message(0, 3, &[])],
-        vec![message(memory, 5, &numbers([1, 0, 512, 0x5000_0000_0000, 0]))],
+        vec![message(memory, 5, &numbers([1, 0, 512, USER, 0]))],
         vec![message(2, 5, &numbers([2, 0, 4096, 0, 0, 4096, 4096, 4096, 4096]))],
     ];
     after.into_iter().map(|more| start().into_iter().chain(more).flatten().collect()).collect()
@@ -272,14 +396,28 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn seeds_serve_a_queue_to_the_end() {
+    /// Which queues are served then, and how many frames of a machine have come.
+    fn started(messages: &[Vec<u8>], neighbour: Option<Neighbour>) -> (Vec<bool>, usize) {
         let mut fixture = Fixture::new();
-        let mut conversation = Conversation::new(&mut fixture);
-        for message in start() {
-            assert_eq!(conversation.message(&mut message.as_slice()), Ok(()), "{message:x?}");
+        if neighbour.is_some() {
+            Neighbour::fill(&fixture.memory);
         }
-        assert!(conversation.queues[0].is_some() && conversation.queues[1].is_none());
+        let mut conversation = Conversation::new(&mut fixture, neighbour);
+        let messages = messages.concat();
+        let mut rest = &messages[..];
+        while !rest.is_empty() {
+            assert_eq!(conversation.message(&mut rest), Ok(()), "{rest:x?} is left");
+            conversation.visit();
+        }
+        let served = conversation.queues.iter().map(Option::is_some).collect();
+        let came = conversation.neighbour.as_ref().map_or(0, Neighbour::came);
         conversation.play(&[]);
+        (served, came)
+    }
+
+    #[test]
+    fn seeds_serve_queues_to_the_end() {
+        assert_eq!(started(&start(), None), (vec![true, false], 0));
+        assert_eq!(started(&start_port(), Some(Neighbour::new())), (vec![true, true, false, false, true], 1));
     }
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use fipsee_fuzz::corpus;
 
-const PARSERS: [&str; 5] = ["control", "region", "info", "reap", "request"];
+const PARSERS: [&str; 6] = ["control", "region", "info", "reap", "request", "received_by_c"];
 
 #[test]
 fn c_parsers_are_clean_under_address_and_undefined_behaviour_sanitizers() {
@@ -14,11 +14,13 @@ fn c_parsers_are_clean_under_address_and_undefined_behaviour_sanitizers() {
     let mut compiler = Command::new("gcc");
     compiler.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]);
     compiler.args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
-    for include in ["../../include", "../../c/fio"] {
+    for include in ["../../include", "../../c/fio", "../../c/net"] {
         compiler.arg("-I").arg(here.join(include));
     }
     compiler.arg("-o").arg(&program);
-    for source in ["replay.c", "control.c", "channel.c", "queue.c", "../../interop/c/control.c", "../../interop/c/block.c"] {
+    for source in
+        ["replay.c", "control.c", "channel.c", "queue.c", "net.c", "../../interop/c/control.c", "../../interop/c/block.c"]
+    {
         compiler.arg(here.join("c").join(source));
     }
     let compiled = compiler.output().unwrap_or_else(|error| panic!("cannot run gcc: {error}; install it (Debian: gcc)"));

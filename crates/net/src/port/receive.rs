@@ -373,7 +373,8 @@ impl Port {
         const { assert!(offset_of!(Filled, offload) == 8 && size_of::<Offload>() == 8 + size_of::<u16>()) };
         if message.word(1) != 0 || message.word(2) & u64::from(u16::MAX) != 0 {
             let offload = Filled::within(message).offload;
-            let is_in_force = offload.needs().is_some_and(|needs| needs & !self.info.offloads == 0);
+            let in_force = self.info.offloads;
+            let is_in_force = in_force != 0 && offload.needs().is_some_and(|needs| needs & !in_force == 0);
             expect("an offload that is not in force", offload.flags, is_in_force)?;
             self.received_offload = offload;
         }
