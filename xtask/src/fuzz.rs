@@ -20,7 +20,7 @@ An input that makes a parser do what it must not is kept in target/fuzz/TARGET/,
 /// Inputs for each target by default.
 const DEFAULT_EXECUTIONS: u64 = 1_000_000;
 /// Inputs for each target in `cargo xtask test`: some seconds.
-const SMOKE_EXECUTIONS: u64 = 50_000;
+const SMOKE_EXECUTIONS: u64 = 40_000;
 /// The triple is named so that the flags below are not those of build scripts.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 /// What the fuzzer is guided by: a counter for each edge, and the operands of comparisons. These are flags of LLVM that a stable

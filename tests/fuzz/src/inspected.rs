@@ -53,8 +53,11 @@ const PLAIN: [[u8; 5]; 4] = [[0, 0, 0, 5, 31], [0, 0, 0, 0, 31], [0, 0, 1, 0, 0]
 /// Two trunks of VLAN 1, an access port of it, and a mirror.
 const TAGGED: [[u8; 5]; 4] = [[3, 0, 0, 5, 31], [3, 0, 0, 0, 0], [4, 0, 0, 10, 31], [0, 0, 4, 0, 31]];
 
-fn input(settings: [[u8; 5]; 4], frames: &[(u8, Option<[u8; 10]>, Vec<u8>)]) -> Vec<u8> {
-    let frame = |(from, offload, bytes): &(u8, Option<[u8; 10]>, Vec<u8>)| {
+/// A frame with its port, and its offload if it has one.
+type Sent = (u8, Option<[u8; 10]>, Vec<u8>);
+
+fn input(settings: [[u8; 5]; 4], frames: &[Sent]) -> Vec<u8> {
+    let frame = |(from, offload, bytes): &Sent| {
         let front = bytes.len().min(255);
         let zeroes = u16::try_from(bytes.len() - front).expect("short").to_le_bytes();
         let flag = if offload.is_some() { 0x80 } else { 0 };
