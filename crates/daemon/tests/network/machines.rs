@@ -104,7 +104,7 @@ fn two_machines_exchange_frames_by_several_pairs() {
         // The flow is by the addresses of IPv4, too.
         let flow = |from, to| {
             let mut sent = frame(mac(from), mac(to), 200, number.into());
-            sent[12..14].copy_from_slice(&[8, 0]);
+            sent[12..15].copy_from_slice(&[8, 0, 0x45]);
             sent[26..34].copy_from_slice(&[10, 0, 0, from, 10, 0, number, to]);
             sent
         };
@@ -138,7 +138,7 @@ fn driver_that_sends_commands_begins_with_one_pair_and_chooses_how_many() {
         let mut used = std::collections::BTreeSet::new();
         for number in 0..40 {
             let mut sent = frame(mac(1), mac(2), 100, 1);
-            sent[12..14].copy_from_slice(&[8, 0]);
+            sent[12..15].copy_from_slice(&[8, 0, 0x45]);
             sent[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, number, 2]);
             a.send(&sent).expect("sent");
             all_sent(a);
