@@ -39,7 +39,9 @@ impl Mac {
         match self {
             Self::BROADCAST => Err(format!("frames to {self} come to every port in any case; join groups alone")),
             _ if self.is_group() => Ok(self),
-            _ => Err(format!("{self} is the address of no group; that of a group has an odd first byte, for example 01:00:5e:00:00:fb")),
+            _ => Err(format!(
+                "{self} is the address of no group; that of a group has an odd first byte, for example 01:00:5e:00:00:fb"
+            )),
         }
     }
 

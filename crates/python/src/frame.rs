@@ -79,7 +79,8 @@ impl Frame {
     #[getter]
     fn view<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if self.pieces > 1 {
-            let text = format!("the frame is in {} buffers; use pieces, or open the port with a greater buffer_size", self.pieces);
+            let text =
+                format!("the frame is in {} buffers; use pieces, or open the port with a greater buffer_size", self.pieces);
             return Err(PyBufferError::new_err(text));
         }
         self.shared.views(py, self.pieces)?.get_item(0)

@@ -50,9 +50,7 @@ impl Connection {
     pub(crate) fn client(&self) -> PyResult<MutexGuard<'_, Option<Box<Client>>>> {
         self.opener.check()?;
         let mut client = self.try_client().ok_or_else(|| {
-            PyRuntimeError::new_err(
-                "another call uses the port; it is for one thread at a time: receive with a timeout, or lock",
-            )
+            PyRuntimeError::new_err("another call uses the port; it is for one thread at a time: receive with a timeout, or lock")
         })?;
         if let Some(client) = client.as_mut() {
             // One of an attachment before is not taken back: it went with that.
@@ -71,7 +69,9 @@ impl Connection {
         if self.lent.load(Ordering::Relaxed) < receive_buffers {
             return Ok(());
         }
-        Err(busy(&format!("the program has frames in all {receive_buffers} receive buffers; release some, or open the port with a greater depth")))
+        Err(busy(&format!(
+            "the program has frames in all {receive_buffers} receive buffers; release some, or open the port with a greater depth"
+        )))
     }
 
     /// It is given back.
