@@ -255,6 +255,23 @@ int fipsee_port_frame_offload(struct fipsee_port *port, const struct fipsee_port
 /* Give `count` frames back; their buffers are posted again by the next call that receives. -EINVAL: one was given back before. */
 int fipsee_port_release(struct fipsee_port *port, const struct fipsee_port_frame *frames, uint32_t count);
 
+/* ---- Multicast groups ------------------------------------------------------------------------------------------ */
+
+/*
+ * Which groups' frames the port gets: all of them, until the first fipsee_port_join, and from then on those that were joined, at
+ * most 64 for all pairs of the port. Broadcasts come in any case. `group` is an address of 6 bytes.
+ *
+ * Each call is a message in the order of the frames that are sent: it needs a transmit buffer, is counted by fipsee_port_counters,
+ * and is in force once it was given back (fipsee_port_wait_sent). A 65th group is refused, FIPSEE_PORT_REFUSED_LIMITED. The groups
+ * are forgotten when the port is closed, and by fipsee_port_reconnect: join again.
+ * Errors: -EAGAIN; -EINVAL when `group` is no address of a group, or that of broadcasts.
+ */
+int fipsee_port_join(struct fipsee_port *port, const uint8_t *group);
+/* Get no frames to this group any more. After the last one none are left: fipsee_port_all_groups brings all back. */
+int fipsee_port_leave(struct fipsee_port *port, const uint8_t *group);
+/* Get frames to all groups, as in the beginning (`all` is not 0), or to none. Either way none is joined any more. */
+int fipsee_port_all_groups(struct fipsee_port *port, int all);
+
 /* ---- Event loops ----------------------------------------------------------------------------------------------- */
 
 /*

@@ -12,6 +12,7 @@ use std::os::fd::AsRawFd;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use fipsee_net::frame::Mac;
 use fipsee_net::wire::Status;
 use fipsee_net::{AttachOptions, Buffer, Error, Frame, Port, ReconnectPolicy};
 
@@ -72,6 +73,16 @@ impl OpenPort {
 #[cold]
 fn no_port() -> Failure {
     null("port")
+}
+
+/// # Safety
+/// `group` is null or leads to 6 bytes.
+unsafe fn address(group: *const u8) -> Result<Mac, Failure> {
+    if group.is_null() {
+        return Err(null("group"));
+    }
+    // SAFETY: not null, the rest was promised; bytes have no alignment.
+    Ok(Mac(unsafe { group.cast::<[u8; 6]>().read() }))
 }
 
 /// # Safety
@@ -202,7 +213,7 @@ pub(crate) unsafe extern "C" fn fipsee_port_reconnect(
 }
 
 functions! {
-    "`port` is null or open, and no other call on it runs meanwhile; `info`, `status`, `offload` and `counters` are null or as the header says."
+    "`port` is null or open, and no other call on it runs meanwhile; `info`, `status`, `offload`, `counters` and `group` are null or as the header says."
 
     fn fipsee_port_get_info(port: OpenPort, info: *mut Info) {
         // SAFETY: promised by the caller.
@@ -239,6 +250,23 @@ functions! {
         };
         // SAFETY: promised by the caller.
         unsafe { counted.give(counters) }?;
+        Ok(0)
+    }
+
+    fn fipsee_port_join(port: OpenPort, group: *const u8) {
+        // SAFETY: promised by the caller.
+        port.port.join(unsafe { address(group) }?.to_join().map_err(Failure::invalid)?)?;
+        Ok(0)
+    }
+
+    fn fipsee_port_leave(port: OpenPort, group: *const u8) {
+        // SAFETY: promised by the caller.
+        port.port.leave(unsafe { address(group) }?.to_join().map_err(Failure::invalid)?)?;
+        Ok(0)
+    }
+
+    fn fipsee_port_all_groups(port: OpenPort, all: c_int) {
+        port.port.all_groups(all != 0)?;
         Ok(0)
     }
 

@@ -174,7 +174,14 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ("fipsee-net", &[("List the ports, and see what each has done", "fipsee net ls\nfipsee net stat")]),
     ("fipsee-net-ls", &[("List the ports that you may attach to", "fipsee net ls")]),
     ("fipsee-net-info", &[("See who has which port of a network", "fipsee net info lan")]),
-    ("fipsee-net-set", &[("Take a port down, and up again", "fipsee net set lan/a --down\nfipsee net set lan/a --up")]),
+    (
+        "fipsee-net-set",
+        &[
+            ("Take a port down, and up again", "fipsee net set lan/a --down\nfipsee net set lan/a --up"),
+            ("Give a port another address", "fipsee net set lan/a --mac 02:00:00:00:00:aa"),
+            ("Lower the MTU of a network", "fipsee net set lan --mtu 1400"),
+        ],
+    ),
     ("fipsee-net-stat", &[("Frames of each port, sent, received, dropped and refused", "fipsee net stat")]),
     (
         "fipsee-net-ping",

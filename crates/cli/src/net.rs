@@ -32,15 +32,24 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Take a port down, or up again: it neither sends nor gets frames meanwhile, and its client is notified
+    /// Change a port or a network, until the daemon is restarted; clients are notified
+    #[command(group = clap::ArgGroup::new("what").args(["down", "up", "mac", "mtu"]).required(true).multiple(true))]
     Set {
-        /// Network and port, for example lan/a
+        /// Network and port, for example lan/a; with --mtu a network
         port: String,
-        #[arg(long, conflicts_with = "up", required_unless_present = "up")]
+        /// It neither sends nor gets frames
+        #[arg(long, conflicts_with = "up")]
         down: bool,
+        /// It does again
         #[arg(long)]
         up: bool,
-        /// Print JSON: {"port", "link"}
+        /// Its address from now on, for example 02:00:00:00:00:01
+        #[arg(long)]
+        mac: Option<String>,
+        /// No port of the network sends longer packets from now on; at most the MTU that is configured
+        #[arg(long, conflicts_with_all = ["down", "up", "mac"])]
+        mtu: Option<u16>,
+        /// Print JSON: {"port", "link", "mac"} or {"network", "mtu"}
         #[arg(long)]
         json: bool,
     },
@@ -66,9 +75,18 @@ pub(crate) fn run(socket: &Path, command: &Command) -> Result<(), Error> {
     match command {
         Command::Ls { json } => ls(socket, *json),
         Command::Info { network, json } => info(socket, network, *json),
-        Command::Set { port, down, json, .. } => {
-            let set = admin::ask(socket, "net.set", &json!({ "port": port, "down": down }))?;
-            if *json { output::print_json(&set) } else { output::print(&format!("{port} is {}\n", admin::text(&set, "link"))) }
+        Command::Set { port: network, mtu: Some(mtu), json, .. } => {
+            let set = admin::ask(socket, "net.set_mtu", &json!({ "network": network, "mtu": mtu }))?;
+            if *json { output::print_json(&set) } else { output::print(&format!("{network} has an MTU of {mtu}\n")) }
+        }
+        Command::Set { port, down, up, mac, json, .. } => {
+            let down = (*down || *up).then_some(*down);
+            let set = admin::ask(socket, "net.set", &json!({ "port": port, "down": down, "mac": mac }))?;
+            if *json {
+                return output::print_json(&set);
+            }
+            let address = mac.as_ref().map(|_| format!(", its address {}", admin::text(&set, "mac"))).unwrap_or_default();
+            output::print(&format!("{port} is {}{address}\n", admin::text(&set, "link")))
         }
         Command::Stat { json } => {
             let networks = networks(socket)?;

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use fipsee_block::disk::DiskSpec;
+use fipsee_net::frame::Mac;
 use fipsee_net::server::Switches;
 use fipsee_serve::governor::Mode;
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,11 @@ pub(crate) struct Overlay {
     /// Is a port of a network down? By its name, with that of its network.
     #[serde(default)]
     ports_down: BTreeMap<String, bool>,
+    /// Addresses of ports, likewise, and the MTU of networks.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    port_macs: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    mtus: BTreeMap<String, u16>,
     /// Rates of ports, likewise.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     port_rates: BTreeMap<String, RateLimits>,
@@ -165,17 +171,38 @@ impl Overlay {
         self.ports_down.insert(name.to_owned(), down);
     }
 
+    pub(crate) fn set_port_mac(&mut self, name: &str, mac: Mac) {
+        self.port_macs.insert(name.to_owned(), mac.to_string());
+    }
+
+    pub(crate) fn set_mtu(&mut self, network: &str, mtu: u16) {
+        self.mtus.insert(network.to_owned(), mtu);
+    }
+
+    fn port_mac(&self, name: &str) -> Option<Mac> {
+        self.port_macs.get(name)?.parse().ok()
+    }
+
     pub(crate) fn set_port_rates(&mut self, name: &str, rates: RateLimits) {
         self.port_rates.insert(name.to_owned(), rates);
     }
 
-    /// The configured networks with the ports that were added and removed, taken down or up, and limited.
+    /// The configured networks with the ports that were added and removed, taken down or up, given other addresses, and limited.
     pub(crate) fn switches(&self, configured: &[NetworkConfig]) -> Switches {
-        let networks = self.ports.over(configured);
+        let mut networks = self.ports.over(configured);
+        let in_force = self.over_networks(&networks);
+        for (network, in_force) in networks.iter_mut().zip(&in_force) {
+            let ports = network.ports.iter_mut().zip(&in_force.ports);
+            ports.for_each(|(port, in_force)| port.rules.mac = in_force.rules.mac);
+        }
         let switches = services::net::switches(&networks);
-        services::net::set_rates(&switches, &self.over_networks(&networks));
+        services::net::set_rates(&switches, &in_force);
         for (name, down) in &self.ports_down {
             switches.port(name).into_iter().for_each(|port| port.set_down(*down));
+        }
+        for (name, mtu) in &self.mtus {
+            // The configuration may have another network by now.
+            let _ = switches.set_mtu(name, *mtu);
         }
         switches
     }
@@ -185,6 +212,7 @@ impl Overlay {
         for name in names {
             self.ports_down.remove(name);
             self.port_rates.remove(name);
+            self.port_macs.remove(name);
         }
     }
 
@@ -198,9 +226,11 @@ impl Overlay {
     pub(crate) fn over_networks(&self, configured: &[NetworkConfig]) -> Vec<NetworkConfig> {
         let mut networks = configured.to_vec();
         for network in &mut networks {
+            network.mtu = self.mtus.get(&network.name).copied().filter(|mtu| *mtu < network.mtu).unwrap_or(network.mtu);
             for port in &mut network.ports {
                 let name = port.full_name(&network.name);
                 port.rules.down = self.ports_down.get(&name).copied().unwrap_or(port.rules.down);
+                port.rules.mac = self.port_mac(&name).unwrap_or(port.rules.mac);
                 port.rates = self.port_rates.get(&name).copied().unwrap_or(port.rates);
             }
         }
@@ -213,7 +243,7 @@ impl Overlay {
 
     /// The same in pieces of one change each, which fit a packet.
     pub(crate) fn pieces(&self) -> Vec<Self> {
-        let Self { added, removed, set, detached, workers, shares, ports_down, port_rates, ports } = self;
+        let Self { added, removed, set, detached, workers, shares, ports_down, port_macs, mtus, port_rates, ports } = self;
         let of = Self::default;
         let added = added.iter().map(|disk| Self { added: vec![disk.clone()], ..of() });
         let removed = removed.iter().map(|name| Self { removed: BTreeSet::from([name.clone()]), ..of() });
@@ -224,12 +254,16 @@ impl Overlay {
         let ports = ports.pieces().map(|ports| Self { ports, ..of() });
         let down = ports_down.iter().map(|(name, down)| Self { ports_down: BTreeMap::from([(name.clone(), *down)]), ..of() });
         let rates = port_rates.iter().map(|(name, to)| Self { port_rates: BTreeMap::from([(name.clone(), *to)]), ..of() });
-        let of_ports = down.chain(rates).chain(ports);
+        let macs = port_macs.iter().map(|(name, mac)| Self { port_macs: BTreeMap::from([(name.clone(), mac.clone())]), ..of() });
+        let mtus = mtus.iter().map(|(name, mtu)| Self { mtus: BTreeMap::from([(name.clone(), *mtu)]), ..of() });
+        let of_ports = down.chain(rates).chain(ports).chain(macs).chain(mtus);
         added.chain(removed).chain(set).chain(detached).chain(workers).chain(shares).chain(of_ports).collect()
     }
 
     pub(crate) fn extend(&mut self, other: Self) {
-        let Self { added, removed, set, detached, workers, shares, ports_down, port_rates, ports } = other;
+        let Self { added, removed, set, detached, workers, shares, ports_down, port_macs, mtus, port_rates, ports } = other;
+        self.port_macs.extend(port_macs);
+        self.mtus.extend(mtus);
         self.ports_down.extend(ports_down);
         self.port_rates.extend(port_rates);
         self.workers = workers.or_else(|| self.workers.take());

@@ -31,6 +31,20 @@ impl Mac {
         self.0[0] & 1 != 0
     }
 
+    /// The address of a group that a port can join.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn to_join(self) -> Result<Self, String> {
+        match self {
+            Self::BROADCAST => Err(format!("frames to {self} come to every port in any case; join groups alone")),
+            _ if self.is_group() => Ok(self),
+            _ => Err(format!(
+                "{self} is the address of no group; that of a group has an odd first byte, for example 01:00:5e:00:00:fb"
+            )),
+        }
+    }
+
     /// As a word, of which the lowest bit says whether it [is of a group](Self::is_group).
     #[inline(always)]
     pub(crate) const fn key(self) -> u64 {

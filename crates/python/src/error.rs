@@ -71,7 +71,7 @@ fn net_errno(error: &NetError) -> i32 {
     let errno = match error {
         NetError::Length { .. } => Errno::MSGSIZE,
         NetError::PoolTooSmall { .. } => Errno::NOBUFS,
-        NetError::Different(_) => Errno::STALE,
+        NetError::OtherBuffer | NetError::Different(_) => Errno::STALE,
         _ => Errno::PROTO,
     };
     errno.raw_os_error()
@@ -86,6 +86,11 @@ fn raise<S: ServiceError>(error: &Any<S>, number: i32) -> PyErr {
         other => other.to_string(),
     };
     Python::attach(|py| make(py, "error", (number, text)))
+}
+
+/// The exception for what may work later.
+pub(crate) fn busy(text: &str) -> PyErr {
+    Python::attach(|py| make(py, "error", (Errno::BUSY.raw_os_error(), text)))
 }
 
 /// The exception for a request on this range, offset and length, that failed.

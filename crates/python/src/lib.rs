@@ -7,6 +7,8 @@ mod attached;
 mod disk;
 mod error;
 mod events;
+mod frame;
+mod lent;
 mod list;
 mod memory;
 mod offload;
@@ -34,7 +36,9 @@ mod _fipsee {
     #[pymodule_export]
     use super::events::EventQueue;
     #[pymodule_export]
-    use super::list::{ListedDisk, list_disks};
+    use super::frame::{Frame, TransmitBuffer};
+    #[pymodule_export]
+    use super::list::{ListedDisk, ListedPort, list_disks, list_ports};
     #[pymodule_export]
     use super::memory::Memory;
     #[pymodule_export]
@@ -42,5 +46,5 @@ mod _fipsee {
     #[pymodule_export]
     use super::opened::forked;
     #[pymodule_export]
-    use super::port::{ListedPort, Port, list_ports};
+    use super::port::Port;
 }

@@ -1,4 +1,4 @@
-//! Memory that Python and the daemon share, and the bytes of Python's buffers. The only unsafe code of this crate.
+//! Memory that Python and the daemon share, of disks and of ports, and the bytes of Python's buffers. The only unsafe code of this crate.
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
@@ -12,9 +12,10 @@ use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyMemoryView};
 
 use crate::attached::DiskConnection;
+use crate::lent::Lent;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Data under the locks of this crate is consistent wherever a panic is possible.
@@ -201,5 +202,45 @@ impl Memory {
     /// Called by the interpreter, with a view that `__getbuffer__` filled.
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
         self.exports.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A piece of a frame or transmit buffer of a port, for the buffer protocol. Programs have memoryviews of it.
+#[pyclass(frozen)]
+pub(crate) struct Piece {
+    lent: Arc<Lent>,
+    index: usize,
+}
+
+impl Piece {
+    pub(crate) fn view<'py>(py: Python<'py>, lent: &Arc<Lent>, index: usize) -> PyResult<Bound<'py, PyMemoryView>> {
+        let piece = Bound::new(py, Self { lent: Arc::clone(lent), index })?;
+        PyMemoryView::from(piece.as_any())
+    }
+}
+
+#[pymethods]
+impl Piece {
+    /// # Safety
+    /// Called by the interpreter, with a view to fill.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let Self { lent, index } = slf.get();
+        let (base, length_bytes, is_read_only) = lent.begin_view(*index)?;
+        let (base, read_only) = (base.as_ptr().cast(), c_int::from(is_read_only));
+        let length = ffi::Py_ssize_t::try_from(length_bytes).unwrap_or(0);
+        // SAFETY: `view` is the interpreter's to fill, the object exists, and the bytes stay mapped while the view counts in `lent`,
+        // which the object keeps: the view holds a reference to it.
+        let outcome = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), base, length, read_only, flags) };
+        if outcome != 0 {
+            lent.end_view();
+            return Err(PyErr::fetch(slf.py()));
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// Called by the interpreter, with a view that `__getbuffer__` filled.
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.lent.end_view();
     }
 }

@@ -2,22 +2,24 @@
 
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fipsee_block::client::default_socket_path;
-use fipsee_net::frame::Mac;
+use fipsee_net::frame::{HEADER_BYTES, Mac};
 use fipsee_net::wire::{OFFLOADS, Offload as WireOffload, PortInfo};
-use fipsee_net::{AttachOptions, Error, Frame, ListedPortInfo, Port as Client};
+use fipsee_net::{AttachOptions, Error, Frame as HeldFrame, NetError, Port as Client};
 use fipsee_ring::clock;
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::error::{Failure, net_exception};
+use crate::frame::{Frame, TransmitBuffer};
+use crate::lent::Connection;
 use crate::memory::View;
 use crate::offload::Offload;
-use crate::opened::{Opener, closed, detached, keep_trying};
+use crate::opened::{closed, detached, keep_trying};
 use crate::wait::SIGNAL_PERIOD;
 
 /// A port of a network: it sends and receives Ethernet frames, from the destination address to the end of the payload.
@@ -25,11 +27,9 @@ use crate::wait::SIGNAL_PERIOD;
 /// It is for one thread at a time. A receiver that is too slow loses frames; no sender waits for it.
 #[pyclass(frozen, module = "fipsee")]
 pub(crate) struct Port {
-    /// In memory of Rust's: it begins at a cache line, which Python's memory need not.
-    client: Mutex<Option<Box<Client>>>,
+    connection: Arc<Connection>,
     name: String,
     info: PortInfo,
-    opener: Opener,
 }
 
 /// When a wait that may take so many seconds is over.
@@ -63,7 +63,7 @@ fn wait<T: Send>(
     }
 }
 
-fn bytes_of(py: Python<'_>, frame: &Frame) -> PyResult<Py<PyBytes>> {
+fn bytes_of(py: Python<'_>, frame: &HeldFrame) -> PyResult<Py<PyBytes>> {
     let length = usize::try_from(frame.length_bytes())?;
     let bytes = PyBytes::new_with(py, length, |bytes| {
         frame.read(0, bytes).map_err(|fault| net_exception(&fault.into()))?;
@@ -72,31 +72,32 @@ fn bytes_of(py: Python<'_>, frame: &Frame) -> PyResult<Py<PyBytes>> {
     Ok(bytes.unbind())
 }
 
-impl Port {
-    fn client(&self) -> PyResult<MutexGuard<'_, Option<Box<Client>>>> {
-        self.opener.check()?;
-        match self.client.try_lock() {
-            Ok(client) => Ok(client),
-            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(PyRuntimeError::new_err(
-                "another call uses the port; it is for one thread at a time: receive with a timeout, or lock",
-            )),
+/// The address of a group, as text or bytes.
+fn address_of_group(group: &Bound<'_, PyAny>) -> PyResult<Mac> {
+    let address = match group.extract::<&str>() {
+        Ok(text) => text.parse::<Mac>(),
+        Err(_) => {
+            let view = View::of(group, false)?;
+            let bytes = view.slice(group.py());
+            bytes.try_into().map(Mac).map_err(|_| format!("{} bytes are no MAC address; give 6, or text", bytes.len()))
         }
-    }
+    };
+    address.and_then(Mac::to_join).map_err(PyValueError::new_err)
+}
 
+impl Port {
     fn with<R>(&self, call: impl FnOnce(&mut Client) -> Result<R, Error>) -> PyResult<R> {
-        call(self.client()?.as_mut().ok_or_else(|| closed("port"))?).map_err(|error| net_exception(&error))
+        self.connection.with(call)
     }
 
     /// Address and MTU of now, or as they were last.
     fn now(&self) -> (Mac, u16) {
-        let client = if self.opener.is_inherited() { None } else { self.client.try_lock().ok() };
-        let now = client.and_then(|client| client.as_ref().map(|client| (client.mac(), client.mtu())));
+        let now = self.connection.try_client().and_then(|client| client.as_ref().map(|client| (client.mac(), client.mtu())));
         now.unwrap_or((Mac(self.info.mac), self.info.mtu))
     }
 
-    fn received(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Frame>> {
-        let mut client = self.client()?;
+    fn received(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<HeldFrame>> {
+        let mut client = self.connection.client()?;
         let client = client.as_mut().ok_or_else(|| closed("port"))?;
         // The usual case needs no release of the interpreter.
         match client.take().map_err(|error| net_exception(&error))? {
@@ -131,7 +132,7 @@ impl Port {
         let socket = socket.unwrap_or_else(default_socket_path);
         let client = py.detach(|| Client::attach(&socket, &options)).map_err(|error| net_exception(&error))?;
         let info = client.info();
-        Ok(Self { client: Mutex::new(Some(Box::new(client))), name, info, opener: Opener::this("port") })
+        Ok(Self { connection: Connection::new(client), name, info })
     }
 
     /// Network and port, such as "lan/a".
@@ -189,7 +190,7 @@ impl Port {
 
     #[getter]
     fn closed(&self) -> bool {
-        !self.opener.is_inherited() && self.client.try_lock().is_ok_and(|client| client.is_none())
+        self.connection.try_client().is_some_and(|client| client.is_none())
     }
 
     /// What became of frames: sent_back (taken by the daemon or refused), refused, refusal (why, of the newest), lost, unsent.
@@ -249,7 +250,7 @@ impl Port {
     /// Wait until the daemon has given back all that was sent: True, or False after `timeout` seconds.
     #[pyo3(signature = (timeout=None))]
     fn wait_sent(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        let mut client = self.client()?;
+        let mut client = self.connection.client()?;
         let client = client.as_mut().ok_or_else(|| closed("port"))?;
         let sent = wait(py, client, timeout, |client, until| Ok(client.wait_sent(Some(until))?.then_some(())))?;
         Ok(sent.is_some())
@@ -299,31 +300,85 @@ impl Port {
     fn reconnect(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let give_up_after = Duration::try_from_secs_f64(if timeout < 0.0 { 0.0 } else { timeout });
         let give_up_after = give_up_after.map_err(|_| PyValueError::new_err(format!("a timeout of {timeout}; give seconds")))?;
-        let mut client = self.client()?;
+        let mut client = self.connection.client()?;
         let client = client.as_mut().ok_or_else(|| closed("port"))?;
         let attempt = || Client::attach_again(std::slice::from_mut(client)).map_err(Failure::Client);
         let is_transient = |failure: &Failure<Error>| matches!(failure, Failure::Client(error) if error.is_transient());
         Ok(py.detach(|| keep_trying(give_up_after, attempt, is_transient))?)
     }
 
-    fn _fileno(&self) -> PyResult<i32> {
+    /// The next frame where the daemon put it, without a copy; None when none came within `timeout` seconds. Its buffers are the program's
+    /// until it is released: while a program has frames in all of them, others are lost, and this raises BusyError.
+    #[pyo3(signature = (timeout=None))]
+    fn take(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Frame>> {
+        self.connection.check_frames(self.with(|client| Ok(client.depths().1))?)?;
+        Ok(self.received(py, timeout)?.map(|frame| Frame::new(frame, &self.connection)))
+    }
+
+    /// A transmit buffer, to be filled in place; BusyError when all are in use.
+    fn buffer(&self) -> PyResult<TransmitBuffer> {
+        Ok(TransmitBuffer::new(self.with(Client::buffer)?, &self.connection))
+    }
+
+    /// Send the first `length` bytes of a transmit buffer of this port, without a copy. BufferError while slices or arrays of its view exist;
+    /// then, and with a length that no frame has, nothing is sent and the buffer stays the program's. `offload`: as with `send`.
+    #[pyo3(signature = (buffer, length, offload=None))]
+    fn send_buffer(&self, py: Python<'_>, buffer: &TransmitBuffer, length: usize, offload: Option<Offload>) -> PyResult<()> {
+        let (least, most) = (usize::try_from(HEADER_BYTES)?, usize::try_from(self.info.max_frame_bytes)?);
+        if !(least..=most).contains(&length) {
+            return Err(net_exception(&Error::Service(NetError::Length { length_bytes: length, least, most })));
+        }
+        let offload = offload.map_or(WireOffload::NONE, WireOffload::from);
+        let length_bytes = u32::try_from(length)?;
+        let mut client = self.connection.client()?;
+        let client = client.as_mut().ok_or_else(|| closed("port"))?;
+        let buffer = buffer.take(py, &self.connection)?;
+        client.send_buffer_offloaded(buffer, length_bytes, offload).map_err(|error| net_exception(&error))?;
+        client.submit();
+        Ok(())
+    }
+
+    /// Get frames to this multicast group: its address, as text or 6 bytes. With the first one that is joined, frames to others do not come any
+    /// more, but broadcasts do. In force once the daemon has given back what was sent (`wait_sent`); a 65th group is counted as refused.
+    fn join(&self, group: &Bound<'_, PyAny>) -> PyResult<()> {
+        let group = address_of_group(group)?;
+        self.with(|client| client.join(group))
+    }
+
+    /// Get no frames to this group any more.
+    fn leave(&self, group: &Bound<'_, PyAny>) -> PyResult<()> {
+        let group = address_of_group(group)?;
+        self.with(|client| client.leave(group))
+    }
+
+    /// Get frames to all groups, as in the beginning, or to none; either way none is joined any more.
+    #[pyo3(signature = (all=true))]
+    fn all_groups(&self, all: bool) -> PyResult<()> {
+        self.with(|client| client.all_groups(all))
+    }
+
+    /// A descriptor for event loops: after `arm` it is readable when a frame came, when a transmit buffer is free again that was missing, and
+    /// when the daemon is gone. After `reconnect` there is another.
+    fn fileno(&self) -> PyResult<i32> {
         self.with(|client| Ok(client.descriptor()?.as_raw_fd()))
     }
 
-    fn _arm(&self) -> PyResult<bool> {
+    /// Before waiting for the descriptor. True: something came meanwhile; receive, do not wait.
+    fn arm(&self) -> PyResult<bool> {
         self.with(Client::arm)
     }
 
-    fn _woken(&self) -> PyResult<()> {
+    /// After waiting, or giving it up: the descriptor is silent until `arm`. DisconnectedError when the daemon is gone and no frame is left.
+    fn woken(&self) -> PyResult<()> {
         self.with(Client::woken)
     }
 
     /// Send what was submitted and release the port.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if self.opener.is_inherited() {
+        if self.connection.is_inherited() {
             return Ok(());
         }
-        let Some(client) = self.client()?.take() else { return Ok(()) };
+        let Some(client) = self.connection.client()?.take() else { return Ok(()) };
         py.detach(|| detached(client.detach())).map_err(|error| net_exception(&error))
     }
 
@@ -346,48 +401,4 @@ impl Port {
     fn __repr__(&self) -> String {
         format!("<fipsee.Port '{}'{}>", self.name, if self.closed() { ", closed" } else { "" })
     }
-}
-
-/// A port that this user may open.
-#[pyclass(frozen, eq, module = "fipsee")]
-#[derive(PartialEq, Eq)]
-pub(crate) struct ListedPort(ListedPortInfo);
-
-#[pymethods]
-impl ListedPort {
-    /// Network and port, for `Port`.
-    #[getter]
-    fn name(&self) -> &str {
-        &self.0.name
-    }
-
-    /// Its address, as in "02:00:00:00:00:0a".
-    #[getter]
-    fn mac(&self) -> String {
-        self.0.mac.to_string()
-    }
-
-    #[getter]
-    const fn mtu(&self) -> u16 {
-        self.0.mtu
-    }
-
-    /// Does a client have it?
-    #[getter]
-    const fn in_use(&self) -> bool {
-        self.0.in_use
-    }
-
-    fn __repr__(&self) -> String {
-        format!("<fipsee.ListedPort '{}', {}{}>", self.0.name, self.0.mac, if self.0.in_use { ", in use" } else { "" })
-    }
-}
-
-/// The ports that this user may open, in the order of their names. None is opened.
-#[pyfunction]
-#[pyo3(signature = (*, socket=None))]
-pub(crate) fn list_ports(py: Python<'_>, socket: Option<PathBuf>) -> PyResult<Vec<ListedPort>> {
-    let socket = socket.unwrap_or_else(default_socket_path);
-    let ports = py.detach(|| fipsee_net::list(&socket)).map_err(|error| net_exception(&error))?;
-    Ok(ports.into_iter().map(ListedPort).collect())
 }

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 
+import fipsee
 import pytest
 
 DEADLINE_S = 240
@@ -102,3 +103,35 @@ def descriptors() -> int:
 
 def resident_bytes() -> int:
     return int(read(pathlib.Path("/proc/self/statm")).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+NETWORK = """
+[[network]]
+name = "lan"
+mtu = 9000
+[[network.port]]
+name = "a"
+mac = "02:00:00:00:00:0a"
+[[network.port]]
+name = "b"
+mac = "02:00:00:00:00:0b"
+"""
+
+
+@pytest.fixture
+def lan(tmp_path: pathlib.Path) -> Iterator[Daemon]:
+    """A network with two ports."""
+    (tmp_path / "f.toml").write_text(NETWORK)
+    served = Daemon(tmp_path, config=tmp_path / "f.toml")
+    yield served
+    served.kill()
+
+
+@pytest.fixture
+def ports(lan: Daemon) -> Iterator[tuple[fipsee.Port, fipsee.Port]]:
+    with fipsee.Port("lan/a", socket=lan.socket) as a, fipsee.Port("lan/b", socket=lan.socket, buffer_size=512) as b:
+        yield a, b
+
+
+def frame(to: fipsee.Port, source: fipsee.Port, length: int, seed: int = 0) -> bytes:
+    return (to.address + source.address + b"\x88\xb5" + bytes((seed + index) % 256 for index in range(length)))[:length]

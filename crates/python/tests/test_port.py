@@ -9,38 +9,9 @@ import threading
 
 import fipsee
 import pytest
-from conftest import Daemon, eventually
+from conftest import eventually, frame
 
-NETWORK = """
-[[network]]
-name = "lan"
-mtu = 9000
-[[network.port]]
-name = "a"
-mac = "02:00:00:00:00:0a"
-[[network.port]]
-name = "b"
-mac = "02:00:00:00:00:0b"
-"""
 LENGTHS = (14, 56, 57, 64, 1514, 9014)
-
-
-@pytest.fixture
-def lan(tmp_path):
-    (tmp_path / "f.toml").write_text(NETWORK)
-    served = Daemon(tmp_path, config=tmp_path / "f.toml")
-    yield served
-    served.kill()
-
-
-@pytest.fixture
-def ports(lan):
-    with fipsee.Port("lan/a", socket=lan.socket) as a, fipsee.Port("lan/b", socket=lan.socket, buffer_size=512) as b:
-        yield a, b
-
-
-def frame(to, source, length, seed=0):
-    return (to.address + source.address + b"\x88\xb5" + bytes((seed + index) % 256 for index in range(length)))[:length]
 
 
 def test_frames_of_every_length_arrive_as_bytes_and_in_buffers(ports):

@@ -2,6 +2,7 @@
 
 import asyncio
 import pathlib
+import select
 from collections.abc import Sequence
 
 import fipsee
@@ -53,8 +54,26 @@ def offloaded() -> fipsee.Offload | None:
         return None if received is None or port.offloads == 0 else received[1]
 
 
+def without_copies() -> bytes:
+    with fipsee.Port("lan/a") as port, port.buffer() as buffer:
+        buffer.view[:6] = port.address
+        port.send_buffer(buffer, len(buffer), fipsee.Offload())
+        port.join("01:00:5e:00:00:fb")
+        port.leave(b"\x01\x00\x5e\0\0\xfb")
+        port.all_groups(False)
+        readable, _, _ = select.select([port], [], [], 0 if port.arm() else 1)
+        port.woken()
+        frame: fipsee.Frame | None = port.take(timeout=len(readable))
+        if frame is None:
+            return b""
+        with frame:
+            return frame.tobytes() + bytes(frame.view[:14]) + b"".join(frame.pieces) + bytes(frame.offload.flags)
+
+
 async def awaited_frames() -> bytes:
     async with await fipsee.aopen_port("lan/a", offloads=1) as port:
+        await port.join("01:00:5e:00:00:fb")
+        (await port.take()).release()
         await port.send(port.address + bytes(8), fipsee.Offload())
         frame, offload = await port.receive_offloaded()
         return await port.receive() if offload.segmentation else frame

@@ -252,6 +252,74 @@ static void mistakes(void)
 	EXPECT(fipsee_port_close(a), 0);
 }
 
+/* Send a frame to `group`; the seed determines its contents. */
+static void send_to(struct fipsee_port *a, const uint8_t group[6], uint64_t seed)
+{
+	uint8_t sent[60];
+
+	make(sent, group, a, sizeof(sent), seed);
+	EXPECT(fipsee_port_send(a, sent, sizeof(sent)), 0);
+	EXPECT(fipsee_port_wait_sent(a, -1), 1);
+}
+
+/* That frame is there, and no other. */
+static void receives_of(struct fipsee_port *b, struct fipsee_port *a, const uint8_t group[6], uint64_t seed)
+{
+	uint8_t sent[60], found[60];
+
+	make(sent, group, a, sizeof(sent), seed);
+	EXPECT(fipsee_port_receive(b, found, sizeof(found)), sizeof(found));
+	EXPECT(memcmp(sent, found, sizeof(found)), 0);
+	EXPECT(fipsee_port_receive(b, found, sizeof(found)), 0);
+}
+
+static void groups(void)
+{
+	static const uint8_t one[6] = { 1, 0, 0x5e, 0, 0, 1 }, two[6] = { 1, 0, 0x5e, 0, 0, 2 };
+	struct fipsee_port *a = open_port("lan/a", 0), *b = open_port("lan/b", 0);
+	struct fipsee_port_info mac_b = info_of(b);
+	uint8_t many[6] = { 1, 0, 0x5e, 0, 1, 0 }, found[60];
+	int i;
+
+	FAILS(fipsee_port_join(NULL, one), -EINVAL, "port");
+	FAILS(fipsee_port_join(b, NULL), -EINVAL, "group");
+	FAILS(fipsee_port_leave(b, NULL), -EINVAL, "group");
+	FAILS(fipsee_port_all_groups(NULL, 1), -EINVAL, "port");
+	FAILS(fipsee_port_join(b, mac_b.mac), -EINVAL, "odd first byte");
+	FAILS(fipsee_port_leave(b, everyone), -EINVAL, "in any case");
+	send_to(a, two, 1);
+	receives_of(b, a, two, 1);
+	EXPECT(fipsee_port_join(b, one), 0);
+	EXPECT(fipsee_port_wait_sent(b, -1), 1);
+	send_to(a, two, 2);
+	send_to(a, one, 3);
+	receives_of(b, a, one, 3);
+	send_to(a, everyone, 4);
+	receives_of(b, a, everyone, 4);
+	EXPECT(fipsee_port_leave(b, one), 0);
+	EXPECT(fipsee_port_wait_sent(b, -1), 1);
+	send_to(a, one, 5);
+	EXPECT(fipsee_port_receive(b, found, sizeof(found)), 0);
+	EXPECT(fipsee_port_all_groups(b, 1), 0);
+	EXPECT(fipsee_port_wait_sent(b, -1), 1);
+	send_to(a, one, 6);
+	receives_of(b, a, one, 6);
+	EXPECT(fipsee_port_all_groups(b, 0), 0);
+	EXPECT(fipsee_port_wait_sent(b, -1), 1);
+	send_to(a, one, 7);
+	EXPECT(fipsee_port_receive(b, found, sizeof(found)), 0);
+	EXPECT(counters_of(b).refused, 0);
+	for (i = 0; i < 65; i++) {
+		many[5] = (uint8_t)i;
+		EXPECT(fipsee_port_join(b, many), 0);
+		EXPECT(fipsee_port_wait_sent(b, -1), 1);
+	}
+	EXPECT(counters_of(b).refused, 1);
+	EXPECT(counters_of(b).newest_refusal, FIPSEE_PORT_REFUSED_LIMITED);
+	EXPECT(fipsee_port_close(a), 0);
+	EXPECT(fipsee_port_close(b), 0);
+}
+
 /* Wait for a frame as an event loop does; what fipsee_port_woken said in the end. */
 static int loop(struct fipsee_port *port, uint8_t *frame, size_t frame_bytes, int *length)
 {
@@ -327,6 +395,7 @@ int main(int argc, char **argv)
 	exchanging(1024);	/* The longest frame fills nine of the sixteen. */
 	batches();
 	mistakes();
+	groups();
 	event_loops_and_reconnection();
 	printf("done\n");
 	return 0;

@@ -145,7 +145,15 @@ parameters! {
         /// Network and port, for example `lan/a`
         port: String,
         /// Does it neither send nor get frames, also while a client has it?
-        down: bool,
+        down: Option<bool>,
+        /// Its address from now on, for example `02:00:00:00:00:01`
+        mac: Option<String>,
+    }
+
+    struct SetMtu {
+        network: String,
+        /// At most the one that is configured
+        mtu: u16,
     }
 
     struct AttachPort {
@@ -263,8 +271,10 @@ methods! {
     "net.detach" DetachPort(PortName) -> NewPort,
     /// When sleeping clients and guests of a disk are notified of completions.
     "notify.set" Notify(SetNotify) -> Disk,
-    /// Take a port of a network down, or up again.
+    /// Take a port of a network down, or up again, or give it another address. Its client is notified.
     "net.set" SetPort(SetPort) -> Port,
+    /// Give a network another MTU. Clients of its ports are notified.
+    "net.set_mtu" SetMtu(SetMtu) -> Network,
     /// What queues and workers have done since the start.
     "stat" Stat(Nothing) -> Stat,
     /// The workers: their CPUs, whether they are in use, and how long they were busy.
@@ -327,6 +337,11 @@ mod schema {
         Port {
             port: String,
             link: String,
+            mac: String,
+        }
+        Network {
+            network: String,
+            mtu: u16,
         }
         /// A port that was added or removed.
         NewPort {

@@ -95,6 +95,7 @@ impl Admin {
             Call::DetachPort(of) => self.detach_port(&of.port)?,
             Call::Notify(set) => self.set_notify(&set)?,
             Call::SetPort(set) => self.set_port(&set)?,
+            Call::SetMtu(set) => self.set_mtu(&set)?,
             Call::Workers(_) => self.describe_workers(),
             Call::SetWorkers(wanted) => self.set_workers(&wanted.workers)?,
             Call::Reload(_) => json!(self.reload()?),

@@ -2,7 +2,7 @@
 
 use fipsee_net::frame::Mac;
 use fipsee_net::wire::{CHECKSUM_VALID, OFFLOADS, Offload, Status};
-use fipsee_net::{AttachOptions, Error, Port};
+use fipsee_net::{AttachOptions, Error, Port, ReconnectPolicy};
 use fipsee_ring::control::RefusalCode;
 use fipsee_testkit::{Daemon, assert_says, eventually};
 use serde_json::{Value, json};
@@ -68,6 +68,70 @@ fn client_is_told_that_its_port_is_down_and_up() {
     assert!(!dump["toml"].as_str().is_some_and(|toml| toml.contains("down = true")), "{dump}");
     assert!(after["toml"].as_str().is_some_and(|toml| toml.contains("down = true")), "{after}");
     assert_eq!((&stat(&daemon, "a")["link"], &stat(&daemon, "a")["refused"]["down"]), (&"down".into(), &20.into()));
+}
+
+/// checks: R-10.8-1, R-10.8-3
+#[test]
+fn client_is_notified_of_another_address_and_mtu() {
+    let mut daemon = lan(1500, ["", "", ""]);
+    let (mut a, mut b) = (attach(&daemon.socket(), "a"), attach(&daemon.socket(), "b"));
+    let address = |port: &str, mac: &str| json!({ "method": "net.set", "port": port, "mac": mac });
+    let mtu = |mtu: u32| json!({ "method": "net.set_mtu", "network": "lan", "mtu": mtu });
+    for (wrong, words) in [
+        (address("lan/a", "02:00:00:00:00:02"), "port 'lan/b' has the MAC address 02:00:00:00:00:02"),
+        (address("lan/a", "01:00:00:00:00:02"), "is the address of no port"),
+        (address("lan/a", "2"), "'2' is no MAC address"),
+        (address("lan/x", "02:00:00:00:00:09"), "no port 'lan/x'"),
+        (json!({ "method": "net.set", "port": "lan/a" }), "give down or mac"),
+        (mtu(1501), "68 to 1500 are possible"),
+        (mtu(67), "68 to 1500 are possible"),
+    ] {
+        assert_says(&daemon.admin(&wrong)["error"].to_string(), &[words]);
+    }
+    assert_eq!(daemon.ask(&address("lan/a", "02:00:00:00:00:09"))["mac"], "02:00:00:00:00:09");
+    assert!(after_changes(&mut a, 1));
+    assert_eq!((a.mac(), a.mtu(), a.info().mtu, b.changes()), (mac(9), 1500, 1500, 0));
+    let exchange = |a: &mut Port, b: &mut Port, refused| {
+        a.send(&frame(mac(1), mac(2), 100, 1)).expect("sent");
+        a.send(&frame(mac(9), mac(2), 100, 2)).expect("sent");
+        b.send(&frame(mac(2), mac(1), 100, 3)).expect("sent");
+        b.send(&frame(mac(2), mac(9), 100, 4)).expect("sent");
+        assert_eq!((next(b), next(a)), (frame(mac(9), mac(2), 100, 2), frame(mac(2), mac(9), 100, 4)));
+        all_sent(a);
+        assert_eq!((a.refused(), b.refused()), ((refused, Some(Status::WrongSource)), (0, None)));
+    };
+    exchange(&mut a, &mut b, 1);
+    daemon.ask(&mtu(1400));
+    assert!(after_changes(&mut a, 2) && after_changes(&mut b, 1));
+    assert_eq!((a.mac(), a.mtu(), a.info().mtu, b.mac(), b.mtu()), (mac(9), 1400, 1500, mac(2), 1400));
+    // One that attaches has buffers for what is configured, and is notified at once.
+    let mut c = attach(&daemon.socket(), "c");
+    assert!(after_changes(&mut c, 1));
+    assert_eq!((c.mtu(), c.info().mtu), (1400, 1500));
+    drop(c);
+    let refused = Port::attach(&daemon.socket(), &AttachOptions { least_mtu: Some(1401), ..options("c") });
+    assert!(matches!(refused, Err(Error::Refused { code: RefusalCode::Limit, .. })), "{refused:?}");
+    // A takeover keeps both, and a restart forgets them.
+    for _ in 0..2 {
+        for length in [1415, 1414] {
+            b.send(&frame(mac(2), mac(9), length, 5)).expect("sent");
+        }
+        assert_eq!(next(&mut a), frame(mac(2), mac(9), 1414, 5));
+        all_sent(&mut b);
+        daemon.take_over();
+    }
+    assert_eq!(b.refused(), (2, Some(Status::TooLong)));
+    assert_eq!((a.changes(), b.changes(), &stat(&daemon, "a")["mac"]), (2, 1, &"02:00:00:00:00:09".into()));
+    let dump = daemon.ask(&json!({ "method": "config.dump" }))["toml"].to_string();
+    assert!(dump.contains("02:00:00:00:00:09") && dump.contains("mtu = 1400"), "{dump}");
+    daemon.ask(&mtu(1500));
+    assert!(after_changes(&mut a, 3) && after_changes(&mut b, 2));
+    b.send(&frame(mac(2), mac(9), 1514, 6)).expect("sent");
+    assert_eq!(next(&mut a), frame(mac(2), mac(9), 1514, 6));
+    daemon.kill_9();
+    daemon.restart();
+    Port::reconnect(std::slice::from_mut(&mut a), &ReconnectPolicy::FOR_EVER, &mut |_| {}).expect("attached again");
+    assert_eq!((a.mac(), a.changes()), (mac(1), 0));
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! The buffers of a pair of queues: equal pieces of the pool.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use fipsee_ring::channel::QueueGeometry;
@@ -66,7 +65,6 @@ pub(super) const SHORT_REST_BYTES: u32 = 64;
 #[derive(Debug)]
 pub struct Buffer {
     pub(super) tag: u16,
-    pub(super) base: NonNull<u8>,
     pub(super) length_bytes: u32,
     pub(super) region: Arc<Region>,
     pub(super) offset_bytes: u64,
@@ -74,8 +72,9 @@ pub struct Buffer {
 
 impl Buffer {
     /// The memory: valid for loads and stores of [`length_bytes`](Self::length_bytes) as long as this exists. The daemon may read it.
-    pub const fn as_ptr(&self) -> *mut u8 {
-        self.base.as_ptr()
+    pub fn as_ptr(&self) -> *mut u8 {
+        // It was found to be in the region when it was taken.
+        self.region.base().as_ptr().wrapping_add(usize::try_from(self.offset_bytes).unwrap_or(0))
     }
 
     pub const fn length_bytes(&self) -> u32 {

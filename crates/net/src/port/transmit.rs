@@ -107,8 +107,8 @@ impl Port {
         let tag = self.free_tag()?;
         let offset_bytes = self.sending.places.region_offset_bytes(tag);
         let (length_bytes, region) = (self.info.max_frame_bytes, Arc::clone(&self.attachment.region));
-        let base = region.pointer("transmit buffer", offset_bytes, length_bytes.into())?;
-        Ok(Buffer { tag, base, length_bytes, region, offset_bytes })
+        region.pointer("transmit buffer", offset_bytes, length_bytes.into())?;
+        Ok(Buffer { tag, length_bytes, region, offset_bytes })
     }
 
     /// Send the frame that begins a buffer; it leaves with the next [`submit`](Self::submit). Nothing but its first bytes is copied.

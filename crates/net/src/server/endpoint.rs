@@ -4,10 +4,10 @@ use std::any::Any;
 
 use fipsee_ring::memory::Span;
 
-use super::events::Events;
+use super::events::{Events, PortState};
 use super::queue::QueueState;
 use super::receiver::Receiver;
-use crate::wire::{Event, Offload, Status};
+use crate::wire::{Offload, Status};
 
 /// A frame on its way to a port.
 #[derive(Clone, Copy, Debug)]
@@ -95,12 +95,12 @@ impl Endpoint {
         }
     }
 
-    /// The port, with the event that reports it, is up or down. `true`: it is the first since the last flush that the peer may have to be notified of.
-    pub(super) fn set_link(&mut self, is_up: bool, event: impl Fn(bool) -> Event) -> bool {
+    /// What the port is like now. `true`: it is the first since the last flush that the peer may have to be notified of.
+    pub(super) fn set_state(&mut self, state: PortState) -> bool {
         match self {
-            Self::Rings(receiver) => receiver.report(|events| Ok(events.set(!is_up)), event).unwrap_or(false),
+            Self::Rings(receiver) => receiver.report(|events| Ok(events.set(state))).unwrap_or(false),
             Self::Other(receiver) => {
-                receiver.set_link(is_up);
+                receiver.set_link(!state.down);
                 false
             }
         }
@@ -110,9 +110,9 @@ impl Endpoint {
     ///
     /// # Errors
     /// There was none.
-    pub(super) fn acknowledge(&mut self, event: impl Fn(bool) -> Event) -> Result<bool, Status> {
+    pub(super) fn acknowledge(&mut self) -> Result<bool, Status> {
         match self {
-            Self::Rings(receiver) => receiver.report(Events::acknowledge, event),
+            Self::Rings(receiver) => receiver.report(Events::acknowledge),
             Self::Other(_) => Err(Status::Invalid),
         }
     }

@@ -1,7 +1,7 @@
 //! A network: its ports, the switch between them, and what each has done.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use fipsee_ring::control::ACCESS_READ;
@@ -12,6 +12,7 @@ use fipsee_serve::limit::Limiter;
 use fipsee_serve::session::Credentials;
 
 use super::endpoint::{Endpoint, Frame};
+use super::events::PortState;
 use super::flow::Flow;
 use super::outputs::Outputs;
 use super::queue::Sender;
@@ -20,7 +21,7 @@ use super::stages::{self, Stage};
 use crate::frame::{HEADER_BYTES, Header, Mac, ShortHead, Tagging, VLAN_TAG_BYTES};
 use crate::switch::{Delivery, DetectionFrame, Learning, Link, PortNumber, Rules, Switch};
 use crate::wire::{
-    Addresses, Event, MAX_COMPRESSED_BYTES, MAX_FIRST_BYTES, MAX_SEGMENTED_BYTES, OPERATION_ACKNOWLEDGE, OPERATION_ALL_GROUPS,
+    Addresses, MAX_COMPRESSED_BYTES, MAX_FIRST_BYTES, MAX_SEGMENTED_BYTES, OPERATION_ACKNOWLEDGE, OPERATION_ALL_GROUPS,
     OPERATION_JOIN, OPERATION_LEAVE, OPERATION_NO_GROUP, OPERATION_SEND, OPERATION_SEND_COMPRESSED, OPERATION_SEND_SMALL,
     Offload, Request, Send, Small, Status, first_byte, sent_offload, sent_tag,
 };
@@ -78,8 +79,14 @@ pub(super) fn count(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
+fn number_of(Mac([a, b, c, d, e, f]): Mac) -> u64 {
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
 pub(super) struct Port {
     pub(super) setup: PortSetup,
+    /// Of now, as a number: an administrator changes it.
+    mac: AtomicU64,
     pub(super) counters: PortCounters,
     /// Of the frames that it sends, whatever has it.
     pub(super) limiter: Arc<Limiter>,
@@ -87,7 +94,22 @@ pub(super) struct Port {
 
 impl Port {
     pub(super) fn new(setup: PortSetup) -> Self {
-        Self { setup, counters: PortCounters::default(), limiter: Arc::default() }
+        let mac = AtomicU64::new(number_of(setup.rules.mac));
+        Self { setup, mac, counters: PortCounters::default(), limiter: Arc::default() }
+    }
+
+    pub(super) fn mac(&self) -> Mac {
+        let [_, _, mac @ ..] = self.mac.load(Ordering::Relaxed).to_be_bytes();
+        Mac(mac)
+    }
+
+    pub(super) fn set_mac(&self, mac: Mac) {
+        self.mac.store(number_of(mac), Ordering::Relaxed);
+    }
+
+    /// As it is configured, with the address of now.
+    pub(super) fn rules(&self) -> Rules {
+        Rules { mac: self.mac(), ..self.setup.rules.clone() }
     }
 
     /// Count a frame that it sent: its bytes, and bytes moved for it, or why the switch did not take it.
@@ -144,7 +166,9 @@ pub(super) struct Attached {
 
 pub(super) struct Network {
     pub(super) name: String,
+    /// As it is configured: what clients are sent when they attach, and the most that it may be.
     pub(super) mtu: u16,
+    mtu_now: AtomicU16,
     pub(super) attached: Mutex<Attached>,
     data: Mutex<Data>,
     /// Rung when a port was blocked.
@@ -189,12 +213,23 @@ impl Network {
         let (holders, flows) = (vec![None; ports.len()], vec![Flow::default(); ports.len()]);
         let attached = Attached { ports: ports.iter().cloned().map(Some).collect(), holders, worker: None };
         let data = Mutex::new(Data { switch, outputs: Outputs::new(ports), flows, to, spans, software });
-        Self { name, mtu, attached: Mutex::new(attached), data, alarm: OnceLock::new() }
+        let mtu_now = AtomicU16::new(mtu);
+        Self { name, mtu, mtu_now, attached: Mutex::new(attached), data, alarm: OnceLock::new() }
     }
 
-    /// What a client is sent when a port is up or down.
-    pub(super) fn event(&self, port: &Port, is_up: bool) -> Event {
-        Event::new(is_up, port.setup.rules.mac, self.mtu)
+    /// No longer packet is sent.
+    #[inline(always)]
+    pub(super) fn mtu_now(&self) -> u16 {
+        self.mtu_now.load(Ordering::Relaxed)
+    }
+
+    /// Longer packets are not sent from now on. Clients are notified.
+    pub(super) fn set_mtu(&self, mtu: u16) {
+        let mut data = self.data();
+        self.mtu_now.store(mtu, Ordering::Relaxed);
+        for number in (0..).take(data.flows.len()) {
+            data.report_state(self, number);
+        }
     }
 
     /// A port was blocked.
@@ -237,7 +272,7 @@ impl Network {
 impl Data {
     /// A port of this number is there from now on.
     pub(super) fn put(&mut self, number: PortNumber, port: Arc<Port>) {
-        self.switch.put(number, port.setup.rules.clone());
+        self.switch.put(number, port.rules());
         self.flows.resize(self.flows.len().max(usize::from(number) + 1), Flow::default());
         // One that was removed, and is put back, may be served.
         let is_served = self.outputs.put(number, port);
@@ -252,9 +287,10 @@ impl Data {
         self.switch.set_up(port, true);
     }
 
-    /// Report to the sides of a port whether an administrator has taken it down.
-    pub(super) fn report_link(&mut self, network: &Network, port: PortNumber) {
-        self.outputs.set_link(network, port, self.switch.link(port) != Link::Down);
+    /// Report to the sides of a port what it is like, if that is not what they know.
+    pub(super) fn report_state(&mut self, network: &Network, port: PortNumber) {
+        let (down, mac) = (self.switch.link(port) == Link::Down, self.outputs.port(port).mac());
+        self.outputs.set_state(port, PortState { down, mtu: network.mtu_now(), mac });
         self.flush();
     }
 
@@ -331,7 +367,7 @@ impl Data {
                 first.map(|first| (first, 0, Offload::NONE))
             }
             operation @ OPERATION_ACKNOWLEDGE..=OPERATION_NO_GROUP => {
-                let status = self.request(network, sender, operation, Request::within(message)).err();
+                let status = self.request(sender, operation, Request::within(message)).err();
                 status.into_iter().for_each(|status| _ = self.outputs.port(sender.port).counted(Err(status), 0));
                 return (send.tag, Outcome { status: status.unwrap_or(Status::Ok), bytes: 0, deliveries: 0 });
             }
@@ -353,7 +389,7 @@ impl Data {
     }
 
     /// A message that is no frame.
-    fn request(&mut self, network: &Network, sender: Sender, operation: u8, request: &Request) -> Result<(), Status> {
+    fn request(&mut self, sender: Sender, operation: u8, request: &Request) -> Result<(), Status> {
         let (group, port) = (Mac(request.group), sender.port);
         if request.reserved != 0 || request.reserved_end != [0; 50] {
             return Err(Status::Invalid);
@@ -361,7 +397,7 @@ impl Data {
         match operation {
             OPERATION_JOIN | OPERATION_LEAVE => return self.switch.join(port, group, operation == OPERATION_JOIN),
             _ if group != Mac::default() => return Err(Status::Invalid),
-            OPERATION_ACKNOWLEDGE => return self.outputs.acknowledge(network, port, sender.pair),
+            OPERATION_ACKNOWLEDGE => return self.outputs.acknowledge(port, sender.pair),
             _ => self.switch.join_all(port, operation == OPERATION_ALL_GROUPS),
         }
         Ok(())
@@ -387,7 +423,7 @@ impl Data {
         let header = Header::of(first).ok_or(Status::TooShort)?;
         let keys = (header.source.key(), header.destination.key());
         let packet = HEADER_BYTES + if header.tag.is_some() { VLAN_TAG_BYTES } else { 0 };
-        let longest_packet = if offload.segmentation == 0 { network.mtu.into() } else { MAX_SEGMENTED_BYTES };
+        let longest_packet = if offload.segmentation == 0 { network.mtu_now().into() } else { MAX_SEGMENTED_BYTES };
         let length_bytes = first.len() as u64 + u64::from(rest_bytes);
         if length_bytes > u64::from(longest_packet + packet) {
             return Err(Status::TooLong);
@@ -413,7 +449,7 @@ impl Data {
         };
         if !is_plain || deeply {
             // SAFETY: found in memory that the sender's queue keeps mapped, which lends it during this call.
-            let inspected = unsafe { Inspected::new(&offload, first, spans, (packet, network.mtu, length_bytes), deeply) }?;
+            let inspected = unsafe { Inspected::new(&offload, first, spans, (packet, network.mtu_now(), length_bytes), deeply) }?;
             if !switch.may_send(port, &header, &inspected.head()[packet as usize..]) {
                 return Err(Status::WrongIp);
             }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use fipsee_ring::memory::Span;
 
 use super::endpoint::{Delivered, Endpoint, Frame};
-use super::network::{Network, Port, count};
+use super::events::PortState;
+use super::network::{Port, count};
 use super::steering;
 use crate::switch::PortNumber;
 use crate::wire::Status;
@@ -109,20 +110,19 @@ impl Outputs {
         self.receivers.get(usize::from(port))?.get(pair)?.as_ref()
     }
 
-    /// A port is up or down.
-    pub(super) fn set_link(&mut self, network: &Network, port: PortNumber, is_up: bool) {
-        let own = &self.ports[usize::from(port)];
+    /// What a port is like now.
+    pub(super) fn set_state(&mut self, port: PortNumber, state: PortState) {
         for (pair, endpoint) in self.receivers[usize::from(port)].iter_mut().enumerate() {
-            if endpoint.as_mut().is_some_and(|endpoint| endpoint.set_link(is_up, |is_up| network.event(own, is_up))) {
+            if endpoint.as_mut().is_some_and(|endpoint| endpoint.set_state(state)) {
                 self.touched.push((port, pair));
             }
         }
     }
 
     /// The client of a port has taken the last event of this pair.
-    pub(super) fn acknowledge(&mut self, network: &Network, port: PortNumber, pair: usize) -> Result<(), Status> {
+    pub(super) fn acknowledge(&mut self, port: PortNumber, pair: usize) -> Result<(), Status> {
         let endpoint = self.receivers[usize::from(port)].get_mut(pair).and_then(Option::as_mut).ok_or(Status::Invalid)?;
-        if endpoint.acknowledge(|is_up| network.event(&self.ports[usize::from(port)], is_up))? {
+        if endpoint.acknowledge()? {
             self.touched.push((port, pair));
         }
         Ok(())

@@ -56,7 +56,7 @@ impl Data {
         let first = unsafe { copy_first(&whole, first) };
         let (rest, key) = (whole.without_first(first.len()), Flow::key(first));
         if let Some(port) = self.flows[usize::from(sender.port)].find(key, self.switch.changes())
-            && extent.length_bytes <= u64::from(network.mtu) + u64::from(HEADER_BYTES)
+            && extent.length_bytes <= u64::from(network.mtu_now()) + u64::from(HEADER_BYTES)
         {
             stages::stamp(Stage::Decided);
             let length_bytes = u32::try_from(extent.length_bytes).unwrap_or(u32::MAX);

@@ -84,12 +84,12 @@ impl ServedPort {
 
     /// What ATTACHED says of it, without offloads.
     pub fn info(&self, pairs: u16) -> PortInfo {
-        PortInfo::new(self.port().setup.rules.mac, self.network.mtu, self.vlan(), pairs)
+        PortInfo::new(self.port().mac(), self.network.mtu, self.vlan(), pairs)
     }
 
     /// What a client was sent of it and relies on: another process must have the same. No VLAN is not written.
     pub(super) fn described(&self) -> String {
-        let described = format!("{} {} {}", self.name(), self.port().setup.rules.mac, self.network.mtu);
+        let described = format!("{} {} {}", self.name(), self.port().mac(), self.network.mtu);
         match self.vlan() {
             0 => described,
             vlan => format!("{described} {vlan}"),
@@ -154,14 +154,49 @@ impl ServedPort {
     pub fn add(&self, pair: usize, receiver: Box<dyn Receive>) {
         let mut data = self.network.data();
         data.add(self.number, pair, Endpoint::Other(receiver));
-        data.report_link(&self.network, self.number);
+        data.report_state(&self.network, self.number);
     }
 
     /// An administrator takes it down, whatever has it, or up again. Its sides are notified.
     pub fn set_down(&self, down: bool) {
         let mut data = self.network.data();
         data.switch.set_down(self.number, down);
-        data.report_link(&self.network, self.number);
+        data.report_state(&self.network, self.number);
+    }
+
+    /// An administrator gives it another address, with which alone it may send from now on. Its client is notified.
+    ///
+    /// # Errors
+    /// In words: no port can have it, another port of the network has it, or this one is a device or a virtual machine's, which would not be notified.
+    pub fn set_mac(&self, mac: Mac) -> Result<(), String> {
+        let (name, attached) = (self.name(), self.network.attached());
+        if mac.is_group() || mac == Mac::default() {
+            return Err(format!(
+                "{mac} is the address of no port; give one whose first byte is even, for example 02:00:00:00:00:01"
+            ));
+        }
+        let others = attached.ports.iter().flatten().filter(|other| !Arc::ptr_eq(other, &self.port));
+        if let Some(other) = others.into_iter().find(|other| other.mac() == mac) {
+            return Err(format!(
+                "port '{}/{}' has the MAC address {mac}; choose another one",
+                self.network.name, other.setup.name
+            ));
+        }
+        let holder = attached.holders[usize::from(self.number)].as_ref().map(|(holder, _)| holder);
+        if self.port.setup.reserved.is_some() || matches!(holder, Some(Holder::Device(_) | Holder::Machine)) {
+            return Err(format!(
+                "port '{name}' is a device's or a virtual machine's, which keeps its address; change mac in the configuration and restart"
+            ));
+        }
+        let mut data = self.network.data();
+        self.port.set_mac(mac);
+        data.switch.set_mac(self.number, mac);
+        data.report_state(&self.network, self.number);
+        Ok(())
+    }
+
+    pub fn mac(&self) -> Mac {
+        self.port.mac()
     }
 
     pub fn link(&self) -> Link {

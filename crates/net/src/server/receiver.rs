@@ -13,7 +13,7 @@ use super::events::Events;
 use super::queue::QueueState;
 use super::stages::{self, Stage};
 use crate::wire::{
-    Addresses, Event, Filled, KIND_RECEIVED_COMPRESSED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, MAX_COMPRESSED_BYTES,
+    Addresses, Filled, KIND_RECEIVED_COMPRESSED, KIND_RECEIVED_PACKED, KIND_RECEIVED_SMALL, MAX_COMPRESSED_BYTES,
     MAX_FRAME_BUFFERS, MAX_POSTED, MAX_RETURNED, MAX_SMALL_BYTES, OPERATION_POST, Offload, Packing, Post, PostedBuffer, Returned,
     Small, Status, compressed, is_compressible,
 };
@@ -95,14 +95,10 @@ impl Receiver {
     }
 
     /// Publish the event that is due after this change, if one is; `true`: it is the first message since the last flush.
-    pub(super) fn report(
-        &mut self,
-        change: impl FnOnce(&mut Events) -> Result<bool, Status>,
-        event: impl Fn(bool) -> Event,
-    ) -> Result<bool, Status> {
+    pub(super) fn report(&mut self, change: impl FnOnce(&mut Events) -> Result<bool, Status>) -> Result<bool, Status> {
         let was_touched = self.touched;
         if change(&mut self.events)? {
-            self.publish(&event(self.events.is_up()).to_message());
+            self.publish(&self.events.event().to_message());
         }
         Ok(self.touched && !was_touched)
     }

@@ -12,7 +12,7 @@ use fipsee_serve::session::{Adopted, AdoptedChannel, Attachment, Channel, Client
 use fipsee_serve::{Assignment, Command, Engine, Metric, NotAdded, QueueName, Quiesced, Share, WorkerHandle, WorkerPlacement};
 
 use super::endpoint::Endpoint;
-use super::events::Events;
+use super::events::{Events, PortState};
 use super::network::{Attached, Data, Holder, Network, Port, Reservation};
 use super::port::ServedPort;
 use super::queue::{QueueState, ReceiveQueue, Sender, TransmitQueue};
@@ -103,14 +103,15 @@ impl<E: Engine> Networks<E> {
         let mut grant = Grant::new(layout, |_| {})?;
         let offloads = offload::granted(wanted.flags & ATTACH_OFFLOADS);
         let held = self.hold(client, (port, offloads), Channel::of(&grant), &assignments);
-        let events = Events::new(wanted.flags & ATTACH_EVENTS != 0);
+        let info = port.info(pairs);
+        let events = Events::new(wanted.flags & ATTACH_EVENTS != 0, PortState::attached(&info));
         let new = |end: ServerQueue| {
             let positions = (end.requests.cursor(), end.completions.cursor());
             (end, QueueState { positions, buffers: Vec::new(), events, addresses: None })
         };
         let ends = std::mem::take(&mut grant.queues).into_iter().map(new).collect();
         let commands = held.serve(client, &assignments, ends);
-        let reply = grant.attached(port.info(pairs).with_offloads(offloads).to_bytes());
+        let reply = grant.attached(info.with_offloads(offloads).to_bytes());
         Ok(Granted { attachment: Box::new(held), assignments, reply, grant, commands })
     }
 
@@ -150,7 +151,7 @@ impl PortAttachment {
         // Now, not when the worker comes to it: once ATTACHED is sent, frames may come.
         let mut data = self.port.network.data();
         receivers.into_iter().for_each(|(pair, receiver)| data.add(self.port.number, pair, Endpoint::Rings(Box::new(receiver))));
-        data.report_link(&self.port.network, self.port.number);
+        data.report_state(&self.port.network, self.port.number);
         commands
     }
 
@@ -201,7 +202,7 @@ impl<E: Engine> Service<E> for Networks<E> {
         let mut entries = self.switches.after(after, MAX_LISTED + 1, |name, port| {
             let Port { setup, .. } = port.port();
             (setup.allow)(client.credentials).then(|| {
-                let info = ListedPort::new(setup.rules.mac, port.network.mtu, port.is_held());
+                let info = ListedPort::new(port.port().mac(), port.network.mtu_now(), port.is_held());
                 Listed { name: name.to_owned(), service_info: info.to_bytes() }
             })
         });
@@ -216,7 +217,7 @@ impl<E: Engine> Service<E> for Networks<E> {
             return Err(refuse(RefusalCode::Malformed, text).into());
         }
         let port = self.find(client, &wanted.name)?;
-        let (least_mtu, mtu) = (wanted.flags >> ATTACH_MTU_SHIFT, port.network.mtu);
+        let (least_mtu, mtu) = (wanted.flags >> ATTACH_MTU_SHIFT, port.network.mtu_now());
         if least_mtu > mtu.into() {
             let text = format!("the network of port '{}' has an MTU of {mtu}, and the client needs {least_mtu}", wanted.name);
             return Err(refuse(RefusalCode::Limit, format!("{text}; raise mtu in the daemon's configuration")).into());
@@ -243,7 +244,7 @@ impl<E: Engine> Service<E> for Networks<E> {
         }
         // Its rings are the other process's until it has given up: nothing may be published because the port is in another state here.
         let is_up = port.link() != Link::Down;
-        if states.iter().skip(1).step_by(QUEUES_PER_PAIR.into()).any(|receive| receive.events.is_up() != is_up) {
+        if states.iter().skip(1).step_by(QUEUES_PER_PAIR.into()).any(|receive| receive.events.state().down == is_up) {
             let here = if is_up { "up" } else { "down" };
             return Err(format!("its port '{name}' is {here} here; set it there first (fipsee net set {name} --{here})"));
         }
@@ -361,7 +362,7 @@ fn network_metrics(network: &Network) -> Metric {
     }
     Metric::Named(vec![
         ("network", network.name.as_str().into()),
-        ("mtu", u64::from(network.mtu).into()),
+        ("mtu", u64::from(network.mtu_now()).into()),
         ("macs_learned", (learned as u64).into()),
         ("macs_moved", moved.into()),
         ("macs_not_learned", not_learned.into()),
@@ -414,7 +415,7 @@ fn port_metrics(port: &Port, holder: Option<&Holder>, (link, groups): (Link, Opt
     let refused = NAMES.map(|(status, name)| (name, read(&counters.refused[usize::from(status.to_wire())])));
     let mut all = vec![
         ("port", port.setup.name.as_str().into()),
-        ("mac", port.setup.rules.mac.to_string().as_str().into()),
+        ("mac", port.mac().to_string().as_str().into()),
         ("vlans", Metric::Text(vlans(&port.setup.rules))),
         ("may", Metric::Text(may(&port.setup.rules))),
         ("ips", Metric::Text(ips(&port.setup.rules))),
@@ -455,7 +456,7 @@ mod tests {
         let positions = (Cursor::at_start(7), Cursor::at_start(9));
         for addresses in [None, Addresses::of(&[2, 0, 0, 0, 0xab, 1, 2, 0, 0, 0, 0, 0xff])] {
             for buffers in [vec![], vec![buffer(3), buffer(1)]] {
-                let state = QueueState { positions, buffers, events: Events::new(true), addresses };
+                let state = QueueState { positions, buffers, events: Events::new(true, PortState::default()), addresses };
                 assert_eq!(read_state(&write_state(&state), positions), Some(state));
             }
         }

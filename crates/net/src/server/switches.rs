@@ -9,6 +9,7 @@ use fipsee_ring::doorbell::EventDoorbell;
 use super::network::{Attached, Holder, MAX_PORTS, Network, NetworkSetup, Port, PortSetup};
 use super::port::ServedPort;
 use crate::switch::{Link, PortNumber};
+use crate::wire::MIN_MTU;
 
 /// The networks of a program, for whatever serves ports of them. A clone has the same.
 #[derive(Clone)]
@@ -65,18 +66,37 @@ impl Switches {
         behind.filter_map(|(name, port)| what(name, port)).take(most).collect()
     }
 
+    /// An administrator gives a network another MTU, at most the one that is configured. Clients are notified; devices and virtual machines are not.
+    ///
+    /// # Errors
+    /// In words: there is no such network, or the MTU is not possible.
+    pub fn set_mtu(&self, network: &str, mtu: u16) -> Result<(), String> {
+        let network = self.network(network)?;
+        if !(MIN_MTU..=network.mtu).contains(&mtu) {
+            return Err(format!(
+                "an MTU of {mtu} for network '{}'; {MIN_MTU} to {} are possible: clients have buffers for the configured one",
+                network.name, network.mtu
+            ));
+        }
+        network.set_mtu(mtu);
+        Ok(())
+    }
+
+    fn network(&self, name: &str) -> Result<&Arc<Network>, String> {
+        let found = self.networks.iter().find(|found| found.name == name);
+        found.ok_or_else(|| format!("no network '{name}' here; `fipsee net ls` lists the ports of those that are there"))
+    }
+
     /// One more port of a network, which this holder has from the beginning.
     ///
     /// # Errors
     /// In words: there is no such network, or a port of that name or address.
     pub fn add(&self, network: &str, setup: PortSetup, holder: Option<Holder>) -> Result<ServedPort, String> {
-        let found = self.networks.iter().find(|found| found.name == network);
-        let network = found
-            .ok_or_else(|| format!("no network '{network}' here; `fipsee net ls` lists the ports of those that are there"))?;
+        let network = self.network(network)?;
         let mut ports = self.ports_mut();
         let Attached { ports: numbered, holders, .. } = &mut *network.attached();
         if let Some(other) =
-            numbered.iter().flatten().find(|other| other.setup.name == setup.name || other.setup.rules.mac == setup.rules.mac)
+            numbered.iter().flatten().find(|other| other.setup.name == setup.name || other.mac() == setup.rules.mac)
         {
             let (other, mac) = (&other.setup.name, setup.rules.mac);
             return Err(match *other == setup.name {

@@ -269,6 +269,16 @@ impl Switch {
         }
     }
 
+    /// An administrator gives it another address, which no other port has.
+    pub fn set_mac(&mut self, port: PortNumber, mac: Mac) {
+        self.changes += 1;
+        self.own.remove(port);
+        if let Some(entry) = self.ports.get_mut(usize::from(port)) {
+            (entry.rules.mac, entry.key) = (mac, mac.key());
+            entry.owns_address = self.own.give(mac, port) == port;
+        }
+    }
+
     pub fn link(&self, port: PortNumber) -> Link {
         match self.ports.get(usize::from(port)) {
             Some(port) if port.rules.down => Link::Down,

@@ -29,7 +29,19 @@ from ._errors import (
     NotFoundError,
     TimedOutError,
 )
-from ._fipsee import Disk, ListedDisk, ListedPort, Memory, Offload, Port, _forked, list_disks, list_ports
+from ._fipsee import (
+    Disk,
+    Frame,
+    ListedDisk,
+    ListedPort,
+    Memory,
+    Offload,
+    Port,
+    TransmitBuffer,
+    _forked,
+    list_disks,
+    list_ports,
+)
 from ._fipsee import __version__ as __version__
 from .aio import AsyncDisk
 from .aio import open as aopen
@@ -44,6 +56,7 @@ __all__ = [
     "DisconnectedError",
     "Disk",
     "Error",
+    "Frame",
     "ListedDisk",
     "ListedPort",
     "Memory",
@@ -52,6 +65,7 @@ __all__ = [
     "Offload",
     "Port",
     "TimedOutError",
+    "TransmitBuffer",
     "aio",
     "aio_port",
     "aopen",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ._errors import BusyError, Error
-from ._fipsee import Offload, Port
+from ._fipsee import Frame, Offload, Port
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from ._fipsee import Data, Wait
 
 
@@ -50,7 +53,7 @@ class AsyncPort:
         self._change: Optional[asyncio.Future[None]] = None
         """Done when a frame may be there, or room for one."""
         self._lost: Optional[Error] = None
-        self._descriptor = port._fileno()
+        self._descriptor = port.fileno()
         loop.add_reader(self._descriptor, self._run)
 
     @property
@@ -125,13 +128,29 @@ class AsyncPort:
                 return frames
             await self._wait()
 
+    async def take(self) -> Frame:
+        """The next frame where the daemon put it, without a copy, until it is released; BusyError as of `fipsee.Port.take`."""
+        while True:
+            frame = self._port.take(timeout=0)
+            if frame is not None:
+                return frame
+            await self._wait()
+
     async def send(self, frame: Data, offload: Optional[Offload] = None) -> None:
         """Send a frame, after a buffer became free; `offload`: what it leaves to be done."""
-        while True:
-            try:
-                return self._port.send(frame, offload)
-            except BusyError:
-                await self._wait()
+        await self._when_free(lambda: self._port.send(frame, offload))
+
+    async def join(self, group: Union[str, Buffer]) -> None:
+        """As `fipsee.Port.join`, after a buffer became free."""
+        await self._when_free(lambda: self._port.join(group))
+
+    async def leave(self, group: Union[str, Buffer]) -> None:
+        """As `fipsee.Port.leave`, after a buffer became free."""
+        await self._when_free(lambda: self._port.leave(group))
+
+    async def all_groups(self, all: bool = True) -> None:
+        """As `fipsee.Port.all_groups`, after a buffer became free."""
+        await self._when_free(lambda: self._port.all_groups(all))
 
     async def close(self) -> None:
         """Send what was submitted and release the port."""
@@ -149,12 +168,19 @@ class AsyncPort:
     ) -> None:
         await self.close()
 
+    async def _when_free(self, call: Callable[[], None]) -> None:
+        while True:
+            try:
+                return call()
+            except BusyError:
+                await self._wait()
+
     async def _wait(self) -> None:
         if self._lost is not None:
             # Each has a traceback of its own.
             raise type(self._lost)(self._lost.errno, self._lost.strerror)
         # Also if another task waits already: it may wait for frames alone, this one for a buffer to send.
-        if self._port._arm():
+        if self._port.arm():
             return await asyncio.sleep(0)
         if self._change is None:
             self._change = self._loop.create_future()
@@ -164,7 +190,7 @@ class AsyncPort:
     def _run(self) -> None:
         change, self._change = self._change, None
         try:
-            self._port._woken()
+            self._port.woken()
         except Error as error:
             self._lost = error
             self._unwatch()

@@ -74,6 +74,11 @@ fn frames_go_between_ports() {
 }
 
 #[test]
+fn frames_are_read_and_filled_in_shared_memory() {
+    pytest("test_port_memory");
+}
+
+#[test]
 fn stubs_are_true_and_strict() {
     pytest("test_types");
 }
