@@ -205,25 +205,25 @@ fn groups_that_want_more_get_places_by_their_weights() {
 #[test]
 fn connections_of_a_group_get_places_by_their_weights_whatever_number_of_queues_they_have() {
     let (mut fixture, group) = (Fixture::new(), Arc::new(Group::new("one")));
-    let hog = fixture.add_connection(&group, 100, 16, 256, 100_000);
+    let greedy = fixture.add_connection(&group, 100, 16, 256, 100_000);
     fixture.settle();
-    assert_eq!(in_flight(&hog), PLACES, "what no other wants");
+    assert_eq!(in_flight(&greedy), PLACES, "what no other wants");
     let lone = fixture.add_connection(&group, 100, 1, 1, 1);
     fixture.settle();
     fixture.end(1);
-    assert_eq!((in_flight(&hog), in_flight(&lone)), (PLACES - 1, 1), "it begins with the first place");
+    assert_eq!((in_flight(&greedy), in_flight(&lone)), (PLACES - 1, 1), "it begins with the first place");
     let other = fixture.add_connection(&group, 300, 1, 256, 100_000);
     for _ in 0..500 {
         fixture.end(3);
     }
-    let (hogs, others) = (in_flight(&hog), in_flight(&other));
-    assert!((PLACES..=PLACES + 3).contains(&(hogs + others)), "{hogs} and {others}");
-    assert!((PLACES / 4 - 4..=PLACES / 4 + 4).contains(&hogs), "{hogs} and {others} at 1 to 3");
+    let (of_greedy, of_other) = (in_flight(&greedy), in_flight(&other));
+    assert!((PLACES..=PLACES + 3).contains(&(of_greedy + of_other)), "{of_greedy} and {of_other}");
+    assert!((PLACES / 4 - 4..=PLACES / 4 + 4).contains(&of_greedy), "{of_greedy} and {of_other} at 1 to 3");
     other[0].waiting.store(0, Ordering::Relaxed);
     for _ in 0..200 {
         fixture.end(3);
     }
-    assert_eq!((in_flight(&hog), in_flight(&other)), (PLACES, 0), "nothing is kept for a connection that wants nothing");
+    assert_eq!((in_flight(&greedy), in_flight(&other)), (PLACES, 0), "nothing is kept for a connection that wants nothing");
 }
 
 #[test]
@@ -249,17 +249,17 @@ fn queues_of_a_connection_get_as_many_places_each() {
 #[test]
 fn connections_of_a_group_that_come_one_after_the_other_get_no_further_places() {
     let (mut fixture, group) = (Fixture::new(), Arc::new(Group::new("one")));
-    let mut hogs = Vec::new();
+    let mut queues = Vec::new();
     for _ in 0..64 {
-        hogs.extend(fixture.add_connection(&group, 100, 1, 256, 100_000));
+        queues.extend(fixture.add_connection(&group, 100, 1, 256, 100_000));
         fixture.settle();
         fixture.end(1);
-        assert_eq!(in_flight(&hogs), PLACES);
+        assert_eq!(in_flight(&queues), PLACES);
     }
     for _ in 0..8 * PLACES {
         fixture.end(1);
     }
-    let of_each: Vec<_> = hogs.iter().map(|queue| in_flight(std::slice::from_ref(queue))).collect();
+    let of_each: Vec<_> = queues.iter().map(|queue| in_flight(std::slice::from_ref(queue))).collect();
     assert_eq!(of_each, [1; 64], "each has one");
     let victim = fixture.add(100, 1, 1, 1);
     fixture.settle();
