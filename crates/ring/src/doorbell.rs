@@ -13,6 +13,8 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
+use crate::wait::has_woken_thread;
+
 /// The ringing end of a client-to-daemon doorbell, or the daemon's watched end: the same eventfd. A clone is the same descriptor.
 #[derive(Clone, Debug)]
 pub struct EventDoorbell(Arc<OwnedFd>);
@@ -34,6 +36,7 @@ impl EventDoorbell {
     /// Ring. A full counter means that the doorbell has been rung already; the write blocks then if the file lost O_NONBLOCK.
     pub fn ring(&self) {
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
+        has_woken_thread();
     }
 }
 
@@ -116,6 +119,7 @@ impl SocketDoorbell {
     /// Ring; never blocks. A full socket means that the doorbell has been rung already.
     pub fn ring(&self) {
         let _ = rustix::net::send(&*self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        has_woken_thread();
     }
 
     /// Take the rings so far; `false` when the peer has closed its end or the socket has failed. If a peer rings faster than we

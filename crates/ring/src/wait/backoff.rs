@@ -1,5 +1,6 @@
 //! What to do between two looks, and when to sleep.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use super::instructions::{Instructions, Monitorx, Waitpkg};
@@ -37,6 +38,15 @@ const TPAUSE: Duration = Duration::from_nanos(400);
 /// Longest wait for a write to a line. Bounds the delay of whatever makes no write there: a deadline, other queues, a
 /// command, a peer that died (clients check for it every 4096 looks), a thread of the same CPU.
 const WATCH: Duration = Duration::from_micros(5);
+
+thread_local! {
+    static HAS_WOKEN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This thread has woken another one, which the scheduler may have put on this CPU: the next wait that would pause begins with a yield.
+pub fn has_woken_thread() {
+    HAS_WOKEN.set(true);
+}
 
 /// Counts empty looks and says when to sleep.
 #[derive(Clone, Debug)]
@@ -96,6 +106,9 @@ impl Backoff {
     #[inline(always)]
     pub fn step_watching<'a>(&mut self, expected: bool, watch: impl FnOnce() -> Option<Watch<'a>>) -> Next {
         if self.empty_looks < self.pauses_before_yield {
+            if self.empty_looks == 0 && HAS_WOKEN.take() {
+                std::thread::yield_now();
+            }
             self.empty_looks += 1;
             core::hint::spin_loop();
             return Next::Look;

@@ -8,6 +8,6 @@ pub mod instructions;
 mod mode;
 mod watch;
 
-pub use backoff::{Backoff, DEFAULT_LOOK, EXPECTED_LOOK_FACTOR, Next};
+pub use backoff::{Backoff, DEFAULT_LOOK, EXPECTED_LOOK_FACTOR, Next, has_woken_thread};
 pub use mode::{Unavailable, WaitMode};
 pub use watch::Watch;

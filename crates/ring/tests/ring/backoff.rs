@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use fipsee_ring::cpu;
+use fipsee_ring::doorbell::{EventDoorbell, await_readable};
 use fipsee_ring::wait::{Backoff, Next, WaitMode};
+use fipsee_ring::{AtomicU32, Ordering, cpu};
+
+use crate::common::{bind_to_first_cpu, one_at_a_time};
 
 /// More empty looks than any mode pauses before it yields.
 const MANY_LOOKS: u32 = 20_000;
@@ -40,6 +43,38 @@ fn adaptive_mode_looks_first_and_then_sleeps() {
 fn adaptive_mode_looks_as_long_as_configured() {
     let mut backoff = Backoff::new(WaitMode::Adaptive, Duration::from_secs(3600));
     assert!((0..MANY_LOOKS).all(|_| backoff.step(false) == Next::Look));
+}
+
+#[test]
+fn reader_on_the_same_cpu_runs_soon_after_its_doorbell() {
+    const RINGS: u32 = 51;
+    let _alone = one_at_a_time();
+    let (doorbell, woken) = (EventDoorbell::new().expect("a doorbell"), AtomicU32::new(0));
+    let reads = || {
+        bind_to_first_cpu();
+        for _ in 0..RINGS {
+            await_readable(&doorbell, None).expect("a doorbell");
+            rustix::io::read(&doorbell, &mut [0; 8]).expect("it was rung");
+            woken.fetch_add(1, Ordering::Release);
+        }
+    };
+    let looks_until_it_ran = |rings: u32| {
+        // It sleeps again by then.
+        std::thread::yield_now();
+        doorbell.ring();
+        let mut backoff = Backoff::new(WaitMode::Pause, Duration::ZERO);
+        (0_u32..).take_while(|_| woken.load(Ordering::Acquire) < rings && backoff.step(false) == Next::Look).count()
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(reads);
+        let rings = scope.spawn(|| {
+            bind_to_first_cpu();
+            (1..=RINGS).map(looks_until_it_ran).collect::<Vec<_>>()
+        });
+        let mut looks = rings.join().expect("it does not fail");
+        looks.sort_unstable();
+        assert!(looks[looks.len() / 2] <= 4, "looks before the reader ran: {looks:?}");
+    });
 }
 
 #[test]

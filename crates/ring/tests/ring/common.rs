@@ -12,6 +12,7 @@ use fipsee_ring::region::Region;
 use fipsee_ring::ring::{Reader, RingMemory};
 use fipsee_ring::tuning::{Ownership, Touch, Tuning};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::thread::CpuSet;
 
 /// After this long without a doorbell the state of the ring is checked: a message that waits there is a lost wake-up.
 const WAKE_UP_TIMEOUT_S: i64 = 10;
@@ -20,6 +21,15 @@ const WAKE_UP_TIMEOUT_S: i64 = 10;
 pub(crate) fn one_at_a_time() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Stay on the lowest CPU this thread may use.
+pub(crate) fn bind_to_first_cpu() {
+    let allowed = rustix::thread::sched_getaffinity(None).expect("affinity");
+    let first = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("one at least");
+    let mut set = CpuSet::new();
+    set.set(first);
+    rustix::thread::sched_setaffinity(None, &set).expect("one of the allowed ones");
 }
 
 static ANY_THREAD_PANICKED: AtomicBool = AtomicBool::new(false);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{Doorbell, Random, assert_is_numbered, numbered, one_at_a_time, ring_pair, yield_to_peer};
+use crate::common::{Doorbell, Random, assert_is_numbered, bind_to_first_cpu, numbered, one_at_a_time, ring_pair, yield_to_peer};
 use crate::emulator;
 use fipsee_ring::Message;
 use fipsee_ring::clock;
@@ -22,7 +22,6 @@ use fipsee_ring::tuning::Tuning;
 use fipsee_ring::wait::instructions::Instructions;
 use fipsee_ring::wait::{Backoff, Next, WaitMode};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::thread::CpuSet;
 
 /// Exchanges with delays, per strategy.
 const EXCHANGES: u64 = 1000;
@@ -311,15 +310,6 @@ fn message_after_any_silence_is_seen() {
         };
         between(&strategy, ask, answer, |_| {});
     }
-}
-
-/// Stay on the lowest CPU this thread may use.
-fn bind_to_first_cpu() {
-    let allowed = rustix::thread::sched_getaffinity(None).expect("affinity");
-    let first = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("one at least");
-    let mut set = CpuSet::new();
-    set.set(first);
-    rustix::thread::sched_setaffinity(None, &set).expect("one of the allowed ones");
 }
 
 #[test]

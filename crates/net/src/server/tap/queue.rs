@@ -11,6 +11,7 @@ use std::time::Duration;
 use fipsee_ring::clock;
 use fipsee_ring::doorbell::EventDoorbell;
 use fipsee_ring::memory::Span;
+use fipsee_ring::wait::has_woken_thread;
 use fipsee_serve::{Blocks, Engine, Queue, Taken, Turn};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -239,6 +240,8 @@ impl Receive for TapReceiver {
         // SAFETY: the caller vouches for the rest of the frame.
         unsafe { copy_frame(frame.head, frame.rest, &[into]) };
         let written = rustix::io::retry_on_intr(|| rustix::io::write(&self.end.file, bytes));
+        // A program that waits for the frame.
+        has_woken_thread();
         Delivered { is_taken: self.end.bytes_of(written).is_some(), ..not_taken }
     }
 
