@@ -1,4 +1,4 @@
-//! Idle CPUs of a virtual machine poll for a while before they are halted, unless its kernel was told not to: a CPU that the hypervisor has
+//! Idle CPUs of a virtual machine poll for a while before they are halted, unless its kernel is set not to: a CPU that the hypervisor has
 //! halted takes 10 to 15 us to wake.
 
 use std::fs;

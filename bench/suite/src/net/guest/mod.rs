@@ -65,7 +65,7 @@ enum Load {
     FromGuest,
     ToGuest,
     RoundTrip,
-    /// Idle CPUs poll before they are halted, as they do unless a kernel is told not to.
+    /// Idle CPUs poll before they are halted, as they do unless a kernel is set not to.
     RoundTripPolling,
 }
 
