@@ -47,7 +47,7 @@ fn adaptive_mode_looks_as_long_as_configured() {
 
 #[test]
 fn reader_on_the_same_cpu_runs_soon_after_its_doorbell() {
-    const RINGS: u32 = 51;
+    const RINGS: u32 = 201;
     let _alone = one_at_a_time();
     let (doorbell, woken) = (EventDoorbell::new().expect("a doorbell"), AtomicU32::new(0));
     let reads = || {
@@ -59,8 +59,8 @@ fn reader_on_the_same_cpu_runs_soon_after_its_doorbell() {
         }
     };
     let looks_until_it_ran = |rings: u32| {
-        // It sleeps again by then.
-        std::thread::yield_now();
+        // The reader sleeps again by then, and the scheduler leaves a thread that has run for a while in its turn.
+        (0..100).for_each(|_| std::thread::yield_now());
         doorbell.ring();
         let mut backoff = Backoff::new(WaitMode::Pause, Duration::ZERO);
         (0_u32..).take_while(|_| woken.load(Ordering::Acquire) < rings && backoff.step(false) == Next::Look).count()
@@ -73,7 +73,9 @@ fn reader_on_the_same_cpu_runs_soon_after_its_doorbell() {
         });
         let mut looks = rings.join().expect("it does not fail");
         looks.sort_unstable();
-        assert!(looks[looks.len() / 2] <= 4, "looks before the reader ran: {looks:?}");
+        // After none it has run at once, whatever the writer did.
+        looks.retain(|looks| *looks > 0);
+        assert!(looks.get(looks.len() / 2).is_none_or(|looks| *looks <= 4), "looks before the reader ran: {looks:?}");
     });
 }
 
