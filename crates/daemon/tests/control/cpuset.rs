@@ -1,7 +1,7 @@
 //! The CPUs that a daemon may use change while it serves: its workers follow, and no request is lost.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering}; // tidy: allow atomic, the test's own, not shared memory
 
 use fipsee_testkit::load::Load;
 use fipsee_testkit::{Daemon, Scratch, assert_says, eventually, skip};
