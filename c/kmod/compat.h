@@ -8,6 +8,7 @@
 #include <linux/blk-mq.h>
 #include <linux/blkdev.h>
 #include <linux/hrtimer.h>
+#include <linux/topology.h>
 #include <linux/version.h>
 #include <linux/virtio.h>
 #include <linux/virtio_config.h>
@@ -155,6 +156,17 @@ static inline void fip_hrtimer_setup(struct hrtimer *timer, enum hrtimer_restart
 	timer->function = function;
 #endif
 }
+
+/* ---- Caches ------------------------------------------------------------------------------------------------------ */
+
+/* A number of the CPU's last-level cache. Masks of the CPUs that share one are not exported; elsewhere a package has one. */
+#if defined(CONFIG_X86) && defined(topology_llc_id)
+#define fip_cache_of(cpu) topology_llc_id(cpu)
+#elif defined(FIP_HAS_GET_LLC_ID)
+#define fip_cache_of(cpu) get_llc_id(cpu)
+#else
+#define fip_cache_of(cpu) topology_physical_package_id(cpu)
+#endif
 
 /* ---- Opening a block device from within -------------------------------------------------------------------------- */
 

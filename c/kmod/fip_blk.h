@@ -223,6 +223,7 @@ struct fip_thread {
 	struct fip_disk *disk;
 	unsigned int index;
 	unsigned int cpu;
+	bool is_placed;				/* counted at `cpu` (place.c) */
 	struct task_struct *task;		/* NULL until it is used first */
 	unsigned long rings;			/* a bit for each that it looks after; changes at any time (govern.c) */
 	bool is_polling;
@@ -242,7 +243,6 @@ struct fip_governor {
 	unsigned int least;
 	unsigned int most;
 	unsigned int used;
-	unsigned int first_cpu;
 	struct fip_rules rules;
 	u64 retry_at;				/* jiffies: no further thread could be started, and none is before */
 	u64 sampled_ticks;
@@ -401,9 +401,13 @@ void fip_notify_stop(struct fip_ring *ring);
 bool fip_notify_published(struct fip_ring *ring, bool is_last);
 
 /* thread.c */
-int fip_thread_start(struct fip_thread *thread, unsigned int cpu);
+int fip_thread_start(struct fip_thread *thread);
 void fip_thread_stop(struct fip_thread *thread);
 void fip_thread_wake(struct fip_thread *thread);
+
+/* place.c */
+void fip_place_thread(struct fip_thread *thread);
+void fip_unplace_thread(struct fip_thread *thread);
 
 /* govern.c */
 extern const struct attribute_group fip_threads_group;

@@ -23,9 +23,6 @@
 /* After a thread could not be started. */
 #define FIP_RETRY_MS 5000
 
-/* Where the next disk's threads begin, so that threads of several disks do not share a CPU. */
-static atomic_t fip_next_cpu = ATOMIC_INIT(0);
-
 /* For disks that are taken from now on. */
 static DEFINE_MUTEX(fip_usual_lock);
 static struct fip_range fip_usual = { 1, 0 };
@@ -33,11 +30,6 @@ static struct fip_range fip_usual = { 1, 0 };
 static_assert(FIP_RULES_MOST == FIPSEE_MAX_QUEUES);
 
 /* ---- Assignment: under the governor's lock ----------------------------------------------------------------------- */
-
-static unsigned int fip_thread_cpu(const struct fip_disk *disk, unsigned int index)
-{
-	return cpumask_local_spread(disk->governor.first_cpu + index, NUMA_NO_NODE);
-}
 
 static void fip_assign(struct fip_ring *ring, struct fip_thread *thread)
 {
@@ -68,7 +60,7 @@ static int fip_use_threads(struct fip_disk *disk, unsigned int count, const u8 *
 	cpus_read_lock();
 	for (index = 0; index < count && !error; index++) {
 		if (!disk->threads[index].task)
-			error = fip_thread_start(&disk->threads[index], fip_thread_cpu(disk, index));
+			error = fip_thread_start(&disk->threads[index]);
 	}
 	cpus_read_unlock();
 	if (error && !--index)
@@ -101,7 +93,7 @@ static void fip_follow_cpus(struct fip_disk *disk)
 		if (!thread->task || (cpu_online(thread->cpu) && cpumask_equal(thread->task->cpus_ptr, cpumask_of(thread->cpu))))
 			continue;
 		if (!cpu_online(thread->cpu))
-			thread->cpu = fip_thread_cpu(disk, index);
+			fip_place_thread(thread);
 		set_cpus_allowed_ptr(thread->task, cpumask_of(thread->cpu));
 	}
 	cpus_read_unlock();
@@ -270,7 +262,6 @@ int fip_threads_start(struct fip_disk *disk)
 	}
 	mutex_lock(&governor->lock);
 	fip_apply_range(disk);
-	governor->first_cpu = (unsigned int)atomic_add_return(governor->least, &fip_next_cpu) - governor->least;
 	governor->sampled_ticks = fip_ticks();
 	/* Those that a disk has from its start, or again after the machine slept, were not added. */
 	added = governor->added;

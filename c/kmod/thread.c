@@ -199,16 +199,18 @@ void fip_thread_wake(struct fip_thread *thread)
 }
 
 /* With the CPUs locked. On the first call of a disk, or when load asks for another thread. */
-int fip_thread_start(struct fip_thread *thread, unsigned int cpu)
+int fip_thread_start(struct fip_thread *thread)
 {
 	struct task_struct *task;
 
 	thread->is_polling = true;
-	thread->cpu = cpu;
-	task = kthread_create_on_node(fip_thread_run, thread, cpu_to_node(cpu), "fip%d/%u", thread->disk->minor, thread->index);
-	if (IS_ERR(task))
+	fip_place_thread(thread);
+	task = kthread_create_on_node(fip_thread_run, thread, cpu_to_node(thread->cpu), "fip%d/%u", thread->disk->minor, thread->index);
+	if (IS_ERR(task)) {
+		fip_unplace_thread(thread);
 		return PTR_ERR(task);
-	kthread_bind(task, cpu);
+	}
+	kthread_bind(task, thread->cpu);
 	thread->task = task;
 	wake_up_process(task);
 	return 0;
@@ -219,4 +221,5 @@ void fip_thread_stop(struct fip_thread *thread)
 	if (thread->task)
 		kthread_stop(thread->task);
 	thread->task = NULL;
+	fip_unplace_thread(thread);
 }

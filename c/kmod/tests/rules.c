@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * rules.h without a kernel: threads that each do 1000 thousandths of work, rings that ask for some. tests/interop runs it.
+ * rules.h without a kernel: threads that each do 1000 thousandths of work, rings that ask for some. place.h: CPUs with nodes, caches and
+ * cores. tests/interop runs it.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,6 +12,7 @@ typedef uint8_t u8;
 typedef uint32_t u32;
 typedef uint64_t u64;
 
+#include "../place.h"
 #include "../rules.h"
 
 #define SAMPLE_MS 20u
@@ -200,8 +202,96 @@ static void a_constant_load_changes_nothing(void)
 	}
 }
 
+/* Two nodes, each of two last-level caches with two cores of two CPUs. */
+#define CPUS 16u
+
+struct cpu {
+	unsigned int node, cache, core, threads;
+};
+
+/* Siblings have numbers beside each other, or eight apart. */
+static void make_cpus(struct cpu *cpus, bool is_adjacent)
+{
+	for (unsigned int cpu = 0; cpu < CPUS; cpu++) {
+		unsigned int core = is_adjacent ? cpu / 2 : cpu % 8;
+
+		cpus[cpu] = (struct cpu){ .node = core / 4, .cache = core / 2, .core = core };
+	}
+}
+
+/* As place.c: `first` is where the disk's first thread runs, CPUS if this is it. */
+static unsigned int place(struct cpu *cpus, unsigned int node, unsigned int first)
+{
+	struct fip_place best = { .threads = UINT32_MAX };
+
+	for (unsigned int cpu = 0; cpu < CPUS; cpu++) {
+		struct fip_place here = { .cpu = cpu, .threads = cpus[cpu].threads, .is_far = cpus[cpu].node != node };
+
+		here.is_cold = first < CPUS && cpus[cpu].cache != cpus[first].cache;
+		for (unsigned int other = 0; other < CPUS; other++)
+			here.beside += other != cpu && cpus[other].core == cpus[cpu].core ? cpus[other].threads : 0;
+		if (fip_place_is_better(&here, &best))
+			best = here;
+	}
+	cpus[best.cpu].threads++;
+	return best.cpu;
+}
+
+static void threads_get_cores_near_their_memory_then_siblings_then_other_nodes(void)
+{
+	/* Of memory on the second node: its cores, those of the first thread's cache first; their siblings; the other node likewise. */
+	static const unsigned int expected[] = { 4, 5, 6, 7, 12, 13, 14, 15, 0, 1, 2, 3, 8, 9, 10, 11 };
+	struct cpu cpus[CPUS];
+	unsigned int first = CPUS;
+
+	make_cpus(cpus, false);
+	for (unsigned int thread = 0; thread < 2 * CPUS; thread++) {
+		unsigned int cpu = place(cpus, 1, first);
+
+		if (cpu != expected[thread % CPUS])
+			FAIL("thread %u is on CPU %u, not %u", thread, cpu, expected[thread % CPUS]);
+		first = thread ? first : cpu;
+	}
+}
+
+static void threads_of_another_disk_avoid_those_that_are_there(void)
+{
+	struct cpu cpus[CPUS];
+	unsigned int first, second;
+
+	make_cpus(cpus, true);
+	first = place(cpus, 0, CPUS);
+	second = place(cpus, 0, CPUS);
+	if (cpus[first].core == cpus[second].core || cpus[second].node != 0)
+		FAIL("the disks' threads are on CPUs %u and %u", first, second);
+	/* The cache of its first thread has no free core any more, so its second gets one elsewhere on the node. */
+	second = place(cpus, 0, second);
+	if (cpus[second].node != 0 || cpus[second].core < 2)
+		FAIL("the other disk's second thread is on CPU %u", second);
+	cpus[first].threads--;
+	if (place(cpus, 0, CPUS) != first)
+		FAIL("a CPU that is free again is not used");
+}
+
+static void second_thread_shares_the_cache_of_the_first(void)
+{
+	struct cpu cpus[CPUS];
+	unsigned int first, second;
+
+	make_cpus(cpus, true);
+	cpus[0].threads = cpus[2].threads = 1;
+	first = place(cpus, 0, CPUS);
+	cpus[0].threads = 0;
+	second = place(cpus, 0, first);
+	if (first != 4 || second != 6)
+		FAIL("the threads are on CPUs %u and %u", first, second);
+}
+
 int main(void)
 {
+	second_thread_shares_the_cache_of_the_first();
+	threads_get_cores_near_their_memory_then_siblings_then_other_nodes();
+	threads_of_another_disk_avoid_those_that_are_there();
 	threads_follow_the_load();
 	one_ring_is_no_reason_for_a_second_thread();
 	rings_move_to_the_thread_that_has_time();

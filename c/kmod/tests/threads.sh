@@ -6,6 +6,8 @@ attributes=/sys/block/$name
 parameters=/sys/module/fip_blk/parameters
 stats=/sys/kernel/debug/fip_blk/$name/stats
 rings=$(setting queues)
+# "short": little data, and nothing that depends on load.
+run=$(setting run)
 value() { cat "$attributes/$1"; }
 threads_of_disk() {
     for status in /proc/[0-9]*/status; do
@@ -27,6 +29,9 @@ done
 dmesg | grep -q "threads=65 is not possible; use a number from 1 to 64, a range such as 1..4, or auto" || fail "the log does not say what is possible"
 set_to 64
 [ "$(value threads) $(value threads_used)" = "$rings $rings" ] || fail "64 threads are not cut to the $rings rings"
+# There is a CPU for each.
+cpus_of_threads() { for thread in $(threads_of_disk); do sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' "$thread/status"; done; }
+[ "$(cpus_of_threads | sort -u | grep -c '^[0-9]*$')" = "$rings" ] || fail "$rings threads on CPUs $(cpus_of_threads)"
 
 # Only the threads look. Every ring has a job, on its CPU.
 echo 0 >$parameters/spin_us
@@ -38,7 +43,7 @@ load() {
         --verify_fatal=1 --do_verify=1 --thread --output-format=terse >/tmp/fio 2>&1
 }
 
-load 4m &
+case $run in short) load 256k & ;; *) load 4m & ;; esac
 load=$!
 rounds=0
 while [ -e /proc/$load ] && [ $rounds -lt 500 ]; do
@@ -61,10 +66,11 @@ are_bound() {
         case $(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' "$thread/status") in *[-,]*) return 1 ;; esac
     done
 }
-for count in "$rings" "2..$rings"; do
+case $run in short) counts="2..$rings" size=256k ;; *) counts="$rings 2..$rings" size=2m ;; esac
+for count in $counts; do
     places=
     set_to "$count"
-    load 2m &
+    load $size &
     load=$!
     for cpu in $(seq 1 $((rings - 1))); do
         echo 0 >/sys/devices/system/cpu/cpu"$cpu"/online
@@ -73,6 +79,9 @@ for count in "$rings" "2..$rings"; do
     wait $load || { cat /tmp/fio; fail "other data than was written, or an error, while CPUs went"; }
     wait_for "each of $count threads on one CPU" are_bound
 done
+
+# How long it takes until a thread of an emulated CPU is busy all the time depends on what else the host runs.
+[ "$run" != short ] || exit 0
 
 # The load alone decides.
 places="--cpus_allowed=0-$((rings - 1)) --cpus_allowed_policy=split"

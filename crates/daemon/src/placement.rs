@@ -58,6 +58,11 @@ impl Places {
         Ok(Self { placement, cpus, kept, limit, workers, usable: machine.usable })
     }
 
+    /// Is any worker bound to a CPU?
+    pub(crate) fn binds(&self) -> bool {
+        !self.cpus.is_empty() || self.placement == Placement::Auto
+    }
+
     pub(crate) fn usable(&self) -> &[usize] {
         &self.usable
     }

@@ -256,6 +256,14 @@ const SCENARIOS: &[Scenario] = &[
         .on(qemu(4))
         .only(Only::Rings)
         .by_hand(),
+    scenario(
+        "qemu/few-threads",
+        "threads",
+        "three CPUs, three queues: the threads of fip_blk follow what is set, with CPUs of their own, and CPUs that go",
+    )
+    .on(qemu(3))
+    .set("run=short")
+    .only(Only::Rings),
     scenario("qemu/mwait", "mwait", "the threads of fip_blk wait with MWAIT").on(SMP).only(Only::Rings).by_hand(),
     scenario("qemu-6.12/boot", "boot", "the kernel of Debian's backports: the disk appears").on(NEW_KERNEL).by_hand(),
     scenario("qemu-6.12/files", "files", "the kernel of Debian's backports: files as above")

@@ -47,6 +47,16 @@ fn shown(owner: &str) -> String {
     }
 }
 
+/// How many there are, with their names, and what to do.
+fn too_many(owners: &[String]) -> (String, &'static str) {
+    let names: Vec<_> = owners.iter().take(8).map(|owner| shown(owner)).collect();
+    let names = names.join(", ");
+    match owners.len() {
+        1 => (format!("{names} is dedicated"), "do not dedicate it"),
+        count => (format!("{count} are dedicated ({names})"), "dedicate fewer"),
+    }
+}
+
 /// Of so many workers, one that no owner has, without queues that stay: the last, which is the first that is not needed otherwise.
 fn free_worker(dedicated: &[Dedicated], workers: usize, fixed_at: impl Fn(usize) -> u64) -> Option<usize> {
     let is_free = |worker: &usize| dedicated.iter().all(|of| of.worker != *worker) && fixed_at(*worker) == 0;
@@ -67,27 +77,43 @@ fn avoid_fixed(dedicated: &mut Vec<Dedicated>, workers: usize, fixed_at: impl Fn
 }
 
 impl Scaling {
-    /// Can these have a worker each?
+    /// Can these have a worker each, and a CPU for it?
     pub(crate) fn check_dedicated(&self, owners: &[String]) -> Result<(), String> {
         let started = self.workers.len();
         if owners.is_empty() {
             return Ok(());
         }
         if owners.len() < started {
+            self.check_cpus(owners)?;
             return self.check_fixed(owners);
         }
-        let names: Vec<_> = owners.iter().take(8).map(|owner| shown(owner)).collect();
-        let names = names.join(", ");
-        let (are, fewer) = match owners.len() {
-            1 => (format!("{names} is dedicated"), "do not dedicate it"),
-            count => (format!("{count} are dedicated ({names})"), "dedicate fewer"),
-        };
+        let (are, fewer) = too_many(owners);
         let workers = match started {
             1 => "1 worker was started, which".to_owned(),
             _ => format!("{started} workers were started, of which one"),
         };
         let needed = owners.len() + 1;
         Err(format!("{are}, and {workers} is for all others; start {needed} (--workers, workers), or {fewer}"))
+    }
+
+    /// Owners that have a worker keep it if CPUs go. Where the scheduler places all workers, they share its CPUs.
+    fn check_cpus(&self, owners: &[String]) -> Result<(), String> {
+        let has_worker = |owner: &String| self.is_dedicated(owner);
+        if !self.places.binds() || owners.iter().all(has_worker) {
+            return Ok(());
+        }
+        let cpus = self.places.usable_now().map_or_else(|| self.state().cpus.len(), |cpus| cpus.len());
+        if owners.len() < cpus {
+            return Ok(());
+        }
+        let (are, fewer) = too_many(owners);
+        let cpus = match cpus {
+            1 => "1 CPU, which".to_owned(),
+            _ => format!("{cpus} CPUs, of which one"),
+        };
+        Err(format!(
+            "{are}, and this daemon may use {cpus} is for all others; {fewer}, let it use more (cpuset, taskset), or have workers share CPUs (placement = \"off\")"
+        ))
     }
 
     /// A worker with queues that stay never becomes that of an owner alone.

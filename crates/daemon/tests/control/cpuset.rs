@@ -1,6 +1,7 @@
 //! The CPUs that a daemon may use change while it serves: its workers follow, and no request is lost.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering}; // tidy: allow atomic, the test's own, not shared memory
 
 use fipsee_testkit::load::Load;
 use fipsee_testkit::{Daemon, Scratch, assert_says, eventually, skip};
@@ -8,6 +9,9 @@ use fipsee_topology::{cpu_list, pin};
 use serde_json::{Value, json};
 
 use crate::placement::{affinities, threads, two_cpus};
+
+/// Distinguishes the groups of this process.
+static MADE: AtomicU32 = AtomicU32::new(0);
 
 /// A control group with CPUs that a test may change; either version of cgroups has the same files.
 struct Cpuset(PathBuf);
@@ -17,7 +21,7 @@ impl Cpuset {
         let parents = ["/sys/fs/cgroup/cpuset", "/sys/fs/cgroup"].map(Path::new);
         let parent = parents.into_iter().find(|parent| parent.join("cgroup.procs").exists());
         let parent = parent.ok_or_else(|| std::io::Error::other("control groups are not mounted"))?;
-        let group = parent.join(format!("fipsee-test-{}", std::process::id()));
+        let group = parent.join(format!("fipsee-test-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed)));
         std::fs::create_dir(&group)?;
         let cpuset = Self(group);
         // Version 1 takes no process before it has nodes; version 2 inherits them.
@@ -90,6 +94,40 @@ fn lose_each_in_turn(cpuset: &Cpuset, daemon: &Daemon, cpus: &[usize]) {
         eventually("clients are attached beside them", || main_thread(daemon) == attaches_at);
         loads.iter().for_each(Load::await_progress);
     }
+    loads.into_iter().for_each(|load| assert!(load.finish() > 0));
+}
+
+/// Where the worker of an owner with a queue runs, if there is one: at most one CPU.
+fn dedicated_cpu(daemon: &Daemon) -> Option<Option<usize>> {
+    Some(workers(daemon).into_iter().find(|(_, state, queues)| state == "dedicated" && *queues == 1)?.0)
+}
+
+#[test]
+fn a_dedicated_worker_stays_its_owners_while_its_cpu_is_gone() {
+    let Some(allowed) = two_cpus() else { return };
+    let cpus = &allowed[..2];
+    let cpuset = match Cpuset::new(cpus) {
+        Ok(cpuset) => cpuset,
+        Err(error) => return skip("a dedicated worker without its CPU", &format!("no cpuset can be made here: {error}")),
+    };
+    let given = format!("{},{}", cpus[0], cpus[1]);
+    let daemon = cpuset.start(&["--disk", "a=memory:1M", "--disk", "b=memory:1M", "--workers", "2", "--cpus", &given]);
+    let loads = ["a", "b"].map(|disk| Load::start(&daemon, disk, 16));
+    let dedicate = |disk: &str| daemon.admin(&json!({ "method": "disk.set", "disk": disk, "dedicated": true }));
+    assert_eq!(dedicate("b")["dedicated"], true);
+    let are = |count| move |worker: &(Option<usize>, String, u64)| worker.2 == count;
+    eventually("each has a worker", || workers(&daemon).iter().all(are(1)) && dedicated_cpu(&daemon) == Some(Some(cpus[1])));
+    cpuset.set(&cpus[..1]).expect("changed");
+    eventually("its worker has no CPU", || dedicated_cpu(&daemon) == Some(None) && are_bound(&daemon, &cpus[..1]));
+    assert!(workers(&daemon).iter().all(are(1)), "it is the owner's as before");
+    loads.iter().for_each(Load::await_progress);
+    // What has a worker keeps it; no other gets one.
+    assert_eq!(dedicate("b")["dedicated"], true);
+    assert_eq!(daemon.ask(&json!({ "method": "disk.set", "disk": "b", "dedicated": false }))["dedicated"], false);
+    assert_says(dedicate("b")["error"].as_str().expect("refused"), &["disk 'b' is dedicated", "1 CPU, which is for all others"]);
+    cpuset.set(cpus).expect("changed");
+    eventually("it may have one again", || dedicate("b")["dedicated"] == true);
+    eventually("with its CPU", || workers(&daemon).iter().all(are(1)) && dedicated_cpu(&daemon) == Some(Some(cpus[1])));
     loads.into_iter().for_each(|load| assert!(load.finish() > 0));
 }
 

@@ -4,7 +4,10 @@ use fipsee_block::wire::Status;
 use fipsee_testkit::hypervisor::Vm;
 use fipsee_testkit::load::Load;
 use fipsee_testkit::{Daemon, Scratch, assert_says, eventually, finish_one, refused_in};
+use fipsee_topology::cpu_list;
 use serde_json::{Value, json};
+
+use crate::placement::two_cpus;
 
 const DISKS: [&str; 6] = ["--disk", "a=memory:1M", "--disk", "b=memory:1M", "--disk", "c=memory:1M"];
 
@@ -81,7 +84,8 @@ fn a_dedicated_disk_has_a_worker_to_itself() {
 #[test]
 fn a_dedicated_client_has_a_worker_to_itself_until_it_is_gone() {
     let disks = ["a", "b"].map(|name| format!("[[disk]]\nname = \"{name}\"\nspec = \"memory:1M\"\n"));
-    let mut daemon = Daemon::with_file(&format!("workers = 3\n{}", disks.concat()));
+    // Of its owners there are two at a time, on any machine.
+    let mut daemon = Daemon::with_file(&format!("workers = 3\nplacement = \"off\"\n{}", disks.concat()));
     let loads = ["a", "b"].map(|disk| Load::start(&daemon, disk, 4));
     loads.iter().for_each(Load::await_progress);
     let (disk, mut queue) = daemon.client(&Daemon::options("a"));
@@ -202,6 +206,35 @@ fn a_virtual_machine_of_no_group_is_known_by_its_process() {
         limit(&daemon, &target, true)["error"].as_str().expect("refused"),
         &[&format!("no virtual machine of process {process} is connected")],
     );
+}
+
+#[test]
+fn more_dedicated_ones_than_cpus_are_refused_with_any_number_of_workers() {
+    let Some(allowed) = two_cpus() else { return };
+    let [two, one] = [&allowed[..2], &allowed[..1]].map(cpu_list::format);
+    let disks = ["a", "b"].map(|name| format!("[[disk]]\nname = \"{name}\"\nspec = \"memory:1M\"\ndedicated = true\n"));
+    let file = |disks: &str| {
+        let dir = Scratch::new();
+        dir.configure(&format!("workers = 4\n{disks}"));
+        dir
+    };
+    let arguments = ["--config", "{dir}/f.toml"];
+    let refused = |cpus: &str, disks: &str| refused_in(&file(disks), &["taskset", "--cpu-list", cpus], &arguments);
+    let of_two =
+        ["2 are dedicated (disk '", "2 CPUs, of which one is for all others; dedicate fewer", "share CPUs (placement = \"off\")"];
+    assert_says(&refused(&two, &disks.concat()), &of_two);
+    assert_says(&refused(&one, &disks[0]), &["disk 'a' is dedicated", "1 CPU, which is for all others", "do not dedicate it"]);
+    let within_two = ["taskset", "--cpu-list", &*two];
+    let daemon = Daemon::start_in(file(&disks.concat().replacen("dedicated = true\n", "", 1)), &within_two, &arguments);
+    expect(&daemon, &[(SHARED, 0), (SHARED, 0), (SHARED, 0), (json!("disk:b"), 0)]);
+    assert_says(of_disk(&daemon, "a", true)["error"].as_str().expect("refused"), &of_two);
+    daemon.dir.configure(&format!("workers = 4\n{}", disks.concat()));
+    assert_says(daemon.admin(&json!({ "method": "reload" }))["error"].as_str().expect("refused"), &of_two);
+    // The other one instead is possible.
+    of_disk(&daemon, "b", false);
+    assert_eq!(of_disk(&daemon, "a", true)["dedicated"], true);
+    let shared = Daemon::start_in(file(&format!("placement = \"off\"\n{}", disks.concat())), &within_two, &arguments);
+    expect(&shared, &[(SHARED, 0), (SHARED, 0), (json!("disk:a"), 0), (json!("disk:b"), 0)]);
 }
 
 #[test]

@@ -25,15 +25,35 @@ fn get(port: u16, path: &str) -> Option<Value> {
     serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
 }
 
-/// The results of a query.
-fn query(port: u16, expression: &str) -> Vec<Value> {
+/// GET of what begins with `path`, with `expression` as its last argument.
+fn ask(port: u16, path: &str, expression: &str) -> Value {
     let mut encoded = String::new();
     for byte in expression.bytes() {
         let _ = write!(encoded, "%{byte:02x}");
     }
-    let answer = get(port, &format!("/api/v1/query?query={encoded}")).expect("an answer");
+    let mut answer = get(port, &format!("{path}={encoded}")).expect("an answer");
     assert_eq!(answer["status"], "success", "{expression}: {answer}");
-    answer["data"]["result"].as_array().expect("a list").clone()
+    answer["data"].take()
+}
+
+/// The results of a query.
+fn query(port: u16, expression: &str) -> Vec<Value> {
+    ask(port, "/api/v1/query?query", expression)["result"].as_array().expect("a list").clone()
+}
+
+/// What a variable of the dashboard may be, as Grafana finds it out: `label_values(METRIC, LABEL)`.
+fn choices(port: u16, variable: &Value) -> Vec<Value> {
+    let text = variable["query"]["query"].as_str().expect("a query");
+    let arguments = text.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
+    let (metric, label) = arguments.and_then(|arguments| arguments.rsplit_once(", ")).expect("of values of a label");
+    ask(port, &format!("/api/v1/label/{label}/values?match[]"), metric).as_array().expect("a list").clone()
+}
+
+/// The variables of the dashboard whose values are found by a query, and are not of the data source.
+fn variables() -> Vec<Value> {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).expect("JSON");
+    let variables = dashboard["templating"]["list"].as_array().expect("variables").iter();
+    variables.filter(|variable| variable["type"] == "query").cloned().collect()
 }
 
 fn has_values(results: &[Value]) -> bool {
@@ -91,6 +111,9 @@ fn every_query_of_the_dashboard_returns_values() {
     for expression in &expressions {
         eventually(expression, || has_values(&query(port, expression)));
     }
+    let variables = variables();
+    assert_eq!(variables.iter().map(|variable| &variable["name"]).collect::<Vec<_>>(), ["disk"]);
+    assert_eq!(choices(port, &variables[0]), ["f", "m"]);
     // It asks for OpenMetrics, and refuses what is not well-formed.
     let metadata = get(port, "/api/v1/metadata?metric=fipsee_transferred_bytes").expect("an answer");
     assert_says(&metadata.to_string(), &["\"type\":\"counter\"", "\"unit\":\"bytes\""]);
