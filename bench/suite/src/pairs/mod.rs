@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use self::report::Measured;
 use self::statistics::{LEAST_PAIRS, Pair, Summary};
-use self::workload::{WORKLOADS, Workload};
+use self::workload::{Side, WORKLOADS, Workload};
 use crate::files::FilledFile;
 use crate::generator;
 
@@ -40,6 +40,10 @@ pub(crate) struct Options {
     /// Let `fipsee bench` of these two programs be the clients of disks, old and new, instead of this program for both.
     #[arg(long, num_args = 2, value_names = ["OLD", "NEW"])]
     clients: Vec<PathBuf>,
+    /// Let the new daemon have everything on that an administrator may set: governor, notifications by `auto`, rates that are not reached, a weight,
+    /// metrics. With one program as old and new: what that costs. Without typed calls.
+    #[arg(long)]
+    everything: bool,
     /// Only workloads with this in their name; may be given several times.
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
@@ -68,7 +72,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let run = Run::begin_in_sight();
     let (old, new) = (identity(&options.old, options.names.first())?, identity(&options.new, options.names.get(1))?);
     let clients = options.clients.iter().map(|client| identity(client, None)).collect::<Result<Vec<_>, _>>()?;
-    if old["sha256"] == new["sha256"] {
+    if old["sha256"] == new["sha256"] && !options.everything {
         println!("old and new are the same file: what differs is the error of the measurement");
     }
     let workloads: Vec<Workload> = WORKLOADS.into_iter().filter(|workload| options.chooses(*workload)).collect();
@@ -76,7 +80,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     for workload in &left_out {
         println!("{workload} ... left out: it needs the program latency beside each fipseed; name git revisions");
     }
-    let is_whole = workloads.len() == WORKLOADS.len() && options.pairs >= MOST_PAIRS;
+    let is_whole = workloads.len() == WORKLOADS.len() && options.pairs >= MOST_PAIRS && !options.everything;
     if workloads.is_empty() {
         return Err("--only leaves nothing to measure, or nothing that can be".to_owned());
     }
@@ -94,6 +98,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         "old": old,
         "new": new,
         "clients": clients,
+        "new_has_everything_on": options.everything,
         "seconds": options.seconds,
         "file_system": file_system,
         "state_boundary_ns": states.border,
@@ -105,7 +110,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 
 impl Options {
     fn chooses(&self, workload: Workload) -> bool {
-        self.only.is_empty() || self.only.iter().any(|part| workload.to_string().contains(part))
+        let is_meant = self.only.is_empty() || self.only.iter().any(|part| workload.to_string().contains(part));
+        is_meant && !(self.everything && workload.is_of_calls())
     }
 
     /// Does each build bring the program that this workload needs beside its daemon, if any?
@@ -152,11 +158,13 @@ fn measure_pair(options: &Options, workload: Workload, file: Option<&FilledFile>
         let bounced = cpus.pair().and_then(|pair| bounce::round_trip_ns(pair, FLOOR_TIME));
         bounced.ok_or("this needs two CPUs, one for the client and one for the daemon")
     };
-    let time = |(program, client): (&PathBuf, Option<&PathBuf>)| {
-        let explain = |error| format!("{workload}, {}: {error}", program.display());
-        workload.measure(program, client.map(PathBuf::as_path), file, options.seconds, cpus).map_err(explain)
+    let time = |side: Side<'_>| {
+        let explain = |error| format!("{workload}, {}: {error}", side.program.display());
+        workload.measure(side, file, options.seconds, cpus).map_err(explain)
     };
-    let (old, new) = ((&options.old, options.clients.first()), (&options.new, options.clients.get(1)));
+    let client = |index| options.clients.get(index).map(PathBuf::as_path);
+    let old = Side { program: &options.old, client: client(0), everything: false };
+    let new = Side { program: &options.new, client: client(1), everything: options.everything };
     let [first, second] = if new_first { [new, old] } else { [old, new] };
     let before = floor()?;
     let first_ns = time(first)?;

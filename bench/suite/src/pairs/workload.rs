@@ -11,7 +11,7 @@ use fipsee_measure::cpus::Cpus;
 use fipsee_measure::statistics;
 use fipsee_ring::clock;
 use hdrhistogram::Histogram;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::daemon::Daemon;
 use crate::files::FilledFile;
@@ -67,6 +67,31 @@ pub(super) const WORKLOADS: [Workload; 14] = [
     Workload { medium: Medium::Calls, cell: DEEP },
 ];
 
+/// One of the two that are compared.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Side<'a> {
+    pub(super) program: &'a Path,
+    /// A fipsee program whose load it is, instead of this program's own.
+    pub(super) client: Option<&'a Path>,
+    /// Is everything on that an administrator may set?
+    pub(super) everything: bool,
+}
+
+/// Rates that no disk here reaches.
+const BEYOND_IOPS: u64 = 1_000_000_000;
+const BEYOND_BYTES: u64 = 1 << 40;
+
+/// Notifications as the load needs them, rates of the disk and of its user, and a weight.
+fn set_everything(daemon: &Daemon) -> Result<(), String> {
+    let user = rustix::process::geteuid().as_raw();
+    let requests = [
+        json!({ "method": "notify.set", "disk": "d", "auto": true }),
+        json!({ "method": "limit.set", "disk": "d", "iops": BEYOND_IOPS, "bytes_per_second": BEYOND_BYTES }),
+        json!({ "method": "limit.set", "user": user, "iops": BEYOND_IOPS, "bytes_per_second": BEYOND_BYTES, "weight": 200 }),
+    ];
+    requests.iter().try_for_each(|request| daemon.ask(request).map(drop))
+}
+
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let medium = match self.medium {
@@ -87,9 +112,13 @@ impl Workload {
         self.medium == Medium::File
     }
 
+    pub(super) fn is_of_calls(self) -> bool {
+        self.medium == Medium::Calls
+    }
+
     /// The program that a build brings for this beside its daemon, where that does not do.
     pub(super) fn driver(self, daemon: &Path) -> Option<PathBuf> {
-        (self.medium == Medium::Calls).then(|| daemon.with_file_name("latency"))
+        self.is_of_calls().then(|| daemon.with_file_name("latency"))
     }
 
     /// The disk `d`.
@@ -108,15 +137,8 @@ impl Workload {
 
     /// Nanoseconds per request of a daemon that is started for this measurement alone: one at a time, the median latency;
     /// otherwise the time in which one more was finished.
-    /// The load is that of `client`, a fipsee program, or this program's own.
-    pub(super) fn measure(
-        self,
-        program: &Path,
-        client: Option<&Path>,
-        file: Option<&FilledFile>,
-        seconds: f64,
-        cpus: Cpus,
-    ) -> Result<f64, String> {
+    pub(super) fn measure(self, side: Side<'_>, file: Option<&FilledFile>, seconds: f64, cpus: Cpus) -> Result<f64, String> {
+        let Side { program, client, everything } = side;
         if let Some(driver) = self.driver(program) {
             return self.measure_calls(&driver, seconds, cpus);
         }
@@ -125,8 +147,16 @@ impl Workload {
         }
         let server = cpus.server.to_string();
         let for_machines: &[&str] = if self.medium == Medium::VhostUser { &["--vhost-user", "d={dir}/vm"] } else { &[] };
-        let more = [&["--workers", "1", "--cpus", &server], for_machines].concat();
+        // A range of one: the governor runs, and has no choice.
+        let workers = if everything { "1..1" } else { "1" };
+        let mut more = [&["--workers", workers, "--cpus", &server], for_machines].concat();
+        if everything {
+            more.extend(["--metrics", "{dir}/metrics"]);
+        }
         let daemon = Daemon::start_program(program, &[self.disk(file)?], &more)?;
+        if everything {
+            set_everything(&daemon)?;
+        }
         let socket = daemon.socket();
         if self.medium == Medium::VhostUser {
             return self.measure_device(&daemon.directory().join("vm"), seconds, cpus);

@@ -21,6 +21,10 @@ use super::{attach, frame, mac, stat};
 const DEFAULT_MINUTES: u32 = 10;
 /// In seconds.
 const LONGEST_GAP: f64 = 1.0;
+/// Each gap of [`LONGEST_GAP`] has a whole one.
+const INTERVAL: f64 = LONGEST_GAP / 2.0;
+/// In frames per second, of one of the ports at full load: some percent of what it sends on the slowest machine so far.
+const LEAST_LOAD: u64 = 10_000;
 
 /// Keep the network's worker busy by frames from each port to the other, until the daemon ends.
 fn flood(mut ports: [Port; 2]) {
@@ -110,7 +114,7 @@ fn endure([first, second]: &[Namespace; 2], daemon: &Daemon, seconds: u32) -> En
         let ends = Ends(&over);
         let stream = scope.spawn(|| shell.exchange(first, &over));
         let mut ping = ping(first, seconds, &answers);
-        let iperf3 = first.run(&format!("iperf3 -c 10.9.0.2 -t {seconds} -i 1 --json"));
+        let iperf3 = first.run(&format!("iperf3 -c 10.9.0.2 -t {seconds} -i {INTERVAL} --json"));
         assert!(ping.wait().expect("a child").success(), "ping got no answers");
         drop(client.0.stdin.take());
         let is_unchanged = client.0.wait().expect("a child").success();
@@ -131,20 +135,24 @@ fn stacks_reach_each_other_for_minutes_while_other_ports_are_at_full_load() {
     let _threads = WithoutAutogroups::new();
     works_for(Duration::from_secs(minutes.into()) * 60);
     let ports = ["a", "b"].map(|name| attach(&daemon.socket(), name));
-    thread::spawn(|| flood(ports));
+    let load = thread::spawn(|| flood(ports));
     let Endured { iperf3, pings, is_unchanged, ssh } = endure(&spaces, &daemon, minutes * 60);
     let intervals = iperf3["intervals"].as_array().cloned().unwrap_or_default();
     let silent = intervals.iter().filter(|interval| interval["sum"]["bytes"] == 0).count();
-    let (gap, sent) = (longest_gap(&pings), stat(&daemon, "a")["sent"].as_u64());
+    let (gap, sent) = (longest_gap(&pings), stat(&daemon, "a")["sent"].as_u64().expect("a count"));
     let ssh_gap = ssh.longest.as_secs_f64();
     let summary = pings.lines().find(|line| line.contains("packets transmitted")).unwrap_or_default();
     println!(
-        "{minutes} minutes: iperf3 {} bits/s, {silent} of {} seconds without a byte; ping: {summary}, longest gap {gap:.3} s; \
-         ssh: {} blocks of 16 KiB there and back, longest gap {ssh_gap:.3} s; port a sent {sent:?} frames; log: {}",
+        "{minutes} minutes: iperf3 {} bits/s, {silent} of {} intervals without a byte; ping: {summary}, longest gap {gap:.3} s; \
+         ssh: {} blocks of 16 KiB there and back, longest gap {ssh_gap:.3} s; port a sent {sent} frames; log: {}",
         iperf3["end"]["sum_received"]["bits_per_second"],
         intervals.len(),
         ssh.blocks,
         daemon.log()
+    );
+    assert!(
+        !load.is_finished() && sent > u64::from(minutes) * 60 * LEAST_LOAD,
+        "the other ports were not at full load: {sent} frames"
     );
     assert!(is_unchanged && !pings.contains("wrong data"), "what came back was changed");
     // tidy: allow time, that is what is looked for
