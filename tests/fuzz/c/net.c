@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* In one translation unit with what it looks into. */
 #include "../../../c/net/frames.c"
+#include "../../../c/net/changes.c"
 
 #include <stdlib.h>
 
