@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn names_choose_by_their_beginning() {
-        let arguments = parse(&["uml/fi", "qemu/f", "--quick", "--seed", "7"]).expect("it makes sense");
+        let arguments = parse(&["uml/fi", "qemu/fi", "--quick", "--seed", "7"]).expect("it makes sense");
         let chosen: Vec<_> =
             all().into_iter().filter(|scenario| arguments.wants(scenario)).map(|scenario| scenario.name).collect();
         assert_eq!((chosen, arguments.seed), (vec!["uml/files", "uml/fio", "qemu/files"], 7));
