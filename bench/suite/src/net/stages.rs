@@ -1,12 +1,12 @@
 //! Where the time of a frame goes: a worker, with the switch, in this process, and a client that is attached to it by its socket, so that
 //! one time-stamp counter times both. The worker's stamps are those of fipsee-net's feature `stages`, which what ships does not have.
 //!
-//! A stage ends where the next begins, so that the stages of one frame sum to its time. A stage that begins with a stamp has the cost of one, which is measured
-//! by the thread that makes it and subtracted, but for the last stage: what the worker does behind its last stamp is not on the way of the frame. The counter moves
+//! A stage ends where the next begins, so that the stages of one frame sum to its time. What stamps cost is what frames take longer with them than without, in the
+//! same process right after: it is less than stamps take in succession, because a thread that waits for a line makes them meanwhile. An equal part of it is subtracted from
+//! each stage that begins with a stamp, but the last: what the worker does behind its last stamp is not on the way of the frame. The counter moves
 //! in steps (10 ns on Zen), which most stages are shorter than, so a stage is the mean of the frames of the middle: of those half whose whole time is nearest to the
 //! median. What the claim compares is the sum of the stages with the median one-way time of a frame through the daemon that ships, without stamps, in the same round.
 
-use std::hint::black_box;
 use std::path::Path;
 use std::thread::JoinHandle;
 
@@ -33,6 +33,7 @@ use crate::{Settings, steady};
 
 const DAEMON: &str = "stages: one way, 64 B, daemon";
 const WHOLE: &str = "stages: one way, 64 B, this process";
+const STAMPED: &str = "stages: one way, 64 B, this process, with stamps";
 const STAGES: [&str; 6] = [
     "stage 1: the client encodes the frame",
     "stage 2: it publishes, until the worker has the message",
@@ -41,6 +42,8 @@ const STAGES: [&str; 6] = [
     "stage 5: it publishes",
     "stage 6: until the client has the frame",
 ];
+/// Those that begin with a stamp of their own thread, which delays the frame.
+const STAMPED_STAGES: usize = STAGES.len() - 1;
 /// Frames before those that count.
 const WARM_UP: usize = 2000;
 const FRAMES: usize = 20_000;
@@ -49,7 +52,7 @@ const FRAMES: usize = 20_000;
 struct InProcess {
     clients: Accepting,
     worker: WorkerHandle<()>,
-    serves: JoinHandle<(Vec<Stamp>, f64)>,
+    serves: JoinHandle<Vec<Stamp>>,
 }
 
 impl InProcess {
@@ -59,7 +62,7 @@ impl InProcess {
             bind_to(cpus.server);
             let place = WorkerPlacement { cpu: Some(cpus.server), node: None, choices: choices_here() };
             let worker = Worker::new(place, Backoff::new(WaitMode::Adaptive, DEFAULT_LOOK), ());
-            let Ok((worker, handle)) = worker else { return (Vec::new(), 0.0) };
+            let Ok((worker, handle)) = worker else { return Vec::new() };
             let _ = sender.send(handle);
             serve(worker)
         });
@@ -68,8 +71,8 @@ impl InProcess {
         Ok(Self { clients, worker, serves })
     }
 
-    /// The stamps of all frames, and the cost of one in ticks; all clients are gone.
-    fn end(self) -> Result<(Vec<Stamp>, f64), String> {
+    /// The stamps of all frames; all clients are gone.
+    fn end(self) -> Result<Vec<Stamp>, String> {
         // What is left of clients that are gone is removed before the worker is stopped.
         self.clients.finish()?;
         self.worker.mailbox.send(Command::Stop);
@@ -88,27 +91,32 @@ fn network() -> NetworkSetup {
     NetworkSetup { name, mtu, learning: Learning::default(), ports: (0..2).map(port).collect() }
 }
 
-fn serve(mut worker: Worker<()>) -> (Vec<Stamp>, f64) {
-    let cost_ticks = stages::cost_ticks();
+fn serve(mut worker: Worker<()>) -> Vec<Stamp> {
     stages::begin(FRAMES + WARM_UP);
     loop {
         match worker.pass() {
             Pass::Worked => worker.worked(),
             Pass::Idle => worker.rest(None),
-            Pass::Stopped => return (stages::take(), cost_ticks),
+            Pass::Stopped => return stages::take(),
         }
     }
 }
 
-/// The client's times of every frame, and what it costs to take one in ticks.
-fn measure(path: &Path, cpus: Cpus) -> Result<(Vec<[u64; 3]>, f64), String> {
+/// The client's times of every frame that has stamps; then, as the worker makes no more, the whole time of each without.
+fn measure(path: &Path, cpus: Cpus) -> Result<(Vec<[u64; 3]>, Vec<u64>), String> {
     on(cpus.client, || {
         let mut pair = Pair::attach(path, ["a", "b"], Ports::DEPTH)?;
-        let mut times = Vec::with_capacity(FRAMES + WARM_UP);
+        let mut with = Vec::with_capacity(FRAMES + WARM_UP);
         for _ in 0..FRAMES + WARM_UP {
-            times.push(pair.pass_timed(SMALLEST)?);
+            with.push(pair.pass_timed(SMALLEST)?);
         }
-        Ok((times, stages::usual_ticks(|| _ = black_box(clock::ticks()))))
+        let mut without = Vec::with_capacity(FRAMES);
+        for _ in 0..FRAMES {
+            let begun = clock::ticks();
+            pair.exchange(Exchange::OneWay, SMALLEST)?;
+            without.push(clock::ticks().saturating_sub(begun));
+        }
+        Ok((with, without))
     })
 }
 
@@ -165,13 +173,16 @@ impl Stages {
         })?;
         let here = InProcess::start(self.cpus)?;
         let client = measure(&here.clients.socket(), self.cpus);
-        let ((stamps, worker_ticks), (client, client_ticks)) = (here.end()?, client?);
+        let (stamps, (client, without)) = (here.end()?, client?);
         let frames = join(&client, &stamps)?;
-        let costs = [client_ticks, client_ticks, worker_ticks, worker_ticks, worker_ticks, 0.0];
         let counted = &frames[WARM_UP..];
-        results.add(WHOLE, P50, middle_ns(counted.iter().map(whole_ticks).collect()));
-        for ((stage, mean_ticks), cost_ticks) in STAGES.iter().zip(of_the_middle(counted)).zip(costs) {
-            results.add(stage, MEAN, (mean_ticks - cost_ticks) * ticks_to_ns(1));
+        results.add(STAMPED, P50, middle_ns(counted.iter().map(whole_ticks).collect()));
+        let whole_ns = middle_ns(without);
+        results.add(WHOLE, P50, whole_ns);
+        let stages_ns = of_the_middle(counted).map(|ticks| ticks * ticks_to_ns(1));
+        let cost_ns = (stages_ns.iter().sum::<f64>() - whole_ns) / to_f64(STAMPED_STAGES as u64);
+        for (index, (stage, mean_ns)) in STAGES.iter().zip(stages_ns).enumerate() {
+            results.add(stage, MEAN, if index < STAMPED_STAGES { mean_ns - cost_ns } else { mean_ns });
         }
         Ok(())
     }
@@ -184,7 +195,7 @@ impl Part for Stages {
 
     fn print(&self, results: &Results) {
         println!("\nStages of a frame of 64 B, one way: mean of the middle half of the frames, and p50 of the whole, in ns\n");
-        let rows = STAGES.iter().map(|stage| (stage, MEAN)).chain([&WHOLE, &DAEMON].map(|name| (name, P50)));
+        let rows = STAGES.iter().map(|stage| (stage, MEAN)).chain([&STAMPED, &WHOLE, &DAEMON].map(|name| (name, P50)));
         for (name, metric) in rows {
             println!("{name:<58} {:>8.1}", results.get(name, metric).map_or(f64::NAN, Series::median));
         }

@@ -34,33 +34,6 @@ pub fn begin(frames: usize) {
     STAMPS.set(Vec::with_capacity(frames * STAGES));
 }
 
-/// What a stamp costs this thread in ticks, which may be less than a step of the counter.
-#[cfg(feature = "stages")]
-pub fn cost_ticks() -> f64 {
-    begin(MEASUREMENTS * REPEATED as usize);
-    let cost = usual_ticks(|| stamp(Stage::Taken));
-    take();
-    cost
-}
-
-#[cfg(feature = "stages")]
-const MEASUREMENTS: usize = 11;
-#[cfg(feature = "stages")]
-const REPEATED: u32 = 250;
-
-/// What something takes in ticks if it is done again and again: the median of some means.
-#[cfg(feature = "stages")]
-pub fn usual_ticks(mut once: impl FnMut()) -> f64 {
-    let mut totals: [u64; MEASUREMENTS] = std::array::from_fn(|_| {
-        let begun = fipsee_ring::clock::ticks();
-        (0..REPEATED).for_each(|_| once());
-        fipsee_ring::clock::ticks().saturating_sub(begun)
-    });
-    totals.sort_unstable();
-    let total = u32::try_from(totals[MEASUREMENTS / 2]).unwrap_or(u32::MAX);
-    f64::from(total) / f64::from(REPEATED)
-}
-
 /// Those that were kept, in their order.
 #[cfg(feature = "stages")]
 pub fn take() -> Vec<Stamp> {
