@@ -150,7 +150,7 @@ fn usual_of(floors: &[Vec<f64>; State::ALL.len()]) -> State {
     if other.len() > first.len() { State::Other } else { State::First }
 }
 
-/// Of that state the round trip of a line, of what was measured in it and in no single one, how much.
+/// The round trip of a line in the usual state; and how much was measured in it, in the other one, and across a change.
 fn summary() -> (Option<f64>, [usize; 3]) {
     let floors = floors();
     let (usual, changed) = (&floors[usual_of(&floors) as usize], floors[State::Changed as usize].len());

@@ -20,8 +20,8 @@ const MOST_QUEUES: i64 = 4;
 pub(crate) struct AttachArguments {
     /// The network, for example lan
     network: String,
-    /// Name of the port [default: that of the TAP device; the file name of the socket without its ending; or port; with a number if it is
-    /// taken]
+    /// Name of the port [default: that of the TAP device, or the file name of the socket without its ending, with a number if it is
+    /// taken; otherwise port-1, port-2, ...]
     #[arg(long, value_name = "PORT")]
     name: Option<String>,
     /// Its address [default: made from the names]

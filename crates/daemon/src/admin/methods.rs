@@ -158,8 +158,8 @@ parameters! {
 
     struct AttachPort {
         network: String,
-        /// Its name. Without one: that of the device; the file name of `vhost_user` without its ending; or `port`. A number is added to one that
-        /// is taken
+        /// Its name. Without one: that of the device, or the file name of `vhost_user` without its ending, with a number if it is taken;
+        /// otherwise `port-1`, `port-2`, ...
         port: Option<String>,
         /// Its address; made from the names otherwise
         mac: Option<String>,
