@@ -43,6 +43,10 @@ pub struct Rings {
     pub size: u16,
     /// Interrupts and kicks as EVENT_IDX has them?
     pub event_index: bool,
+    /// Does the device use chains in order, and may it name only the last one of several (VIRTIO_F_IN_ORDER)?
+    pub in_order: bool,
+    /// The entry of several of which some were not taken.
+    batch: Option<(u16, u32)>,
     pub next_available: u16,
     pub next_used: u16,
     kicked: u16,
@@ -61,6 +65,8 @@ impl Rings {
             used,
             size,
             event_index,
+            in_order: false,
+            batch: None,
             next_available: start,
             next_used: start,
             kicked: start,
@@ -127,15 +133,25 @@ impl Rings {
         memory.load(self.used + 2)
     }
 
-    /// The next entry of the used ring: head and written bytes.
+    /// The next chain that was used: head and written bytes.
     pub fn poll(&mut self, memory: &impl Memory) -> Option<(u16, u32)> {
         if self.used_index(memory) == self.next_used {
+            assert_eq!(self.batch, None, "the entry of several chains names one that is not used");
             return None;
         }
-        let entry = memory.read(self.used + 4 + 8 * u64::from(self.next_used % self.size), 8);
-        let half = |at: usize| u32::from_le_bytes([entry[at], entry[at + 1], entry[at + 2], entry[at + 3]]);
+        let place = u64::from(self.next_used % self.size);
+        let (last, length) = self.batch.take().unwrap_or_else(|| {
+            let entry = memory.read(self.used + 4 + 8 * place, 8);
+            let half = |at: usize| u32::from_le_bytes([entry[at], entry[at + 1], entry[at + 2], entry[at + 3]]);
+            (u16::try_from(half(0)).expect("the device names a descriptor"), half(4))
+        });
+        let head = if self.in_order { memory.load(self.available + 4 + 2 * place) } else { last };
         self.next_used = self.next_used.wrapping_add(1);
-        Some((u16::try_from(half(0)).expect("the device names a descriptor"), half(4)))
+        if head == last {
+            return Some((head, length));
+        }
+        self.batch = Some((last, length));
+        Some((head, 0))
     }
 
     /// As [`poll`](Self::poll), of chains of [`chain`](Self::chain); their descriptors are free again, and the head is not the first

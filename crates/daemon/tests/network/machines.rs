@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use fipsee_net::{Error, Port};
 use fipsee_testkit::guest::device::{EVENT_INDEX, INDIRECT};
 use fipsee_testkit::guest::frontend::{Request, memory_table};
-use fipsee_testkit::guest::net::{CONTROL, LEAVES_OFFLOADS, MERGEABLE, NetGuest, NetOptions, PAIRS, TAKES_OFFLOADS};
+use fipsee_testkit::guest::net::{
+    CONTROL, HEADER_BYTES, IN_ORDER, LEAVES_OFFLOADS, MERGEABLE, NetGuest, NetOptions, PAIRS, TAKES_OFFLOADS,
+};
 use fipsee_testkit::guest::ram::Piece;
 use fipsee_testkit::packets::is_readable;
 use fipsee_testkit::{Daemon, TIMEOUT, assert_says};
@@ -47,7 +49,7 @@ fn frames_of_every_length_go_to_and_from_a_machine_whatever_its_driver_takes() {
     let mut a = attach(&daemon.socket(), "a");
     let all = MERGEABLE | EVENT_INDEX | INDIRECT;
     for (features, buffer_bytes, size) in
-        [(all, 2048, 64), (all, 256, 64), (0, 9100, 16), (MERGEABLE, 9100, 8), (EVENT_INDEX, 12000, 64)]
+        [(all, 2048, 64), (all | IN_ORDER, 256, 64), (IN_ORDER, 9100, 16), (MERGEABLE, 9100, 8), (EVENT_INDEX, 12000, 64)]
     {
         let options = NetOptions { features, buffer_bytes, size, ..NetOptions::default() };
         let mut b = start(&daemon, "b", &options);
@@ -83,6 +85,29 @@ fn driver_that_sleeps_until_it_gets_its_buffer_back_is_interrupted_although_it_s
             assert!(is_readable(b.queues[1].interrupt(), TIMEOUT), "no interrupt for frame {seed}");
             b.wait_sent(0);
         }
+    }
+}
+
+#[test]
+fn driver_that_has_frames_used_in_order_gets_one_entry_for_several() {
+    let daemon = daemon();
+    let mut a = attach(&daemon.socket(), "a");
+    let options = NetOptions { features: IN_ORDER | MERGEABLE, ..NetOptions::default() };
+    let mut b = start(&daemon, "b", &options);
+    // More than once around the ring.
+    for round in 0..20 {
+        let frames: Vec<_> = (0..7).map(|seed| frame(mac(2), mac(1), 60, 7 * round + seed)).collect();
+        let (mut heads, first) = (Vec::new(), b.queues[1].next_used);
+        for sent in &frames {
+            let place = b.place(1, b.queues[1].next_head());
+            b.ram.write(place, &[&[0; HEADER_BYTES], &sent[..]].concat());
+            heads.push(b.queues[1].stage(&[(place, 72, false)]));
+        }
+        b.queues[1].publish();
+        frames.iter().for_each(|sent| assert_eq!(&next(&mut a), sent));
+        b.wait_sent(0);
+        let entry = b.ram.read(b.queues[1].used + 4 + 8 * u64::from(first % options.size), 8);
+        assert_eq!(entry, [u32::from(heads[6]).to_le_bytes(), [0; 4]].concat(), "it names the last");
     }
 }
 

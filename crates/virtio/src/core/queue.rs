@@ -5,7 +5,7 @@ pub(crate) mod chain;
 use std::mem::offset_of;
 use std::ptr::NonNull;
 
-use fipsee_ring::cpu::prefetch_for_read;
+use fipsee_ring::cpu::{prefetch_for_read, prefetch_for_write};
 use fipsee_ring::{AtomicU16, AtomicU32, AtomicU64, Ordering, full_fence};
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VRING_AVAIL_F_NO_INTERRUPT, VRING_USED_F_NO_NOTIFY};
 
@@ -28,6 +28,8 @@ const INDEX_OFFSET: usize = offset_of!(RingHeader, index);
 const RING_OFFSET: usize = size_of::<RingHeader>();
 const AVAILABLE_ENTRY_BYTES: usize = size_of::<u16>();
 const USED_ENTRY_BYTES: usize = size_of::<UsedEntry>();
+pub(crate) const LINE_BYTES: usize = 64;
+pub(crate) const USED_ENTRIES_PER_LINE: u16 = 8;
 
 impl Descriptor {
     #[inline(always)]
@@ -86,6 +88,8 @@ pub(crate) struct Virtqueue {
     mask: u16,
     event_index: bool,
     pub(super) next_available: u16,
+    /// Chains from there on that are known to be available.
+    known: u16,
     /// Index of the next used entry; the entries before it are written.
     pub(super) next_used: u16,
     /// The entries before it are published.
@@ -126,6 +130,7 @@ impl Virtqueue {
             mask: size - 1,
             event_index: has(setup.features, VIRTIO_RING_F_EVENT_IDX),
             next_available,
+            known: 0,
             next_used,
             published: next_used,
             is_armed: false,
@@ -177,6 +182,15 @@ impl Virtqueue {
         self.available_index().wrapping_sub(self.next_available)
     }
 
+    /// Likewise. The index, which the driver writes often, is read again only if fewer than `enough` are known.
+    #[inline(always)]
+    pub(crate) fn waiting_for(&mut self, enough: u16) -> u16 {
+        if self.known < enough {
+            self.known = self.waiting();
+        }
+        self.known
+    }
+
     /// Head of the chain that is `ahead` chains from the next one.
     #[inline(always)]
     pub(crate) fn head(&self, ahead: u16) -> u16 {
@@ -188,6 +202,7 @@ impl Virtqueue {
     #[inline(always)]
     pub(crate) const fn advance(&mut self, count: u16) {
         self.next_available = self.next_available.wrapping_add(count);
+        self.known = self.known.saturating_sub(count);
     }
 
     #[inline(always)]
@@ -205,6 +220,13 @@ impl Virtqueue {
         prefetch_for_read(self.areas.descriptors.as_ptr().wrapping_add(usize::from(index & self.mask) * DESCRIPTOR_BYTES));
     }
 
+    /// The used entry that is `ahead` entries from the next one is put soon: have its line brought here for writing.
+    #[inline(always)]
+    pub(crate) fn prefetch_used(&self, ahead: u16) {
+        let place = usize::from(self.next_used.wrapping_add(ahead) & self.mask);
+        prefetch_for_write(self.areas.used.as_ptr().wrapping_add(RING_OFFSET + place * USED_ENTRY_BYTES));
+    }
+
     /// Record that the chain at `head` is used and `written_bytes` of it were written. Not visible before
     /// [`publish`](Self::publish).
     #[inline(always)]
@@ -217,6 +239,14 @@ impl Virtqueue {
         unsafe { AtomicU32::from_ptr(place.wrapping_add(offset_of!(UsedEntry, written_bytes)).cast()) }
             .store(written_bytes, Ordering::Relaxed);
         self.next_used = self.next_used.wrapping_add(1);
+    }
+
+    /// Likewise for `count` chains, of which that at `last_head` is the last, if the driver has chains used in order: it needs no entry
+    /// but this one, where that of the first would be (virtio 1.2, 2.7.9). Nothing of them was written.
+    #[inline(always)]
+    pub(crate) fn put_used_in_order(&mut self, last_head: u16, count: u16) {
+        self.put_used(last_head, 0);
+        self.next_used = self.next_used.wrapping_add(count - 1);
     }
 
     /// Is there anything to publish?

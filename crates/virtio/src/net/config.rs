@@ -2,7 +2,7 @@
 
 use fipsee_net::frame::Mac;
 use fipsee_net::wire::{OFFLOAD_CHECKSUM, OFFLOAD_ECN, OFFLOAD_TSO4, OFFLOAD_TSO6};
-use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
+use virtio_bindings::virtio_config::{VIRTIO_F_IN_ORDER, VIRTIO_F_VERSION_1};
 use virtio_bindings::virtio_net::{
     VIRTIO_NET_F_CSUM, VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_GUEST_ANNOUNCE, VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN,
     VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_HOST_ECN, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6,
@@ -39,6 +39,8 @@ pub fn features(pairs: u16) -> u64 {
         | bit(VIRTIO_NET_F_MTU)
         | bit(VIRTIO_NET_F_MRG_RXBUF)
         | bit(VIRTIO_NET_F_GUEST_ANNOUNCE)
+        // Each chain is used in the visit that takes it.
+        | bit(VIRTIO_F_IN_ORDER)
         // A driver takes neither announcements nor several pairs without it.
         | bit(VIRTIO_NET_F_CTRL_VQ);
     if pairs > 1 { features | bit(VIRTIO_NET_F_MQ) } else { features }

@@ -21,6 +21,8 @@ pub const LEAVES_OFFLOADS: u64 = 1 << 0 | 1 << 11;
 pub const TAKES_OFFLOADS: u64 = 1 << 1 | 1 << 7;
 /// Virtio feature: several pairs of queues.
 pub const PAIRS: u64 = 1 << 22;
+/// Virtio feature: chains are used in order.
+pub const IN_ORDER: u64 = 1 << 35;
 const VERSION_1: u64 = 1 << 32;
 /// Bytes before each frame.
 pub const HEADER_BYTES: usize = 12;
@@ -68,7 +70,8 @@ impl NetGuest {
         let count = 2 * options.pairs + u16::from(options.features & CONTROL != 0);
         let ram = Ram::new(vec![Piece::new(0, 64 << 20)]);
         let event_index = options.features & EVENT_INDEX != 0;
-        let queues: Vec<_> = (0..count).map(|_| Virtqueue::new(&ram, options.size, event_index)).collect();
+        let mut queues: Vec<_> = (0..count).map(|_| Virtqueue::new(&ram, options.size, event_index)).collect();
+        queues.iter_mut().for_each(|queue| queue.in_order = options.features & IN_ORDER != 0);
         let places = (0..count).map(|_| ram.allocate(PLACE_BYTES * u64::from(options.size), 4096)).collect();
         let received = (0..options.pairs).map(|_| VecDeque::new()).collect();
         let frontend = Frontend::connect(path)?;

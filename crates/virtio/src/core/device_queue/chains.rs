@@ -2,14 +2,17 @@
 
 use std::ptr::NonNull;
 
-use fipsee_ring::cpu::prefetch_for_read;
+use fipsee_ring::cpu::{prefetch_for_read, prefetch_for_write};
 use fipsee_ring::memory::Span;
 use fipsee_ring::{AtomicU64, Ordering};
 use virtio_bindings::virtio_ring::VIRTIO_RING_F_INDIRECT_DESC;
 
 use super::DeviceQueue;
-use crate::core::queue::Descriptor;
 use crate::core::queue::chain::{Piece, total_bytes};
+use crate::core::queue::{Descriptor, LINE_BYTES};
+
+/// So many buffers ahead are brought here: as long as a line takes from CPU to CPU, on two sockets, others are filled.
+const BUFFERS_AHEAD: u16 = 16;
 
 impl DeviceQueue {
     /// Is this a possible number of waiting chains? If so they are taken next, and kicks are not needed. If not, the queue stops.
@@ -34,8 +37,37 @@ impl DeviceQueue {
         }
         for (head, descriptor) in first.iter_mut() {
             *descriptor = self.ring.descriptor(*head).unwrap_or_default();
-            if let Some(place) = self.finder.host(descriptor.address, 1) {
-                prefetch_for_read(place.as_ptr());
+            self.prefetch(descriptor, prefetch_for_read);
+        }
+    }
+
+    /// The next chains are to be written to, one by one, with other work in between: have the driver's descriptors and the beginnings of
+    /// their buffers brought here while that is done. For the first `prefetched` of them it was done. Returns for how many it is.
+    #[inline(always)]
+    pub(crate) fn look_ahead_for_write(&mut self, prefetched: u16) -> u16 {
+        let waiting = self.ring.waiting_for(0);
+        let until = waiting.min(BUFFERS_AHEAD);
+        for ahead in prefetched..until {
+            let soon = ahead + BUFFERS_AHEAD;
+            if soon < waiting {
+                self.ring.prefetch(self.ring.head(soon));
+            }
+            let descriptor = self.ring.descriptor(self.ring.head(ahead)).unwrap_or_default();
+            self.prefetch(&descriptor, prefetch_for_write);
+            self.ring.prefetch_used(ahead);
+        }
+        until.max(prefetched)
+    }
+
+    /// The beginning of a descriptor's memory, with the next line if it reaches into that: a header, and a frame behind it.
+    #[inline(always)]
+    fn prefetch(&self, descriptor: &Descriptor, prefetch: impl Fn(*const u8)) {
+        if let Some(place) = self.finder.host(descriptor.address, 1) {
+            let first = place.as_ptr();
+            prefetch(first);
+            let in_first = LINE_BYTES - first.addr() % LINE_BYTES;
+            if descriptor.length_bytes as usize > in_first {
+                prefetch(first.wrapping_add(in_first));
             }
         }
     }

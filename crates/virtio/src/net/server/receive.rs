@@ -33,6 +33,8 @@ pub(super) struct Receiver {
     written: Vec<Piece>,
     /// Those of one buffer.
     found: Vec<Span>,
+    /// Chains whose lines were asked for.
+    prefetched: u16,
     /// Something was used since the last flush.
     touched: bool,
     broke: Option<Broke>,
@@ -54,6 +56,7 @@ impl Receiver {
             buffers: Vec::with_capacity(MAX_BUFFERS.into()),
             written: Vec::new(),
             found: spans(),
+            prefetched: 0,
             touched: false,
             broke: Some(broke),
         }
@@ -65,12 +68,15 @@ impl Receiver {
         spans.clear();
         buffers.clear();
         written.clear();
-        let waiting = queue.ring.waiting();
-        if queue.is_over() || !queue.begin_visit(waiting) {
+        if queue.is_over() {
             return false;
         }
         let (mut room_bytes, mut descriptors) = (0, 0);
-        for ahead in 0..waiting.min(self.most_buffers) {
+        for ahead in 0..self.most_buffers {
+            let waiting = queue.ring.waiting_for(ahead + 1);
+            if waiting <= ahead || !queue.begin_visit(waiting) {
+                return false;
+            }
             let head = queue.ring.head(ahead);
             let first = queue.ring.descriptor(head).unwrap_or_default();
             if !queue.take(head, first, true) {
@@ -103,10 +109,22 @@ impl Receiver {
     unsafe fn fill(&mut self, &Frame { head, rest, length_bytes, offload }: &Frame<'_>) {
         let count = u16::try_from(self.buffers.len()).unwrap_or(u16::MAX);
         let header = Header { offload, buffers: count.to_le() };
-        // SAFETY: found in guest memory just now, which the queue keeps mapped.
-        let _ = unsafe { copy_to(&self.spans, &header.as_bytes()[..self.header_bytes]) };
-        // SAFETY: likewise; the caller vouches for `rest`.
-        unsafe { copy_frame(head, rest, behind(&mut self.spans, self.header_bytes)) };
+        match &mut self.spans[..] {
+            // As a rule: it has a length that the compiler knows, and so no call.
+            [only] if self.header_bytes == size_of::<Header>() && only.length_bytes() >= size_of::<Header>() => {
+                // SAFETY: found in guest memory just now, which the queue keeps mapped, and as long.
+                unsafe { only.base().as_ptr().cast::<Header>().write_unaligned(header) };
+                *only = only.without_first(size_of::<Header>());
+                // SAFETY: likewise; the caller vouches for `rest`.
+                unsafe { copy_frame(head, rest, &self.spans) };
+            }
+            _ => {
+                // SAFETY: likewise.
+                let _ = unsafe { copy_to(&self.spans, &header.as_bytes()[..self.header_bytes]) };
+                // SAFETY: likewise; the caller vouches for `rest`.
+                unsafe { copy_frame(head, rest, behind(&mut self.spans, self.header_bytes)) };
+            }
+        }
         // Logged when it is written: a page that is copied before that must be copied again.
         self.queue.log_pieces(&self.written);
         let mut left_bytes = self.header_bytes as u64 + u64::from(length_bytes);
@@ -116,6 +134,8 @@ impl Receiver {
             self.queue.put_used(head, u32::try_from(bytes).unwrap_or(u32::MAX));
         }
         self.queue.ring.advance(count);
+        let prefetched = self.prefetched.saturating_sub(count);
+        self.prefetched = self.queue.look_ahead_for_write(prefetched);
     }
 
     fn report_fault(&mut self) {

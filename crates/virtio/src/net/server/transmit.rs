@@ -1,17 +1,19 @@
 //! Frames from the guest.
 
+use fipsee_net::frame::MAX_FIRST_COPIED_BYTES;
 use fipsee_net::server::{Outcome, Sending, ServedPort};
-use fipsee_net::wire::{MAX_SMALL_BYTES, Offload, Status};
+use fipsee_net::wire::{Offload, Status};
 use fipsee_ring::clock;
 use fipsee_ring::memory::{Span, copy_from};
 use fipsee_serve::{Blocks, Taken, Turn};
+use virtio_bindings::virtio_config::VIRTIO_F_IN_ORDER;
 use virtio_bindings::virtio_net::{VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_NONE};
 use virtio_bindings::virtio_ring::VIRTIO_RING_F_INDIRECT_DESC;
 
 use super::held::HeldInterrupt;
 use super::{MAX_SPANS, behind, has_work};
 use crate::core::DeviceQueue;
-use crate::core::queue::Descriptor;
+use crate::core::queue::{Descriptor, USED_ENTRIES_PER_LINE};
 use crate::net::config::header_bytes;
 
 /// Most frames of one visit.
@@ -19,7 +21,7 @@ const MAX_BUDGET: u16 = 64;
 const OFFLOAD_BYTES: usize = size_of::<Offload>();
 const MAX_HEADER_BYTES: usize = 12;
 /// What is copied of a frame before it is looked at.
-const MAX_FIRST_BYTES: usize = MAX_HEADER_BYTES + MAX_SMALL_BYTES;
+const MAX_FIRST_BYTES: usize = MAX_HEADER_BYTES + MAX_FIRST_COPIED_BYTES;
 
 pub(super) struct Transmitter {
     pub(super) queue: DeviceQueue,
@@ -30,6 +32,8 @@ pub(super) struct Transmitter {
     held: HeldInterrupt,
     /// A driver that has indirect tables needs one descriptor for a frame, as a rule.
     is_indirect: bool,
+    /// One used entry is enough for all frames of a visit.
+    is_in_order: bool,
 }
 
 // SAFETY: the spans lead into guest memory, which `queue` keeps mapped and any thread may access; they are not used between two visits.
@@ -40,8 +44,9 @@ impl Transmitter {
         // A server that was killed may have held one back, which no hypervisor without an area for what is in flight would show.
         queue.interrupt();
         let (header_bytes, spans) = (header_bytes(features), Vec::with_capacity(MAX_SPANS + 1));
-        let (held, is_indirect) = (HeldInterrupt::new(size), queue.has(VIRTIO_RING_F_INDIRECT_DESC));
-        Self { queue, port, header_bytes, spans, blocks: Blocks::default(), held, is_indirect }
+        let (is_indirect, is_in_order) = (queue.has(VIRTIO_RING_F_INDIRECT_DESC), queue.has(VIRTIO_F_IN_ORDER));
+        let (held, blocks) = (HeldInterrupt::new(size), Blocks::default());
+        Self { queue, port, header_bytes, spans, blocks, held, is_indirect, is_in_order }
     }
 
     /// When [`notify`](Self::notify) is to be called although nothing happens.
@@ -101,15 +106,17 @@ impl Transmitter {
         if !has_work(&self.queue) || !self.queue.begin_visit(waiting) {
             return Taken::NOTHING;
         }
-        let Self { queue, port, header_bytes, spans, blocks, is_indirect, .. } = self;
+        let Self { queue, port, header_bytes, spans, blocks, is_indirect, is_in_order, .. } = self;
         // Another thread has the network at this moment: the next pass looks again. A queue that stayed armed would not be looked at
         // before the worker sleeps; this one is not armed any more.
         let Some(mut sending) = port.try_sending() else { return Taken::NOTHING };
-        let (mut taken, mut descriptors) = (Taken::NOTHING, 0);
+        let (mut taken, mut descriptors, mut sent) = (Taken::NOTHING, 0, None);
         let limit = waiting.min(MAX_BUDGET).min(u16::try_from(turn.requests).unwrap_or(u16::MAX));
         let mut first = [(0, Descriptor::default()); MAX_BUDGET as usize];
         let first = &mut first[..usize::from(limit)];
         queue.look_ahead(limit, first);
+        let used_entries = if *is_in_order { 1 } else { limit };
+        (0..used_entries).step_by(USED_ENTRIES_PER_LINE.into()).for_each(|ahead| queue.ring.prefetch_used(ahead));
         for (head, descriptor) in first.iter().copied() {
             queue.ring.advance(1);
             if !queue.take(head, descriptor, true) {
@@ -119,12 +126,19 @@ impl Transmitter {
                 queue.break_down(format!("a frame's header is shorter than {header_bytes} bytes (chain {head})"));
                 break;
             };
-            queue.put_used(head, 0);
+            if *is_in_order {
+                sent = Some((head, sent.map_or(1, |(_, count)| count + 1)));
+            } else {
+                queue.put_used(head, 0);
+            }
             descriptors += if *is_indirect { 1 } else { queue.chain.pieces.len() };
             taken = taken.and(Taken::new(1, blocks.complete(outcome.bytes)).with_more_work(outcome.more_work()));
             if taken.units >= turn.units {
                 break;
             }
+        }
+        if let Some((last_head, count)) = sent {
+            queue.ring.put_used_in_order(last_head, count);
         }
         drop(sending);
         self.publish(descriptors);
@@ -153,7 +167,7 @@ fn send(queue: &mut DeviceQueue, spans: &mut Vec<Span>, header_bytes: usize, sen
     }
     let total_bytes = usize::try_from(total_bytes).unwrap_or(usize::MAX);
     let mut bytes = [0; MAX_FIRST_BYTES];
-    let first = &mut bytes[..total_bytes.min(header_bytes + MAX_SMALL_BYTES)];
+    let first = &mut bytes[..total_bytes.min(header_bytes + MAX_FIRST_COPIED_BYTES)];
     // SAFETY: found in guest memory, which the queue keeps mapped; `bytes` is our own.
     let is_whole = unsafe { copy_from(spans, first) };
     let (header, frame) = first.split_at_checked(header_bytes).filter(|_| is_whole)?;
