@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 pub use self::caller::{CallerModerator, Verdict};
-use self::compare::{Comparison, TRIAL};
+use self::compare::{Comparison, SLICE};
 pub use self::policy::{MAX_COMPLETIONS, MAX_DELAY, MAX_RATE, Policy, Wanted};
 
 /// Requests that were not taken yet count as so many at least: the writer may know only that there are some, and what remains to be
@@ -100,7 +100,7 @@ impl Moderator {
         self.spacing_ticks = policy.max_rate().map_or(0, |rate| ticks_per_second.div_ceil(u64::from(rate)));
         self.gathering_ticks = ticks(policy.gathering());
         self.least = policy.least_completions();
-        self.comparison = Comparison::new(ticks(TRIAL));
+        self.comparison = Comparison::new(ticks(SLICE));
     }
 
     pub const fn policy(&self) -> &Policy {
@@ -111,7 +111,7 @@ impl Moderator {
     #[inline(always)]
     pub fn reader_is_awake(&mut self, count: u32) {
         self.rate.count += u64::from(count);
-        self.comparison.add(count);
+        self.comparison.completed(count);
         self.held = None;
     }
 
@@ -136,9 +136,10 @@ impl Moderator {
     }
 
     fn least_by_itself(&mut self, now_ticks: u64, count: u32, count_held: u32, to_come: u32) -> u32 {
-        self.comparison.add(count);
+        self.comparison.completed(count);
         self.comparison.look(now_ticks);
-        if self.comparison.gathers() { self.rate.expected.min(count_held.saturating_add(to_come) / 2) } else { 0 }
+        // The first, and those that come while it waits.
+        self.rate.expected.saturating_add(1).min(self.comparison.most(count_held.saturating_add(to_come)))
     }
 
     /// When [`reader_sleeps`](Self::reader_sleeps) is to be asked again though nothing was published.
@@ -151,6 +152,7 @@ impl Moderator {
     pub const fn notified(&mut self, now_ticks: u64) {
         self.last_ticks = Some(now_ticks);
         self.held = None;
+        self.comparison.notified();
     }
 }
 
