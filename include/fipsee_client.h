@@ -28,8 +28,7 @@
  * calls that take a disk, except fipsee_reconnect and fipsee_close, during which no other call on the disk, its queues
  * or its memory may run. fipsee_error_message() is per thread. Signals do not interrupt any call, and no call raises one.
  *
- * fork(). The child must not use what its parent opened: calls return -EPERM there. It opens disks of its own. All
- * descriptors are closed by execve().
+ * fork(). The child must not use what its parent opened (-EPERM) and opens disks of its own. execve() closes all descriptors.
  *
  * Durability. A write is durable once a flush that was submitted after its completion has completed, or on its own
  * completion with FIPSEE_DURABLE. Requests in flight at the same time are done in any order.
@@ -40,6 +39,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/uio.h>
+#include "fipsee_doorbells.h"
 
 #ifdef __cplusplus
 extern "C" {

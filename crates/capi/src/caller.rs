@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use fipsee_call::Payload;
 use fipsee_call::raw::RawClient;
+use fipsee_ring::doorbell::DoorbellCounts;
 use fipsee_ring::layout::PAYLOAD_BYTES;
 use fipsee_ring::{Message, clock};
 use rustix::io::Errno;
@@ -29,11 +30,15 @@ impl OpenCaller {
     /// # Safety
     /// `caller` is null or open, and no other call on it runs while the reference exists.
     #[inline(always)]
-    unsafe fn from_c<'a>(caller: *mut Self) -> Result<&'a mut Self, Failure> {
+    pub(crate) unsafe fn from_c<'a>(caller: *mut Self) -> Result<&'a mut Self, Failure> {
         // SAFETY: promised by the caller.
         let caller = unsafe { caller.as_mut() }.ok_or_else(|| null("caller"))?;
         caller.opener.check()?;
         Ok(caller)
+    }
+
+    pub(crate) const fn doorbell_counts(&self) -> DoorbellCounts {
+        self.client.doorbell_counts()
     }
 
     /// Take replies into the caller's array, beginning with its `taken`-th.

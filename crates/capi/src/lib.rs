@@ -1,4 +1,4 @@
-//! `libfipsee`: the client for C. `include/fipsee_client.h` and `fipsee_port.h` document every function; the comments here say
+//! `libfipsee`: the client for C. `include/fipsee_client.h`, `fipsee_doorbells.h` and `fipsee_port.h` document every function; the comments here say
 //! what its caller's promises mean for Rust.
 //!
 //! Every function that can fail runs in `failure::guarded`, so no panic leaves the library: it becomes an error.
@@ -9,6 +9,7 @@ mod blocking;
 mod call_options;
 mod caller;
 mod disk;
+mod doorbells;
 mod failure;
 mod fork;
 mod function;

@@ -274,7 +274,12 @@ pub(crate) mod tests {
             layout!("fipsee_listed_disk", ListedDisk: size_bytes, name, capacity_bytes, block_bytes, flags),
         ];
         let committed = include_str!("../abi/abi.txt").lines().filter(|line| line.starts_with("struct "));
-        let here = [here.concat(), crate::call_options::layouts().concat(), crate::port::layouts().concat()];
+        let here = [
+            here.concat(),
+            crate::call_options::layouts().concat(),
+            crate::port::layouts().concat(),
+            crate::doorbells::layouts().concat(),
+        ];
         assert_eq!(here.concat(), committed.collect::<Vec<_>>(), "left: Rust, right: crates/capi/abi/abi.txt");
         assert_eq!((size_of::<Piece>(), std::mem::offset_of!(Piece, length_bytes)), (16, 8));
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use fipsee_net::frame::Mac;
 use fipsee_net::wire::Status;
 use fipsee_net::{AttachOptions, Buffer, Error, Frame, Port, ReconnectPolicy};
+use fipsee_ring::doorbell::DoorbellCounts;
 
 use self::options::{Counters, FrameOffload, Info, Options, PortStatus};
 use self::slab::Slab;
@@ -46,11 +47,15 @@ impl OpenPort {
     /// # Safety
     /// `port` is null or open, and no other call on it runs while the reference exists.
     #[inline(always)]
-    unsafe fn from_c<'a>(port: *mut Self) -> Result<&'a mut Self, Failure> {
+    pub(crate) unsafe fn from_c<'a>(port: *mut Self) -> Result<&'a mut Self, Failure> {
         // SAFETY: promised by the caller.
         let port = unsafe { port.as_mut() }.ok_or_else(no_port)?;
         port.opener.check()?;
         Ok(port)
+    }
+
+    pub(crate) fn doorbell_counts(&self) -> DoorbellCounts {
+        self.port.doorbell_counts()
     }
 
     fn describe(&self) -> Info {

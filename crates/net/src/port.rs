@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU};
 use fipsee_ring::control::{Control, Wanted};
+use fipsee_ring::doorbell::DoorbellCounts;
 use fipsee_ring::fault::expect;
 use fipsee_ring::handshake::{self, AttachedChannel, ask, unexpected};
 use fipsee_ring::port::Port as Waiter;
@@ -202,6 +203,14 @@ impl Port {
     /// As of the newest [`reap`](Self::reap).
     pub const fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// How often daemon and client woke each other since the port was attached first, by both queues together. In the transmit queue,
+    /// frames that are given back are its completions.
+    pub fn doorbell_counts(&self) -> DoorbellCounts {
+        let mut counts = self.transmit.counts;
+        counts += self.receive.counts;
+        counts
     }
 
     /// A daemon that breaks the protocol is talked to no more.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use fipsee_block::client::transfer::{BOUNCE_BYTES, Transfers};
 use fipsee_block::client::{AttachOptions, Disk, Error, Memory as ClientMemory, Queue};
 use fipsee_block::wire::BlockInfo;
+use fipsee_ring::doorbell::DoorbellCounts;
 use fipsee_topology::near::Near;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -31,6 +32,7 @@ pub(crate) struct Lane {
     pub(crate) kept: Vec<(View, Arc<Registered>)>,
     /// The daemon broke the protocol here.
     pub(crate) is_faulty: bool,
+    index: usize,
 }
 
 struct Lanes {
@@ -40,6 +42,8 @@ struct Lanes {
     waiting: VecDeque<(u64, Instant)>,
     last_ticket: u64,
     is_closed: bool,
+    /// By lane, as of its last return: one that is in use cannot be looked at.
+    counts: Vec<DoorbellCounts>,
 }
 
 impl Lanes {
@@ -47,6 +51,13 @@ impl Lanes {
     fn may_take(&self, ticket: Option<u64>) -> bool {
         let is_reserved = |(first, since): &(u64, Instant)| Some(*first) != ticket && since.elapsed() > LONGEST_OVERTAKING;
         !self.free.is_empty() && !self.waiting.front().is_some_and(is_reserved)
+    }
+
+    fn take_back(&mut self, lane: Lane) {
+        if let Some(counts) = self.counts.get_mut(lane.index) {
+            *counts = lane.queue.doorbell_counts();
+        }
+        self.free.push(lane);
     }
 }
 
@@ -111,7 +122,9 @@ impl Drop for Borrowed<'_> {
         if let Some(index) = lanes.borrowers.iter().position(|borrower| *borrower == own) {
             lanes.borrowers.swap_remove(index);
         }
-        lanes.free.extend(self.lane.take());
+        if let Some(lane) = self.lane.take() {
+            lanes.take_back(lane);
+        }
         self.disk.returned.notify_all();
     }
 }
@@ -123,8 +136,11 @@ impl DiskConnection {
         let near = Near::new(queues.iter().map(Queue::worker_cpu).collect());
         let depth = queues.first().map_or(1, Queue::depth);
         let transfers = || Transfers::new(&disk.info(), Some(SIGNAL_PERIOD));
-        let lane = |queue| Lane { queue, transfers: transfers(), bounce: None, kept: Vec::new(), is_faulty: false };
-        let free = queues.into_iter().map(lane).collect();
+        let lane =
+            |(index, queue)| Lane { queue, transfers: transfers(), bounce: None, kept: Vec::new(), is_faulty: false, index };
+        let counts = vec![DoorbellCounts::default(); queues.len()];
+        let free = queues.into_iter().enumerate().map(lane).collect();
+        let lanes = Lanes { free, borrowers: Vec::new(), waiting: VecDeque::new(), last_ticket: 0, is_closed: false, counts };
         Ok(Arc::new(Self {
             info: disk.info(),
             disk: Mutex::new(Some(disk)),
@@ -133,7 +149,7 @@ impl DiskConnection {
             depth,
             reconnect_for,
             opener: Opener::this("disk"),
-            lanes: Mutex::new(Lanes { free, borrowers: Vec::new(), waiting: VecDeque::new(), last_ticket: 0, is_closed: false }),
+            lanes: Mutex::new(lanes),
             returned: Condvar::new(),
             known: Mutex::default(),
         }))
@@ -149,6 +165,18 @@ impl DiskConnection {
 
     pub(crate) fn is_closed(&self) -> bool {
         !self.opener.is_inherited() && lock(&self.lanes).is_closed
+    }
+
+    /// Of all lanes together.
+    pub(crate) fn doorbell_counts(&self) -> PyResult<DoorbellCounts> {
+        self.check_process()?;
+        let lanes = lock(&self.lanes);
+        if lanes.is_closed {
+            return Err(closed("disk"));
+        }
+        let mut sum = DoorbellCounts::default();
+        lanes.counts.iter().for_each(|counts| sum += *counts);
+        Ok(sum)
     }
 
     /// Borrow a lane, waiting for one if all are in use.
@@ -293,7 +321,7 @@ impl DiskConnection {
 
     /// Bring a lane back.
     pub(crate) fn give_lane(&self, lane: Lane) {
-        lock(&self.lanes).free.push(lane);
+        lock(&self.lanes).take_back(lane);
         self.returned.notify_all();
     }
 

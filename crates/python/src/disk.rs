@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::attached::{Borrowed, DiskConnection};
+use crate::doorbells::DoorbellCounts;
 use crate::error::{Failure, batch_exception, request_exception};
 use crate::events::EventQueue;
 use crate::memory::{Memory, View};
@@ -198,6 +199,12 @@ impl Disk {
     #[getter]
     fn depth(&self) -> usize {
         self.attached.depth
+    }
+
+    /// How often program and daemon woke each other, by all queues together. A queue that a thread uses is counted as before its call.
+    #[getter]
+    fn doorbell_counts(&self) -> PyResult<DoorbellCounts> {
+        Ok(self.attached.doorbell_counts()?.into())
     }
 
     /// Bind the calling thread to a CPU near the daemon's worker that served this queue when the disk was opened: one of those that the

@@ -10,6 +10,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::attached::{DiskConnection, Lane};
+use crate::doorbells::DoorbellCounts;
 use crate::error::{Failure, request_exception};
 use crate::memory::{Registered, View};
 use crate::opened::closed;
@@ -167,6 +168,12 @@ impl EventQueue {
     /// Requests without an answer.
     fn outstanding(&self) -> PyResult<usize> {
         self.with(|state| Ok(state.in_flight.len() - state.free.len()))
+    }
+
+    /// Of this queue.
+    #[getter]
+    fn doorbell_counts(&self) -> PyResult<DoorbellCounts> {
+        self.with(|state| Ok(state.lane.queue.doorbell_counts().into()))
     }
 
     /// Begin a transfer that completes `future`, with `buffer` for readinto and write. False when the queue is full.

@@ -5,6 +5,7 @@
 
 mod attached;
 mod disk;
+mod doorbells;
 mod error;
 mod events;
 mod frame;
@@ -33,6 +34,8 @@ mod _fipsee {
 
     #[pymodule_export]
     use super::disk::Disk;
+    #[pymodule_export]
+    use super::doorbells::DoorbellCounts;
     #[pymodule_export]
     use super::events::EventQueue;
     #[pymodule_export]

@@ -14,6 +14,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
+use crate::doorbells::DoorbellCounts;
 use crate::error::{Failure, net_exception};
 use crate::frame::{Frame, TransmitBuffer};
 use crate::lent::Connection;
@@ -207,6 +208,12 @@ impl Port {
         dict.set_item("lost", counters.lost)?;
         dict.set_item("unsent", unsent)?;
         Ok(dict)
+    }
+
+    /// How often program and daemon woke each other, over reconnections, too.
+    #[getter]
+    fn doorbell_counts(&self) -> PyResult<DoorbellCounts> {
+        self.with(|client| Ok(client.doorbell_counts().into()))
     }
 
     /// Send a frame. It is copied; BusyError when all transmit buffers are in use. `offload`: what it leaves to be done, of what is in force.

@@ -22,7 +22,7 @@ def blocking(offsets: Sequence[int]) -> bytes:
         disk.write_batch(offsets, array, np.uint64(512))
         disk.discard(0, count)
         cpu: int | None = disk.place_thread() or disk.place_thread(queue=1)
-        print(cpu)
+        print(cpu, disk.doorbell_counts.doorbells + disk.doorbell_counts.suppressed)
         try:
             return disk.read(0, disk.size)
         except fipsee.BatchError as error:
@@ -34,7 +34,7 @@ async def awaited() -> int:
     async with await fipsee.aopen("a", depth=8, wait="sleep") as disk:
         one, two = await asyncio.gather(disk.read(0, 512), disk.readinto(0, bytearray(512)))
         await disk.write(0, one + one)
-        return two + disk.size
+        return two + disk.size + disk.doorbell_counts.wakeups
 
 
 def frames() -> list[str]:
@@ -73,6 +73,8 @@ def without_copies() -> bytes:
 async def awaited_frames() -> bytes:
     async with await fipsee.aopen_port("lan/a", offloads=1) as port:
         await port.join("01:00:5e:00:00:fb")
+        counts: fipsee.DoorbellCounts = port.doorbell_counts
+        print(counts.wakeups - counts.spurious)
         (await port.take()).release()
         await port.send(port.address + bytes(8), fipsee.Offload())
         frame, offload = await port.receive_offloaded()

@@ -135,5 +135,11 @@ int main(void)
 	FIELD(fipsee_listed_port, mtu);
 	FIELD(fipsee_listed_port, flags);
 	FIELD(fipsee_listed_port, reserved);
+	STRUCT(fipsee_doorbell_counts);
+	FIELD(fipsee_doorbell_counts, size_bytes);
+	FIELD(fipsee_doorbell_counts, doorbells);
+	FIELD(fipsee_doorbell_counts, suppressed);
+	FIELD(fipsee_doorbell_counts, wakeups);
+	FIELD(fipsee_doorbell_counts, spurious);
 	return 0;
 }

@@ -342,8 +342,49 @@ static int loop(struct fipsee_port *port, uint8_t *frame, size_t frame_bytes, in
 	}
 }
 
+static struct fipsee_doorbell_counts doorbells_of(const struct fipsee_port *port)
+{
+	struct fipsee_doorbell_counts counts = { .size_bytes = sizeof(counts) };
+
+	EXPECT(fipsee_port_get_doorbell_counts(port, &counts), 0);
+	return counts;
+}
+
+/* A wake-up of b with a frame of a, and one whose frame was received before. */
+static void doorbells(void)
+{
+	struct fipsee_port *a = open_port("lan/a", 0), *b = open_port("lan/b", 0);
+	struct pollfd doorbell = { fipsee_port_descriptor(b), POLLIN, 0 };
+	struct fipsee_port_info info = info_of(b);
+	struct fipsee_doorbell_counts counts;
+	uint8_t sent[64], found[64];
+	int early, length;
+
+	make(sent, info.mac, a, sizeof(sent), 1);
+	for (early = 0; early < 2; early++) {
+		EXPECT(fipsee_port_arm(b), 0);
+		EXPECT(fipsee_port_send(a, sent, sizeof(sent)), 0);
+		for (length = 0; early && length == 0;)
+			length = fipsee_port_receive(b, found, sizeof(found));
+		EXPECT(poll(&doorbell, 1, -1), 1);
+		EXPECT(fipsee_port_woken(b), 0);
+		EXPECT(doorbells_of(b).wakeups, 1 + early);
+		EXPECT(doorbells_of(b).spurious, early);
+		if (!early)
+			length = fipsee_port_receive(b, found, sizeof(found));
+		EXPECT(length, sizeof(sent));
+	}
+	EXPECT(doorbells_of(b).suppressed, 0);
+	FAILS(fipsee_port_get_doorbell_counts(NULL, &counts), -EINVAL, "port is a null pointer");
+	FAILS(fipsee_port_get_doorbell_counts(a, NULL), -EINVAL, "counts is a null pointer");
+	EXPECT(fipsee_port_close(a), 0);
+	EXPECT(fipsee_port_close(b), 0);
+}
+
 static void event_loops_and_reconnection(void)
 {
+	struct fipsee_doorbell_counts before;
+	struct pollfd doorbell = { .events = POLLIN };
 	struct fipsee_port *ports[2] = { open_port("lan/a", 0), open_port("lan/b", 0) };
 	struct fipsee_port_info mac_b = info_of(ports[1]);
 	struct fipsee_port_buffer stale;
@@ -358,7 +399,11 @@ static void event_loops_and_reconnection(void)
 		EXPECT(length, sizeof(sent));
 		EXPECT(memcmp(sent, found, sizeof(sent)), 0);
 	}
+	EXPECT(fipsee_port_arm(ports[1]), 0);
 	EXPECT(fipsee_port_send(ports[0], sent, sizeof(sent)), 0);
+	doorbell.fd = fipsee_port_descriptor(ports[1]);
+	EXPECT(poll(&doorbell, 1, -1), 1);
+	EXPECT(fipsee_port_woken(ports[1]), 0);
 	EXPECT(fipsee_port_wait_take(ports[1], &kept, 1, -1), 1);
 	EXPECT(fipsee_port_get_buffer(ports[0], &stale), 0);
 	report("kill");
@@ -368,8 +413,12 @@ static void event_loops_and_reconnection(void)
 	FAILS(fipsee_port_wait_sent(ports[0], -1), -ENOTCONN, "daemon");
 	FAILS(fipsee_port_reconnect(&ports[0], 1, 0), -ECONNREFUSED, "start fipseed");
 	report("restart");
+	before = doorbells_of(ports[1]);
+	EXPECT(before.wakeups > 0, 1);
 	for (i = 0; i < 2; i++)
 		EXPECT(fipsee_port_reconnect(&ports[i], 1, 60000000000u), 0);
+	EXPECT(doorbells_of(ports[1]).wakeups, before.wakeups);
+	EXPECT(doorbells_of(ports[1]).doorbells >= before.doorbells, 1);
 	EXPECT(counters_of(ports[0]).lost, 1);
 	EXPECT(memcmp(kept.data, sent, sizeof(sent)), 0);
 	EXPECT(fipsee_port_release(ports[1], &kept, 1), 0);
@@ -396,6 +445,7 @@ int main(int argc, char **argv)
 	batches();
 	mistakes();
 	groups();
+	doorbells();
 	event_loops_and_reconnection();
 	printf("done\n");
 	return 0;

@@ -180,6 +180,58 @@ static void event_loop(void)
 	EXPECT(fipsee_caller_close(caller), 0);
 }
 
+static struct fipsee_doorbell_counts doorbells_of(const struct fipsee_caller *caller)
+{
+	struct fipsee_doorbell_counts counts = { .size_bytes = sizeof(counts) };
+
+	EXPECT(fipsee_caller_get_doorbell_counts(caller, &counts), 0);
+	return counts;
+}
+
+/* A wake-up with a reply, or, if it is `early`, with a reply that was taken before. 0: the reply was there before the doorbell was armed. */
+static int wake(struct fipsee_caller *caller, int early)
+{
+	struct request request = { SUM, 0, 1, 2 };
+	struct pollfd doorbell = { fipsee_caller_descriptor(caller), POLLIN, 0 };
+	struct reply reply;
+
+	EXPECT(fipsee_call_start(caller, &request), 0);
+	if (fipsee_caller_arm(caller) == 1)
+		return 0;
+	while (early && fipsee_call_poll(caller, &reply, 1) == 0)
+		;
+	EXPECT(poll(&doorbell, 1, -1), 1);
+	EXPECT(fipsee_caller_woken(caller), 0);
+	if (!early)
+		EXPECT(fipsee_call_poll(caller, &reply, 1), 1);
+	EXPECT(reply.value, 3);
+	return 1;
+}
+
+static void doorbells(void)
+{
+	struct fipsee_doorbell_counts counts = { .size_bytes = 0 };
+	struct fipsee_caller *caller;
+	int done;
+
+	do {
+		EXPECT(open_caller(wanted, &caller), 0);
+		counts = doorbells_of(caller);
+		EXPECT(counts.doorbells + counts.suppressed + counts.wakeups + counts.spurious, 0);
+		done = wake(caller, 0);
+		EXPECT(doorbells_of(caller).wakeups, done);
+		EXPECT(doorbells_of(caller).spurious, 0);
+		done = done && wake(caller, 1);
+		counts = doorbells_of(caller);
+		EXPECT(fipsee_caller_close(caller), 0);
+	} while (!done);
+	EXPECT(counts.wakeups, 2);
+	EXPECT(counts.spurious, 1);
+	EXPECT(counts.doorbells <= 2, 1);
+	EXPECT(counts.suppressed, 0);
+	FAILS(fipsee_caller_get_doorbell_counts(NULL, &counts), -EINVAL, "caller is a null pointer");
+}
+
 static void forking(struct fipsee_service *service)
 {
 	struct fipsee_caller *caller;
@@ -227,6 +279,7 @@ int main(int argc, char **argv)
 	opening();
 	calling();
 	event_loop();
+	doorbells();
 	forking(service);
 	EXPECT(fipsee_service_stop(another), 0);
 	EXPECT(pthread_join(threads[0], NULL), 0);

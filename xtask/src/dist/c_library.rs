@@ -19,8 +19,16 @@ const PACKAGE: &str = "fipsee-capi";
 const ABI: &str = "0";
 const SYMBOL_NODE: &str = "FIPSEE_0.1";
 
-const HEADERS: [&str; 7] =
-    ["fipsee_client.h", "fipsee_port.h", "fipsee.h", "fipsee_block.h", "fipsee_ring.h", "fipsee_stream.h", "fipsee_pace.h"];
+const HEADERS: [&str; 8] = [
+    "fipsee_client.h",
+    "fipsee_doorbells.h",
+    "fipsee_port.h",
+    "fipsee.h",
+    "fipsee_block.h",
+    "fipsee_ring.h",
+    "fipsee_stream.h",
+    "fipsee_pace.h",
+];
 
 pub(super) fn build(dist: &Dist) -> Result<String, String> {
     dist.cargo_build(&[PACKAGE])?;

@@ -17,7 +17,7 @@ def rust_docs():
     """The comments of Rust's types and methods, which are the docstrings of the module that is built from them."""
     docs = {}
     item = re.compile(r"((?: *///.*\n)+)(?: *#\[.*\n)*.*?\b(fn|struct) (\w+)|^impl (\w+)", re.M)
-    for name in ("disk.rs", "frame.rs", "list.rs", "memory.rs", "offload.rs", "port.rs"):
+    for name in ("disk.rs", "doorbells.rs", "frame.rs", "list.rs", "memory.rs", "offload.rs", "port.rs"):
         owner = ""
         for comment, kind, member, impl in item.findall((FOLDER / "src" / name).read_text()):
             owner = impl or owner

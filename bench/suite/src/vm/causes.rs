@@ -1,4 +1,4 @@
-//! Notifications of each request: doorbells of the guest (an exit of a virtual machine each), of its back end, and the
+//! Notifications of each request: doorbells of the guest (an exit each, with hardware virtualization), of its back end, and the
 //! interrupts that the guest counted, by cause.
 
 use std::collections::BTreeMap;
@@ -110,6 +110,14 @@ mod tests {
         let causes = all.get(name).expect("it was counted");
         assert_eq!(causes.per_request(), [1.5, 0.9, 1.0, 0.2, 0.02]);
         assert!((causes.notifications() - 3.6).abs() < 1e-9);
+        let json = all.to_json();
+        assert_eq!(json.as_array().map(Vec::len), Some(1), "only what was counted: {json}");
+        let expected = json!({
+            "device": "vnull", "depth": 1, "driver_asleep": false, "requests": 100.0, "kicks_per_request": 1.5,
+            "calls_per_request": 0.9, "disk_interrupts_per_request": 1.0, "ipis_per_request": 0.2,
+            "timer_interrupts_per_request": 0.02,
+        });
+        assert_eq!(json[0], expected);
         assert!(all.take(&format!("causes {name} vnull before=10 after=110,24,9 requests=100")).is_err());
         assert!(all.take("writes idle guest=1").is_ok(), "another watch");
     }

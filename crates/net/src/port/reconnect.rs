@@ -52,7 +52,11 @@ impl Port {
         for (pair, fresh) in pairs.iter_mut().zip(fresh) {
             let pair = pair.borrow_mut();
             let counters = Counters { lost: pair.counters.lost + u64::from(pair.unsent()), ..pair.counters };
+            let (sent, received) = (pair.transmit.counts, pair.receive.counts);
             *pair = Self { counters, ..fresh };
+            // The new queues have woken the daemon already, when their buffers were posted.
+            pair.transmit.counts += sent;
+            pair.receive.counts += received;
         }
         Ok(())
     }

@@ -31,6 +31,7 @@ from ._errors import (
 )
 from ._fipsee import (
     Disk,
+    DoorbellCounts,
     Frame,
     ListedDisk,
     ListedPort,
@@ -55,6 +56,7 @@ __all__ = [
     "BusyError",
     "DisconnectedError",
     "Disk",
+    "DoorbellCounts",
     "Error",
     "Frame",
     "ListedDisk",

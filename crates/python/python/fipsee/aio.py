@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Deque, NamedTuple, Optional, Union, cast
 
 from ._errors import Error
-from ._fipsee import Disk, EventQueue, Memory
+from ._fipsee import Disk, DoorbellCounts, EventQueue, Memory
 
 if TYPE_CHECKING:
     import numpy
@@ -99,6 +99,11 @@ class AsyncDisk:
     def capabilities(self) -> list[str]:
         """The capabilities of the disk: some of write, flush, fua, discard, write_zeroes."""
         return self._disk.capabilities
+
+    @property
+    def doorbell_counts(self) -> DoorbellCounts:
+        """How often program and daemon woke each other."""
+        return self._queue.doorbell_counts
 
     @property
     def closed(self) -> bool:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ._errors import BusyError, Error
-from ._fipsee import Frame, Offload, Port
+from ._fipsee import DoorbellCounts, Frame, Offload, Port
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -99,6 +99,11 @@ class AsyncPort:
     def counters(self) -> dict[str, Any]:
         """As of `fipsee.Port`."""
         return self._port.counters
+
+    @property
+    def doorbell_counts(self) -> DoorbellCounts:
+        """As of `fipsee.Port`."""
+        return self._port.doorbell_counts
 
     @property
     def closed(self) -> bool:

@@ -120,6 +120,7 @@ fn footprint(pid: u32) -> (usize, u64) {
 fn every_call_does_what_the_header_says() {
     play("calls", Under::Nothing, &[]);
     play("batches", Under::Nothing, &[]);
+    play("doorbells", Under::Nothing, &[]);
     play("ports", Under::Nothing, &[]);
     play("offloads", Under::Nothing, &[]);
 }
@@ -147,7 +148,7 @@ fn ten_million_requests_leave_memory_and_descriptors_as_they_were() {
 
 #[test]
 fn sanitizers_find_nothing() {
-    for name in ["calls", "batches", "death", "events", "ports", "offloads"] {
+    for name in ["calls", "batches", "doorbells", "death", "events", "ports", "offloads"] {
         play(name, Under::Sanitizers, &[]);
     }
     play("verify", Under::Sanitizers, &["a", "100"]);
@@ -155,7 +156,7 @@ fn sanitizers_find_nothing() {
 
 #[test]
 fn valgrind_finds_nothing() {
-    for name in ["calls", "batches", "death", "events", "ports", "offloads"] {
+    for name in ["calls", "batches", "doorbells", "death", "events", "ports", "offloads"] {
         play(name, Under::Valgrind, &[]);
     }
     play("verify", Under::Valgrind, &["a", "20"]);
@@ -241,11 +242,12 @@ fn built_interface(library: &Library, directory: &Scratch) -> BTreeSet<String> {
         .filter_map(|line| line.split_whitespace().nth(2)?.split_once("@@"))
         .map(|(symbol, node)| format!("symbol {symbol} {node}"))
         .collect();
-    // It includes the other.
+    // It includes the others.
     let header = library.prefix.join("include/fipsee_port.h");
     let constants = run(Command::new("gcc").args(["-E", "-dM"]).arg(&header));
     let is_constant = |name: &str| {
-        name.starts_with("FIPSEE_") && !matches!(name, "FIPSEE_CLIENT_H" | "FIPSEE_PORT_H" | "FIPSEE_CLIENT_VERSION")
+        name.starts_with("FIPSEE_")
+            && !matches!(name, "FIPSEE_CLIENT_H" | "FIPSEE_DOORBELLS_H" | "FIPSEE_PORT_H" | "FIPSEE_CLIENT_VERSION")
     };
     lines.extend(constants.lines().filter_map(|line| {
         let (name, value) = line.strip_prefix("#define ")?.split_once(' ')?;

@@ -69,6 +69,11 @@ fn awaits_share_a_queue() {
 }
 
 #[test]
+fn wake_ups_are_counted() {
+    pytest("test_doorbells");
+}
+
+#[test]
 fn frames_go_between_ports() {
     pytest("test_port");
 }
