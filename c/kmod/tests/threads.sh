@@ -6,7 +6,7 @@ attributes=/sys/block/$name
 parameters=/sys/module/fip_blk/parameters
 stats=/sys/kernel/debug/fip_blk/$name/stats
 rings=$(setting queues)
-# "short": little data, and nothing that depends on load.
+# "short": little data, and what depends on load only once.
 run=$(setting run)
 value() { cat "$attributes/$1"; }
 threads_of_disk() {
@@ -102,6 +102,36 @@ else
     read_with 1 $reads 0
 fi
 
+# The load alone decides. A thread is busy all the time, however slow the emulated CPUs of the jobs are, if what it ends takes long: with a trace of
+# the stack at each function of the block layer that it calls. It has its CPU for itself. The other thread comes to a CPU with a job, which leaves it a little.
+echo 0 >"$attributes/queue/rq_affinity"
+set_to 1
+set_to auto
+others=$(seq 0 $((rings - 1)) | grep -vx "$thread_cpu" | tr '\n' ,)
+reaped_by() { sed -n "s/^thread $1 reaped \([0-9]*\) .*/\1/p" "$stats"; }
+small_load() {
+    fio --name=verify --filename="/dev/$name" --direct=1 --ioengine=io_uring --iodepth=32 --iodepth_batch_submit=8 --rw=randwrite --bs=512 --size=256k \
+        --numjobs=$((rings - 1)) --offset_increment=16m --cpus_allowed="${others%,}" --cpus_allowed_policy=split --verify=crc32c \
+        --verify_fatal=1 --do_verify=1 --thread --output-format=terse >/tmp/fio 2>&1
+}
+added=$(value threads_added) before=$(reaped_by 1)
+has_second() { [ "$(value threads_added)" -gt "$added" ] && [ "$(reaped_by 1)" -gt "$before" ]; }
+echo 'blk_* bio_* __blk_* blkdev_*' >$trace/set_ftrace_filter
+grep -lx "fip[0-9]*/0" /proc/[0-9]*/comm | sed 's:/proc/\([0-9]*\)/comm:\1:' >$trace/set_ftrace_pid
+echo 1 >$trace/options/func_stack_trace
+echo function >$trace/current_tracer || fail "functions cannot be traced"
+( while [ ! -e /tmp/enough ]; do small_load || exit 1; done ) &
+load=$!
+wait_for "a second thread that serves under load" has_second
+touch /tmp/enough
+wait $load || { cat /tmp/fio; fail "other data than was written, or an error, while a thread was added"; }
+echo nop >$trace/current_tracer
+# It has all rings.
+has_one() { [ "$(value threads_used)" = 1 ] && grep -q '^thread 1 .* rings 0x0 ' "$stats"; }
+wait_for "one thread without load" has_one
+small_load || { cat /tmp/fio; fail "other data than was written, or an error, after a thread was removed"; }
+cat "$stats"
+
 # They are redirected also while CPUs go.
 echo 2 >"$attributes/queue/rq_affinity"
 
@@ -127,22 +157,7 @@ for count in $counts; do
     wait_for "each of $count threads on one CPU" are_bound
 done
 
-# How long it takes until a thread of an emulated CPU is busy all the time depends on what else the host runs.
 [ "$run" != short ] || exit 0
-
-# The load alone decides.
-places="--cpus_allowed=0-$((rings - 1)) --cpus_allowed_policy=split"
-set_to 1
-set_to auto
-before=$(value threads_added)
-has_more() {
-    load 512k || { cat /tmp/fio; fail "other data than was written, or an error"; }
-    [ "$(value threads_added)" -gt "$before" ]
-}
-wait_for "another thread under load" has_more
-is_one() { [ "$(value threads_used)" = 1 ]; }
-wait_for "one thread without load" is_one
-cat "$stats"
 
 # What the parameter says holds for a disk that is taken afterwards.
 echo 2 >$parameters/threads
