@@ -132,6 +132,7 @@ struct fip_reap_stats {
 	u64 arms;
 	u64 events;
 	u64 by_thread;
+	u64 redirected;				/* ended on the CPU that submitted, by a call to it */
 };
 
 /* When the daemon is kicked; 0: not set. Each may be a module parameter, and is an attribute of a disk (notify.c). */
@@ -383,6 +384,7 @@ bool fip_reap_trylock(struct fip_ring *ring);
 void fip_reap_lock(struct fip_ring *ring);
 void fip_reap_unlock(struct fip_ring *ring);
 unsigned int fip_reap(struct fip_ring *ring, struct io_comp_batch *batch);
+unsigned int fip_reap_for_others(struct fip_ring *ring);
 bool fip_reap_or_arm(struct fip_ring *ring);
 void fip_reap_disarm(struct fip_ring *ring);
 void fip_reap_rung(struct fip_ring *ring);
@@ -391,6 +393,11 @@ void fip_reap_after_publish(struct fip_ring *ring, bool is_polled);
 void fip_reap_backstop(struct timer_list *timer);
 void fip_end_request(struct request *rq);
 void fip_break(struct fip_disk *disk, const char *why, const char *detail);
+
+/* redirect.c */
+bool fip_redirect_is_due(const struct request *rq);
+void fip_redirect(struct llist_node *list);
+void fip_redirect_init(void);
 
 /* notify.c */
 extern const struct attribute_group fip_notify_group;

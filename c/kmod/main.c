@@ -349,6 +349,7 @@ static int __init fip_init(void)
 	fip_workqueue = alloc_workqueue(FIP_NAME, WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
 	if (!fip_workqueue)
 		return -ENOMEM;
+	fip_redirect_init();
 	fip_stats_init();
 	error = register_virtio_driver(&fip_driver);
 	if (error) {

@@ -78,9 +78,11 @@ static blk_status_t fip_blk_status(u16 status)
 struct fip_visit {
 	struct io_comp_batch *batch;
 	struct request *others;			/* by rq_next: failed, or the batch does not take them */
+	struct llist_node *elsewhere;		/* by ipi_list: they end on the CPU that submitted (redirect.c) */
 	unsigned int count;
 	const char *fault;
 	bool wants_supervisor;
+	bool may_redirect;			/* not what submits or polls: it would have to wait for another CPU */
 };
 
 static void fip_end_batch(struct io_comp_batch *batch)
@@ -117,6 +119,12 @@ static bool fip_take_entry(struct fip_ring *ring, struct fipsee_completion_entry
 		WRITE_ONCE(ring->sample_tag, FIP_NO_SAMPLE);
 	}
 	visit->count++;
+	if (visit->may_redirect && entry.status == FIPSEE_STATUS_OK && fip_redirect_is_due(rq)) {
+		rq->ipi_list.next = visit->elsewhere;
+		visit->elsewhere = &rq->ipi_list;
+		ring->reap_stats.redirected++;
+		return true;
+	}
 	if (likely(blk_mq_add_to_batch(rq, visit->batch, entry.status != FIPSEE_STATUS_OK, fip_end_batch)))
 		return true;
 	own = blk_mq_rq_to_pdu(rq);
@@ -192,6 +200,8 @@ static void fip_end_visit(struct fip_ring *ring, struct fip_visit *visit)
 {
 	struct fip_disk *disk = ring->disk;
 
+	if (visit->elsewhere)
+		fip_redirect(visit->elsewhere);
 	while (visit->others) {
 		struct request *rq = visit->others;
 		struct fip_request *own = blk_mq_rq_to_pdu(rq);
@@ -210,11 +220,10 @@ static void fip_end_visit(struct fip_ring *ring, struct fip_visit *visit)
 		mod_delayed_work(fip_workqueue, &disk->supervisor, 0);
 }
 
-/* Takes and ends what is there; with `batch`, what can be is left to its owner. Returns how many requests. */
-unsigned int fip_reap(struct fip_ring *ring, struct io_comp_batch *batch)
+static __always_inline unsigned int fip_reap_as(struct fip_ring *ring, struct io_comp_batch *batch, bool may_redirect)
 {
 	DEFINE_IO_COMP_BATCH(own_batch);
-	struct fip_visit visit = { .batch = batch ?: &own_batch };
+	struct fip_visit visit = { .batch = batch ?: &own_batch, .may_redirect = may_redirect };
 
 	if (!fip_reap_trylock(ring))
 		return 0;
@@ -225,6 +234,18 @@ unsigned int fip_reap(struct fip_ring *ring, struct io_comp_batch *batch)
 	if (!fip_rq_list_is_empty(&own_batch.req_list))
 		blk_mq_end_request_batch(&own_batch);
 	return visit.count;
+}
+
+/* For what submits or polls: takes and ends what is there; with `batch`, what can be is left to its owner. Returns how many requests. */
+unsigned int fip_reap(struct fip_ring *ring, struct io_comp_batch *batch)
+{
+	return fip_reap_as(ring, batch, false);
+}
+
+/* For all others: what is there ends on the CPU that submitted it. */
+unsigned int fip_reap_for_others(struct fip_ring *ring)
+{
+	return fip_reap_as(ring, NULL, true);
 }
 
 /* ---- The next look --------------------------------------------------------------------------------------------- */
@@ -251,7 +272,7 @@ void fip_reap_disarm(struct fip_ring *ring)
 bool fip_reap_or_arm(struct fip_ring *ring)
 {
 	DEFINE_IO_COMP_BATCH(batch);
-	struct fip_visit visit = { .batch = &batch };
+	struct fip_visit visit = { .batch = &batch, .may_redirect = true };
 	bool is_armed = false;
 	u32 rounds = 0;
 
@@ -301,7 +322,7 @@ void fip_reap_backstop(struct timer_list *timer)
 	struct fip_ring *ring = container_of(timer, struct fip_ring, backstop);
 	u32 submitted = READ_ONCE(ring->submitted);
 
-	fip_reap(ring, NULL);
+	fip_reap_for_others(ring);
 	if (!READ_ONCE(ring->is_live) || READ_ONCE(ring->is_armed))
 		return;
 	if (submitted == ring->submitted_at_tick && fip_reap_or_arm(ring))

@@ -30,9 +30,10 @@ static int fip_stats_show(struct seq_file *file, void *unused)
 		seq_printf(file, "queue %u requests %llu batches %llu kicks %llu indirect %llu outstanding %u\n", index,
 			   ring->submit_stats.requests, ring->submit_stats.batches, fip_ring_kicks(ring),
 			   ring->submit_stats.indirect, fip_ring_outstanding(ring));
-		seq_printf(file, "queue %u messages %llu by_spin %llu spin_hits %llu spin_misses %llu bells %llu arms %llu events %llu\n",
+		seq_printf(file, "queue %u messages %llu by_spin %llu spin_hits %llu spin_misses %llu bells %llu arms %llu events %llu redirected %llu\n",
 			   index, ring->reap_stats.messages, ring->reap_stats.by_spin, ring->reap_stats.spin_hits,
-			   ring->reap_stats.spin_misses, ring->reap_stats.doorbells, ring->reap_stats.arms, ring->reap_stats.events);
+			   ring->reap_stats.spin_misses, ring->reap_stats.doorbells, ring->reap_stats.arms, ring->reap_stats.events,
+			   ring->reap_stats.redirected);
 		seq_printf(file, "queue %u spin_score %u mean_wait_ns %llu virtqueue_requests %llu interrupts %llu interrupts_spurious %llu kicks_suppressed %llu\n", index,
 			   ring->spin_score, div64_u64(ring->mean_wait * 1000, fip_ticks_per_us), virtqueue->requests,
 			   virtqueue->interrupts, virtqueue->spurious, ring->notify.suppressed);

@@ -234,7 +234,7 @@ static u32 fip_outstanding(struct fip_disk *disk)
 	u32 count = 0;
 
 	for (index = 0; index < disk->ring_count; index++) {
-		fip_reap(&disk->rings[index], NULL);
+		fip_reap_for_others(&disk->rings[index]);
 		count += fip_ring_outstanding(&disk->rings[index]);
 	}
 	return count;

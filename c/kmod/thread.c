@@ -27,7 +27,7 @@ static unsigned int fip_thread_reap(struct fip_thread *thread)
 
 		if (!fip_ring_outstanding(ring) && !READ_ONCE(ring->was_rung))
 			continue;
-		found = fip_reap(ring, NULL);
+		found = fip_reap_for_others(ring);
 		ring->reap_stats.by_thread += found;
 		count += found;
 	}

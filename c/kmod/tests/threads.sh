@@ -6,7 +6,7 @@ attributes=/sys/block/$name
 parameters=/sys/module/fip_blk/parameters
 stats=/sys/kernel/debug/fip_blk/$name/stats
 rings=$(setting queues)
-# "short": little data, and nothing that depends on load.
+# "short": little data, and what depends on load only once.
 run=$(setting run)
 value() { cat "$attributes/$1"; }
 threads_of_disk() {
@@ -16,6 +16,8 @@ threads_of_disk() {
     done
 }
 set_to() { echo "$1" >"$attributes/threads" || fail "threads cannot be set to $1"; }
+trace=/sys/kernel/tracing
+mount -t tracefs trace $trace 2>/dev/null || [ -e $trace/trace ]
 
 [ "$(value threads)" = "1..$((rings - 1))" ] || fail "by default there are $(value threads) threads"
 [ "$(cat $parameters/threads)" = auto ] || fail "the parameter is $(cat $parameters/threads)"
@@ -58,6 +60,81 @@ wait $load || { cat /tmp/fio; fail "other data than was written, or an error, wh
 echo "$(value rings_moved) moves of rings in $rounds rounds, $(value threads_added) threads added, $(value threads_removed) removed"
 [ "$(value rings_moved)" -gt $((rounds * rings)) ] || fail "rings hardly moved"
 
+# Completions that a thread finds end where queue/rq_affinity says: with 2 on the CPU of the request, with 0 on the thread's, and with 1 on the
+# thread's if the two share a cache. The reader is woken from there.
+set_to 1
+thread_cpu=$(sed -n 's/^thread 0 .* cpu \([0-9]*\) .*/\1/p' "$stats")
+reader_cpu=$(((thread_cpu + 1) % rings))
+redirected() { awk '{ for (at = 1; at < NF; at++) if ($at == "redirected") sum += $(at + 1) } END { print sum }' "$stats"; }
+reads=64
+# read_with AFFINITY SAME OTHER: so many completions, at least, on the CPU of the reader; and on another one. A reader that still runs is not woken.
+read_with() {
+    echo "$1" >"$attributes/queue/rq_affinity"
+    before=$(redirected)
+    echo >$trace/trace
+    for event in block/block_rq_issue block/block_rq_complete sched/sched_waking; do echo 1 >"$trace/events/$event/enable"; done
+    taskset -c "$reader_cpu" dd if="/dev/$name" of=/dev/null bs=4k count=$reads iflag=direct 2>/tmp/dd || { cat /tmp/dd; fail "the disk cannot be read"; }
+    echo 0 >$trace/events/enable
+    awk -v device="$(tr : , <"/sys/block/$name/dev")" -v reader="$reader_cpu" -v same_least="$2" -v other_least="$3" '
+        {
+            for (at = 2; at < NF && $at !~ /^[a-z_]*:$/; at++)
+                if ($at ~ /^\[[0-9]+\]$/) cpu = substr($at, 2, length($at) - 2) + 0
+        }
+        $at == "block_rq_issue:" && $(at + 1) == device && cpu == reader { issued[$(at + 5)] = 1 }
+        $at == "block_rq_complete:" && $(at + 1) == device && issued[$(at + 4)] { if (cpu == reader) same++; else other++ }
+        $at == "sched_waking:" && /comm=dd / { if (cpu == reader) near++; else far++ }
+        END {
+            printf "%d completions on the CPU of the request, %d on another; woken %d times from it, %d from another", same, other, near, far
+            exit !(same >= same_least && other >= other_least && (other_least || other + far <= 2))
+        }' $trace/trace >/tmp/verdict || { head -n 40 $trace/trace; fail "rq_affinity $1: $(cat /tmp/verdict)"; }
+    redirected=$(($(redirected) - before))
+    echo "rq_affinity $1: $(cat /tmp/verdict); $redirected redirected, thread on CPU $thread_cpu"
+}
+# Some may come by an interrupt, thus on the CPU of the reader, until it is known that the disk is fast.
+read_with 0 0 $((reads / 2))
+[ $redirected = 0 ] || fail "$redirected completions are redirected where none is to be"
+read_with 2 $reads 0
+[ $redirected -ge $((reads / 2)) ] || fail "only $redirected completions of $reads are redirected"
+caches=/sys/devices/system/cpu/cpu
+if [ "$(cat $caches"$thread_cpu"/cache/index3/shared_cpu_list)" = "$(cat $caches"$reader_cpu"/cache/index3/shared_cpu_list)" ]; then
+    read_with 1 0 $((reads / 2))
+else
+    read_with 1 $reads 0
+fi
+
+# The load alone decides. A thread is busy all the time, however slow the emulated CPUs of the jobs are, if what it ends takes long: with a trace of
+# the stack at each function of the block layer that it calls. It has its CPU for itself. The other thread comes to a CPU with a job, which leaves it a little.
+echo 0 >"$attributes/queue/rq_affinity"
+set_to 1
+set_to auto
+others=$(seq 0 $((rings - 1)) | grep -vx "$thread_cpu" | tr '\n' ,)
+reaped_by() { sed -n "s/^thread $1 reaped \([0-9]*\) .*/\1/p" "$stats"; }
+small_load() {
+    fio --name=verify --filename="/dev/$name" --direct=1 --ioengine=io_uring --iodepth=32 --iodepth_batch_submit=8 --rw=randwrite --bs=512 --size=256k \
+        --numjobs=$((rings - 1)) --offset_increment=16m --cpus_allowed="${others%,}" --cpus_allowed_policy=split --verify=crc32c \
+        --verify_fatal=1 --do_verify=1 --thread --output-format=terse >/tmp/fio 2>&1
+}
+added=$(value threads_added) before=$(reaped_by 1)
+has_second() { [ "$(value threads_added)" -gt "$added" ] && [ "$(reaped_by 1)" -gt "$before" ]; }
+echo 'blk_* bio_* __blk_* blkdev_*' >$trace/set_ftrace_filter
+grep -lx "fip[0-9]*/0" /proc/[0-9]*/comm | sed 's:/proc/\([0-9]*\)/comm:\1:' >$trace/set_ftrace_pid
+echo 1 >$trace/options/func_stack_trace
+echo function >$trace/current_tracer || fail "functions cannot be traced"
+( while [ ! -e /tmp/enough ]; do small_load || exit 1; done ) &
+load=$!
+wait_for "a second thread that serves under load" has_second
+touch /tmp/enough
+wait $load || { cat /tmp/fio; fail "other data than was written, or an error, while a thread was added"; }
+echo nop >$trace/current_tracer
+# It has all rings.
+has_one() { [ "$(value threads_used)" = 1 ] && grep -q '^thread 1 .* rings 0x0 ' "$stats"; }
+wait_for "one thread without load" has_one
+small_load || { cat /tmp/fio; fail "other data than was written, or an error, after a thread was removed"; }
+cat "$stats"
+
+# They are redirected also while CPUs go.
+echo 2 >"$attributes/queue/rq_affinity"
+
 # A CPU with a thread and a ring goes and comes under load, to which no job is bound: fio refuses a CPU that is offline. A thread
 # has one CPU again, whether their number is fixed or not.
 are_bound() {
@@ -80,22 +157,7 @@ for count in $counts; do
     wait_for "each of $count threads on one CPU" are_bound
 done
 
-# How long it takes until a thread of an emulated CPU is busy all the time depends on what else the host runs.
 [ "$run" != short ] || exit 0
-
-# The load alone decides.
-places="--cpus_allowed=0-$((rings - 1)) --cpus_allowed_policy=split"
-set_to 1
-set_to auto
-before=$(value threads_added)
-has_more() {
-    load 512k || { cat /tmp/fio; fail "other data than was written, or an error"; }
-    [ "$(value threads_added)" -gt "$before" ]
-}
-wait_for "another thread under load" has_more
-is_one() { [ "$(value threads_used)" = 1 ]; }
-wait_for "one thread without load" is_one
-cat "$stats"
 
 # What the parameter says holds for a disk that is taken afterwards.
 echo 2 >$parameters/threads

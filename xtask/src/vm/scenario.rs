@@ -259,7 +259,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario(
         "qemu/few-threads",
         "threads",
-        "three CPUs, three queues: the threads of fip_blk follow what is set, with CPUs of their own, and CPUs that go",
+        "three CPUs, three queues: the threads of fip_blk follow what is set, the load, and CPUs that go; completions end on the CPU of their request",
     )
     .on(qemu(3))
     .set("run=short")
