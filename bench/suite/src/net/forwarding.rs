@@ -39,7 +39,8 @@ struct Peer {
 }
 
 const VHOST: &str = "net_vhost{n},iface={dir}/vhost{n}";
-const SPLIT: &str = "net_virtio_user{n},path={dir}/vhost{n},mac=02:00:00:00:00:0{n},mrg_rxbuf=0,in_order=0";
+/// As DPDK has it by default: split rings, mergeable buffers, used in order.
+const SPLIT: &str = "net_virtio_user{n},path={dir}/vhost{n},mac=02:00:00:00:00:0{n}";
 
 const PEERS: [Peer; 4] = [
     Peer {

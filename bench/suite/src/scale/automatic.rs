@@ -52,7 +52,7 @@ const QUICK_DEPTHS: [u32; 2] = [1, 8];
 const QUICK_DISKS: usize = 2;
 
 /// Of the seconds for a candidate, which are many here, so often in each round: what is compared is close together.
-const TURNS: usize = 5;
+const TURNS: usize = 8;
 const MEASURED: f64 = 0.06;
 const LEAST_MEASURED: f64 = 0.03;
 /// Longer than `auto` tries gathering and none, 4 ms each, which it does anew when it is set, then once in 400 ms.

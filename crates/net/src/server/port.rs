@@ -254,7 +254,7 @@ pub struct Sending<'a> {
 }
 
 impl Sending<'_> {
-    /// Send a frame: `first`, which was copied and holds 14 to 56 bytes, all of the Ethernet header with a tag among them, and then `rest`.
+    /// Send a frame: `first`, which was copied and holds 14 to 64 bytes, all of the Ethernet header with a tag among them, and then `rest`.
     /// What `offload` leaves to be done is checked against the frame, and done for receivers that do not take it.
     ///
     /// # Safety

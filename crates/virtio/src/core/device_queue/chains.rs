@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use fipsee_ring::cpu::{prefetch_for_read, prefetch_for_write};
 use fipsee_ring::memory::Span;
 use fipsee_ring::{AtomicU64, Ordering};
-use virtio_bindings::virtio_ring::VIRTIO_RING_F_INDIRECT_DESC;
+use virtio_bindings::virtio_ring::{VIRTIO_RING_F_INDIRECT_DESC, VRING_DESC_F_WRITE};
 
 use super::DeviceQueue;
 use crate::core::queue::chain::{Piece, total_bytes};
@@ -51,6 +51,7 @@ impl DeviceQueue {
             let soon = ahead + BUFFERS_AHEAD;
             if soon < waiting {
                 self.ring.prefetch(self.ring.head(soon));
+                self.ring.prefetch_head(soon + BUFFERS_AHEAD);
             }
             let descriptor = self.ring.descriptor(self.ring.head(ahead)).unwrap_or_default();
             self.prefetch(&descriptor, prefetch_for_write);
@@ -70,6 +71,20 @@ impl DeviceQueue {
                 prefetch(first.wrapping_add(in_first));
             }
         }
+    }
+
+    /// The memory of a chain that is one descriptor in one region of memory, as most are of devices for frames; `None`: it is not as simple, or at
+    /// fault, and is for [`take`](Self::take). At least `mapped_bytes` from its beginning on are guest memory, however short it is.
+    #[inline(always)]
+    pub(crate) fn plain(&self, head: u16, descriptor: &Descriptor, writable: bool, mapped_bytes: usize) -> Option<Span> {
+        let flags = if writable { VRING_DESC_F_WRITE } else { 0 };
+        if u32::from(descriptor.flags) != flags || head >= self.ring.size || self.inflight.is_some() {
+            return None;
+        }
+        let length_bytes = usize::try_from(descriptor.length_bytes).ok()?;
+        let place = self.finder.host(descriptor.address, length_bytes.max(mapped_bytes) as u64)?;
+        // SAFETY: mapped guest memory of that length, kept as long as the queue has this memory.
+        Some(unsafe { Span::new(place, length_bytes) })
     }
 
     /// Is there a chain that was in flight before this server started?

@@ -109,22 +109,10 @@ impl Receiver {
     unsafe fn fill(&mut self, &Frame { head, rest, length_bytes, offload }: &Frame<'_>) {
         let count = u16::try_from(self.buffers.len()).unwrap_or(u16::MAX);
         let header = Header { offload, buffers: count.to_le() };
-        match &mut self.spans[..] {
-            // As a rule: it has a length that the compiler knows, and so no call.
-            [only] if self.header_bytes == size_of::<Header>() && only.length_bytes() >= size_of::<Header>() => {
-                // SAFETY: found in guest memory just now, which the queue keeps mapped, and as long.
-                unsafe { only.base().as_ptr().cast::<Header>().write_unaligned(header) };
-                *only = only.without_first(size_of::<Header>());
-                // SAFETY: likewise; the caller vouches for `rest`.
-                unsafe { copy_frame(head, rest, &self.spans) };
-            }
-            _ => {
-                // SAFETY: likewise.
-                let _ = unsafe { copy_to(&self.spans, &header.as_bytes()[..self.header_bytes]) };
-                // SAFETY: likewise; the caller vouches for `rest`.
-                unsafe { copy_frame(head, rest, behind(&mut self.spans, self.header_bytes)) };
-            }
-        }
+        // SAFETY: found in guest memory just now, which the queue keeps mapped.
+        let _ = unsafe { copy_to(&self.spans, &header.as_bytes()[..self.header_bytes]) };
+        // SAFETY: likewise; the caller vouches for `rest`.
+        unsafe { copy_frame(head, rest, behind(&mut self.spans, self.header_bytes)) };
         // Logged when it is written: a page that is copied before that must be copied again.
         self.queue.log_pieces(&self.written);
         let mut left_bytes = self.header_bytes as u64 + u64::from(length_bytes);
@@ -133,9 +121,42 @@ impl Receiver {
             left_bytes -= bytes;
             self.queue.put_used(head, u32::try_from(bytes).unwrap_or(u32::MAX));
         }
+        self.advance(count);
+    }
+
+    #[inline(always)]
+    fn advance(&mut self, count: u16) {
         self.queue.ring.advance(count);
-        let prefetched = self.prefetched.saturating_sub(count);
-        self.prefetched = self.queue.look_ahead_for_write(prefetched);
+        self.prefetched = self.queue.look_ahead_for_write(self.prefetched.saturating_sub(count));
+    }
+
+    /// Put a frame into the next buffer, if that is large enough and nothing but one piece of memory, as most are. `false`: it is not, or there is
+    /// none.
+    ///
+    /// # Safety
+    /// The rest of the frame is mapped for loads.
+    #[inline(always)]
+    unsafe fn fill_plain(&mut self, &Frame { head: frame_head, rest, length_bytes, offload }: &Frame<'_>) -> bool {
+        const HEADER_BYTES: usize = size_of::<Header>();
+        let queue = &mut self.queue;
+        let waiting = queue.ring.waiting_for(1);
+        if waiting == 0 || queue.is_over() || self.header_bytes != HEADER_BYTES || !queue.begin_visit(waiting) {
+            return false;
+        }
+        let head = queue.ring.head(0);
+        let descriptor = queue.ring.descriptor(head).unwrap_or_default();
+        let needed_bytes = HEADER_BYTES + length_bytes as usize;
+        let Some(buffer) = queue.plain(head, &descriptor, true, 0).filter(|buffer| buffer.length_bytes() >= needed_bytes) else {
+            return false;
+        };
+        // SAFETY: found in guest memory just now, which the queue keeps mapped, and as long.
+        unsafe { buffer.base().as_ptr().cast::<Header>().write_unaligned(Header { offload, buffers: 1_u16.to_le() }) };
+        // SAFETY: likewise; the caller vouches for `rest`.
+        unsafe { copy_frame(frame_head, rest, &[buffer.without_first(HEADER_BYTES)]) };
+        queue.log_bytes(descriptor.address, needed_bytes as u64);
+        queue.put_used(head, u32::try_from(needed_bytes).unwrap_or(u32::MAX));
+        self.advance(1);
+        true
     }
 
     fn report_fault(&mut self) {
@@ -148,6 +169,10 @@ impl Receiver {
 
 impl Receive for Receiver {
     unsafe fn deliver(&mut self, frame: &Frame<'_>) -> Delivered {
+        // SAFETY: by the caller.
+        if unsafe { self.fill_plain(frame) } {
+            return Delivered { is_taken: true, is_first: !std::mem::replace(&mut self.touched, true), extra_work: 0 };
+        }
         let is_taken = self.find(self.header_bytes as u64 + u64::from(frame.length_bytes));
         let usual = if is_taken { 1 + frame.length_bytes / USUAL_BUFFER_BYTES } else { 1 };
         let extra_work = u32::try_from(self.buffers.len()).unwrap_or(u32::MAX).saturating_sub(usual);

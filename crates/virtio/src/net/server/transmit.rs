@@ -23,11 +23,23 @@ const MAX_HEADER_BYTES: usize = 12;
 /// What is copied of a frame before it is looked at.
 const MAX_FIRST_BYTES: usize = MAX_HEADER_BYTES + MAX_FIRST_COPIED_BYTES;
 
+/// A frame in one piece of memory, whose beginning was copied.
+#[derive(Clone, Copy)]
+struct Begun {
+    offload: Offload,
+    /// Behind a shorter frame is what is in memory there.
+    first: [u8; MAX_FIRST_COPIED_BYTES],
+    first_bytes: usize,
+    rest: Span,
+}
+
 pub(super) struct Transmitter {
     pub(super) queue: DeviceQueue,
     port: ServedPort,
     header_bytes: usize,
     spans: Vec<Span>,
+    /// Of the frames of a visit: copied before any is sent, so that the CPU waits for the lines of several at once.
+    begun: Vec<Option<Begun>>,
     blocks: Blocks,
     held: HeldInterrupt,
     /// A driver that has indirect tables needs one descriptor for a frame, as a rule.
@@ -46,7 +58,8 @@ impl Transmitter {
         let (header_bytes, spans) = (header_bytes(features), Vec::with_capacity(MAX_SPANS + 1));
         let (is_indirect, is_in_order) = (queue.has(VIRTIO_RING_F_INDIRECT_DESC), queue.has(VIRTIO_F_IN_ORDER));
         let (held, blocks) = (HeldInterrupt::new(size), Blocks::default());
-        Self { queue, port, header_bytes, spans, blocks, held, is_indirect, is_in_order }
+        let begun = vec![None; MAX_BUDGET.into()];
+        Self { queue, port, header_bytes, spans, begun, blocks, held, is_indirect, is_in_order }
     }
 
     /// When [`notify`](Self::notify) is to be called although nothing happens.
@@ -106,7 +119,7 @@ impl Transmitter {
         if !has_work(&self.queue) || !self.queue.begin_visit(waiting) {
             return Taken::NOTHING;
         }
-        let Self { queue, port, header_bytes, spans, blocks, is_indirect, is_in_order, .. } = self;
+        let Self { queue, port, header_bytes, spans, begun, blocks, is_indirect, is_in_order, .. } = self;
         // Another thread has the network at this moment: the next pass looks again. A queue that stayed armed would not be looked at
         // before the worker sleeps; this one is not armed any more.
         let Some(mut sending) = port.try_sending() else { return Taken::NOTHING };
@@ -117,13 +130,23 @@ impl Transmitter {
         queue.look_ahead(limit, first);
         let used_entries = if *is_in_order { 1 } else { limit };
         (0..used_entries).step_by(USED_ENTRIES_PER_LINE.into()).for_each(|ahead| queue.ring.prefetch_used(ahead));
-        for (head, descriptor) in first.iter().copied() {
+        first.iter().zip(&mut *begun).for_each(|(first, begun)| begin(queue, *header_bytes, first, begun));
+        for ((head, descriptor), begun) in first.iter().zip(begun) {
+            let head = *head;
             queue.ring.advance(1);
-            if !queue.take(head, descriptor, true) {
-                break;
-            }
-            let Some(outcome) = send(queue, spans, *header_bytes, &mut sending) else {
-                queue.break_down(format!("a frame's header is shorter than {header_bytes} bytes (chain {head})"));
+            // Its fields are loaded one by one, as they were stored: see `begin`.
+            let (bytes, more_work) = if let Some(begun) = begun {
+                descriptors += 1;
+                let outcome = begun.send(&mut sending);
+                (outcome.bytes, outcome.more_work())
+            } else if queue.take(head, *descriptor, true) {
+                descriptors += if *is_indirect { 1 } else { queue.chain.pieces.len() };
+                let Some(outcome) = send(queue, spans, *header_bytes, &mut sending) else {
+                    queue.break_down(format!("a frame's header is shorter than {header_bytes} bytes (chain {head})"));
+                    break;
+                };
+                (outcome.bytes, outcome.more_work())
+            } else {
                 break;
             };
             if *is_in_order {
@@ -131,8 +154,7 @@ impl Transmitter {
             } else {
                 queue.put_used(head, 0);
             }
-            descriptors += if *is_indirect { 1 } else { queue.chain.pieces.len() };
-            taken = taken.and(Taken::new(1, blocks.complete(outcome.bytes)).with_more_work(outcome.more_work()));
+            taken = taken.and(Taken::new(1, blocks.complete(bytes)).with_more_work(more_work));
             if taken.units >= turn.units {
                 break;
             }
@@ -150,6 +172,40 @@ impl Transmitter {
 const ATTEMPTS: usize = 64;
 /// So many descriptors of a chain cost about as much as a frame for one receiver.
 const DESCRIPTORS_PER_DELIVERY: usize = 16;
+
+/// Copy the beginning of a frame, if its chain is one piece of memory, as most are. Header and frame are copied in the pieces in which they are
+/// loaded again: a load across two stores would wait until all that was stored before has left this CPU.
+#[inline(always)]
+fn begin(queue: &DeviceQueue, header_bytes: usize, (head, descriptor): &(u16, Descriptor), begun: &mut Option<Begun>) {
+    *begun = None;
+    let Some(memory) = queue.plain(*head, descriptor, false, MAX_FIRST_BYTES) else { return };
+    if header_bytes != MAX_HEADER_BYTES || memory.length_bytes() < MAX_HEADER_BYTES {
+        return;
+    }
+    let (place, mut header) = (memory.base().as_ptr(), [0; MAX_HEADER_BYTES]);
+    // SAFETY: found in guest memory, which the queue keeps mapped, with as many bytes; `header` is our own.
+    unsafe { place.copy_to_nonoverlapping(header.as_mut_ptr(), MAX_HEADER_BYTES) };
+    // Without this the compiler may read a byte again from where it was copied from.
+    std::hint::black_box(&mut header);
+    let offload = header.first_chunk().map_or(Offload::NONE, offload);
+    let frame = memory.without_first(MAX_HEADER_BYTES);
+    let first_bytes = frame.length_bytes().min(MAX_FIRST_COPIED_BYTES);
+    let rest = frame.without_first(first_bytes);
+    let begun = begun.insert(Begun { offload, first: [0; MAX_FIRST_COPIED_BYTES], first_bytes, rest });
+    // SAFETY: as above.
+    unsafe { frame.base().as_ptr().copy_to_nonoverlapping(begun.first.as_mut_ptr(), MAX_FIRST_COPIED_BYTES) };
+    std::hint::black_box(&mut begun.first);
+}
+
+impl Begun {
+    #[inline(always)]
+    fn send(&self, sending: &mut Sending<'_>) -> Outcome {
+        let rest = std::slice::from_ref(&self.rest);
+        let rest = if self.rest.length_bytes() == 0 { &[] } else { rest };
+        // SAFETY: in guest memory that the queue keeps mapped during the call.
+        unsafe { sending.send(&self.first[..self.first_bytes], rest, self.offload) }
+    }
+}
 
 /// Send the frame in the chain that was taken last. `None`: there is no whole header.
 fn send(queue: &mut DeviceQueue, spans: &mut Vec<Span>, header_bytes: usize, sending: &mut Sending<'_>) -> Option<Outcome> {
@@ -178,7 +234,11 @@ fn send(queue: &mut DeviceQueue, spans: &mut Vec<Span>, header_bytes: usize, sen
 }
 
 /// The fields of a header that mean something.
+#[inline(always)]
 fn offload(header: &[u8; OFFLOAD_BYTES]) -> Offload {
+    if header[0] | header[1] == 0 {
+        return Offload::NONE;
+    }
     let mut offload: Offload = zerocopy::transmute!(*header);
     if u32::from(offload.flags) & VIRTIO_NET_HDR_F_NEEDS_CSUM == 0 {
         (offload.flags, offload.checksum_start, offload.checksum_offset) = (0, 0, 0);
