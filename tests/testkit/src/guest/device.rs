@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fipsee_virtio::blk::upgrade::wire::{PART_BYTES, REQUEST_TYPE, Reply, UpgradeRequest};
 
-use super::frontend::{Frontend, LOG_ALL, PROTOCOL_FEATURES, Request};
+use super::frontend::{Frontend, InflightArea, LOG_ALL, PROTOCOL_FEATURES, Request};
 use super::ram::{Piece, Ram, USER_OFFSET};
 use super::virtqueue::Virtqueue;
 use crate::virtqueue::Part;
@@ -68,7 +68,7 @@ pub struct Guest {
     features: u64,
     /// Headers, replies and statuses: one place of 256 bytes for each descriptor of each queue, in which a chain may begin.
     places: u64,
-    inflight: Option<(OwnedFd, Vec<u8>)>,
+    inflight: Option<InflightArea>,
 }
 
 /// A request or upgrade request on its way.
@@ -122,23 +122,13 @@ impl Guest {
             return Err(io::Error::other(format!("features {:#x} are not offered", self.features & !offered)));
         }
         self.frontend.set(Request::SetFeatures, &features.to_le_bytes(), &[])?;
-        self.set_inflight()?;
+        let (count, size) = (u16::try_from(self.queues.len()).unwrap_or(0), self.queues[0].size);
+        self.frontend.set_inflight(&mut self.inflight, count, size)?;
         self.frontend.set_memory(&self.ram.pieces)?;
         for index in 0..self.queues.len() {
             self.start_queue(index)?;
         }
         Ok(())
-    }
-
-    fn set_inflight(&mut self) -> io::Result<()> {
-        if self.inflight.is_none() {
-            let (queues, size) = (u16::try_from(self.queues.len()).unwrap_or(0), self.queues[0].size);
-            let wanted = [&[0; 16][..], &queues.to_le_bytes(), &size.to_le_bytes(), &[0; 4]].concat();
-            let (area, mut files) = self.frontend.call(Request::GetInflightFd, &wanted, &[])?;
-            self.inflight = files.pop().map(|file| (file, area));
-        }
-        let (file, area) = self.inflight.as_ref().ok_or_else(|| io::Error::other("no inflight area"))?;
-        self.frontend.set(Request::SetInflightFd, area, &[file.as_fd()])
     }
 
     /// Have the back end serve a virtqueue from where it is.

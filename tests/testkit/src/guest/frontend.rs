@@ -55,6 +55,13 @@ const REPLY: u32 = 4;
 pub const NEED_REPLY: u32 = 8;
 const HEADER_BYTES: usize = 12;
 
+/// Memory in which a back end records what is in flight, as the hypervisor keeps it.
+#[derive(Debug)]
+pub struct InflightArea {
+    file: OwnedFd,
+    description: Vec<u8>,
+}
+
 /// A connection to a back end.
 #[derive(Debug)]
 pub struct Frontend {
@@ -128,6 +135,17 @@ impl Frontend {
     pub fn call(&mut self, request: Request, body: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         send(&self.socket, &message(request as u32, 0, body), files)?;
         self.receive(request)
+    }
+
+    /// Hand over the area for requests in flight, which the back end gives if there is none yet.
+    pub fn set_inflight(&mut self, area: &mut Option<InflightArea>, queues: u16, size: u16) -> io::Result<()> {
+        if area.is_none() {
+            let wanted = [&[0; 16][..], &queues.to_le_bytes(), &size.to_le_bytes(), &[0; 4]].concat();
+            let (description, mut files) = self.call(Request::GetInflightFd, &wanted, &[])?;
+            *area = files.pop().map(|file| InflightArea { file, description });
+        }
+        let InflightArea { file, description } = area.as_ref().ok_or_else(|| io::Error::other("no inflight area"))?;
+        self.set(Request::SetInflightFd, description, &[file.as_fd()])
     }
 
     /// SET_MEM_TABLE.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::device::{EVENT_INDEX, INDIRECT, set_addresses};
-use super::frontend::{Frontend, LOG_ALL, PROTOCOL_FEATURES, Request};
+use super::frontend::{Frontend, InflightArea, LOG_ALL, PROTOCOL_FEATURES, Request};
 use super::ram::{Piece, Ram};
 use super::virtqueue::Virtqueue;
 use crate::virtqueue::Part;
@@ -56,6 +56,7 @@ pub struct NetGuest {
     pub queues: Vec<Virtqueue>,
     path: PathBuf,
     options: NetOptions,
+    inflight: Option<InflightArea>,
     /// By queue: memory for frames, a piece for each head.
     places: Vec<u64>,
     /// Of the frame that came last.
@@ -81,6 +82,7 @@ impl NetGuest {
             queues,
             path: path.to_owned(),
             options: options.clone(),
+            inflight: None,
             places,
             header: [0; HEADER_BYTES],
             received,
@@ -90,7 +92,8 @@ impl NetGuest {
         Ok(guest)
     }
 
-    /// Connect again after the back end went away, as a hypervisor does: same memory, same rings, which go on where they are used up to.
+    /// Connect again after the back end went away, as a hypervisor does: same memory, same rings, which go on where they are used up to,
+    /// same area for what is in flight.
     pub fn reconnect(&mut self) -> io::Result<()> {
         self.frontend = Frontend::connect(&self.path)?;
         self.set_up()
@@ -106,6 +109,8 @@ impl NetGuest {
             return Err(io::Error::other(format!("features {:#x} are not offered", self.features() & !offered)));
         }
         self.frontend.set(Request::SetFeatures, &self.features().to_le_bytes(), &[])?;
+        let count = u16::try_from(self.queues.len()).unwrap_or(0);
+        self.frontend.set_inflight(&mut self.inflight, count, self.options.size)?;
         self.frontend.set_memory(&self.ram.pieces)?;
         (0..self.queues.len()).try_for_each(|index| self.start_queue(index))
     }

@@ -25,7 +25,8 @@ const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
 const RARP: u64 = 1 << 2;
 const NET_MTU: u64 = 1 << 4;
 /// Protocol features that every device offers.
-const PROTOCOL_OFFERED: u64 = MQ | LOG_SHMFD | REPLY_ACK | BACKEND_REQ | CONFIG | RESET_DEVICE | CONFIGURE_MEM_SLOTS;
+const PROTOCOL_OFFERED: u64 =
+    MQ | LOG_SHMFD | REPLY_ACK | BACKEND_REQ | CONFIG | INFLIGHT_SHMFD | RESET_DEVICE | CONFIGURE_MEM_SLOTS;
 
 /// Requests that have an answer of their own; the others are acknowledged.
 const ANSWERED: &str = "GET_FEATURES GET_PROTOCOL_FEATURES GET_QUEUE_NUM GET_MAX_MEM_SLOTS GET_CONFIG GET_INFLIGHT_FD \
@@ -47,10 +48,10 @@ fn feature_of(request: &str) -> u64 {
 }
 
 impl Device {
-    /// Protocol features that are offered. Requests of a port are finished in the visit that takes them: none is ever in flight.
+    /// Protocol features that are offered.
     pub(in super::super) const fn protocol_offered(&self) -> u64 {
         match self.model {
-            Model::Disk(_) => PROTOCOL_OFFERED | INFLIGHT_SHMFD,
+            Model::Disk(_) => PROTOCOL_OFFERED,
             Model::Port(_) => PROTOCOL_OFFERED | RARP | NET_MTU,
         }
     }
