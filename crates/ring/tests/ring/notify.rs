@@ -231,6 +231,22 @@ fn auto_gathers_unless_that_costs_completions() {
 }
 
 #[test]
+fn auto_gathers_fewer_where_many_cost_completions() {
+    let mut auto = moderator(Wanted { auto: true, ..NONE });
+    let (mut now, mut completions, mut notified, mut held) = (PER_SECOND, 0, 0, 0);
+    while now < 11 * PER_SECOND {
+        // Of 31 in flight, half are 31 and a quarter are 11 at the time of the notification, with those that are held back.
+        now += if held >= 11 { 5 } else { 3 } * US;
+        completions += 1;
+        let rings = auto.reader_sleeps(now, 1, 31);
+        held = if rings { 0 } else { held + 1 };
+        notified += u64::from(rings);
+    }
+    let percent = notified * 100 / completions;
+    assert!((8..15).contains(&percent), "a quarter, not half or none: {percent}");
+}
+
+#[test]
 fn policies_are_read_from_options() {
     let parse = |text: &str| text.parse::<Policy>();
     let wanted = Wanted { max_rate: Some(9), max_delay_us: Some(50), ..NONE };
