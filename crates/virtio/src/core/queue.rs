@@ -198,13 +198,6 @@ impl Virtqueue {
         self.available_word(RING_OFFSET + place * AVAILABLE_ENTRY_BYTES).load(Ordering::Relaxed)
     }
 
-    /// The line with the head that is `ahead` chains from the next one is read soon.
-    #[inline(always)]
-    pub(crate) fn prefetch_head(&self, ahead: u16) {
-        let place = usize::from(self.next_available.wrapping_add(ahead) & self.mask);
-        prefetch_for_read(self.areas.available.as_ptr().wrapping_add(RING_OFFSET + place * AVAILABLE_ENTRY_BYTES));
-    }
-
     /// This many chains are taken.
     #[inline(always)]
     pub(crate) const fn advance(&mut self, count: u16) {

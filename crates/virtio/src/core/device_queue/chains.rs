@@ -51,7 +51,6 @@ impl DeviceQueue {
             let soon = ahead + BUFFERS_AHEAD;
             if soon < waiting {
                 self.ring.prefetch(self.ring.head(soon));
-                self.ring.prefetch_head(soon + BUFFERS_AHEAD);
             }
             let descriptor = self.ring.descriptor(self.ring.head(ahead)).unwrap_or_default();
             self.prefetch(&descriptor, prefetch_for_write);
