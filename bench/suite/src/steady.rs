@@ -96,8 +96,8 @@ fn wait() -> Option<f64> {
         if are_alike(now, *FIRST_NS) || *waited >= longest {
             return now;
         }
-        if *waited == before {
-            eprintln!("the host has moved the virtual CPUs; waiting until they are where they were most of the time");
+        if waited.is_zero() {
+            eprintln!("the host has moved the virtual CPUs; waiting each time until they are where they began");
         }
         *waited = before + started.elapsed();
     }
