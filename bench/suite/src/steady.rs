@@ -97,7 +97,7 @@ fn wait() -> Option<f64> {
             return now;
         }
         if waited.is_zero() {
-            eprintln!("the host has moved the virtual CPUs; waiting each time until they are where they began");
+            eprintln!("the host has moved the virtual CPUs; waiting, also later, until they are where they mostly were");
         }
         *waited = before + started.elapsed();
     }

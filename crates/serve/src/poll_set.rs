@@ -316,7 +316,7 @@ impl<E: Engine> PollSet<E> {
         for _ in 0..samples.min(self.polls.len()) {
             let id = self.idle_cursor;
             self.idle_cursor = if id + 1 >= self.polls.len() { 0 } else { id + 1 };
-            // For the next pass. Stamps are where no cache has room for all: at the same offset in pages of a thousand clients.
+            // As a rule for the next pass: decision 0004.
             if let Some(Poll::Stamp(stamp, _)) = self.polls.get(id + IDLE_SAMPLES_PER_PASS) {
                 prefetch_for_read(stamp.cast());
             }
