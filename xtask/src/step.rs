@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::num::NonZero;
+use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -179,7 +180,13 @@ pub(crate) fn output(command: &mut Command) -> Output {
         command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
         let mut bytes = Vec::new();
         reader.read_to_end(&mut bytes)?;
-        Ok(Output { succeeded: child.wait()?.success(), text: String::from_utf8_lossy(&bytes).into_owned() })
+        let mut text = String::from_utf8_lossy(&bytes).into_owned();
+        let status = child.wait()?;
+        // A program that a signal ends does not say so itself.
+        if status.signal().is_some() {
+            text.push_str(&format!("\n{status}\n"));
+        }
+        Ok(Output { succeeded: status.success(), text })
     };
     run().unwrap_or_else(|error| Output { succeeded: false, text: format!("cannot run {command:?}: {error}") })
 }
