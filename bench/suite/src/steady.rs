@@ -33,6 +33,8 @@ const WAITING_PART: u32 = 4;
 static REPEATED: AtomicU32 = AtomicU32::new(0);
 /// Of each state in [`State::ALL`], the round trips before what was measured in it.
 static FLOORS: Mutex<[Vec<f64>; State::ALL.len()]> = Mutex::new([const { Vec::new() }; State::ALL.len()]);
+/// Of what is being measured: the round trip before it, and whether it has been another one since.
+static CURRENT: Mutex<(Option<f64>, bool)> = Mutex::new((None, false));
 static WAITED: Mutex<Duration> = Mutex::new(Duration::ZERO);
 static FIRST_NS: LazyLock<Option<f64>> = LazyLock::new(|| median(first_floors()));
 static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -103,6 +105,12 @@ fn wait() -> Option<f64> {
     }
 }
 
+/// Between two parts of a long measurement that have to be of the same state: a state that comes and goes meanwhile is noticed, too.
+pub(crate) fn look() {
+    let mut current = current();
+    current.1 |= IS_QUICK.get() != Some(&true) && !are_alike(floor_ns(), current.0);
+}
+
 /// Measure in one state from the beginning to the end: what is added to `results` otherwise is not kept.
 pub(crate) fn measure<T>(results: &mut Results, measure: impl FnMut(&mut Results) -> Result<T, String>) -> Result<T, String> {
     measure_in(results, measure).map(|(value, _)| value)
@@ -119,9 +127,11 @@ pub(crate) fn measure_in<T>(
     let mut tries = 0;
     loop {
         let (before, mut found) = (wait(), Results::default());
+        *current() = (before, false);
         let value = measure(&mut found)?;
         tries += 1;
-        let is_steady = are_alike(floor_ns(), before);
+        look();
+        let is_steady = !current().1;
         if is_steady || tries == MOST_TRIES {
             let state = match is_steady {
                 true if are_alike(before, *FIRST_NS) => State::First,
@@ -134,6 +144,10 @@ pub(crate) fn measure_in<T>(
         }
         REPEATED.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+fn current() -> MutexGuard<'static, (Option<f64>, bool)> {
+    CURRENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn floors() -> MutexGuard<'static, [Vec<f64>; State::ALL.len()]> {

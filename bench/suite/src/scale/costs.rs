@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::crowd::{Crowd, Shape};
 use super::harness::{join, serve, serve_untimed, under_load, worker};
 use super::model::{Machine, simulate};
+use crate::steady;
 
 /// In two measurements so many requests are in flight in each queue: their difference is the cost of one more in a visit.
 const DEPTHS: [u32; 2] = [1, 8];
@@ -186,6 +187,7 @@ pub(super) fn measure(disk: &Arc<AnyDisk>, bytes: u64, queues: &[usize], seconds
     let at = |queues: usize| {
         let load = |depth| (disk, queues, Shape { queues: 1, depth, bytes }, seconds);
         let costs = by_load(disk, (queues, bytes), |depth| under_load(load(depth), serve, Crowd::run_timed))?;
+        steady::look();
         let ((), rates) = under_load(load(1), serve_untimed, |crowd, duration| crowd.rates(duration, SLICE))?;
         costs.fitted(queues, bytes, rates.into_iter().fold(0.0, f64::max))
     };

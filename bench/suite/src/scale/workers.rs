@@ -306,7 +306,9 @@ impl<'a> Disk<'a> {
         let bytes = loads.first().map_or(0, |(load, _)| load.bytes);
         let costs = costs::measure(&self.here, bytes, &queues, costs_seconds(settings))?;
         for (load, daemon) in loads {
+            steady::look();
             on(Cpus::choose().client, || run(&candidate(REAL, load, count), (load, count), daemon, settings, results))?;
+            steady::look();
             let workers = load.workers;
             let queues = count.div_ceil(workers);
             let shared = (workers > 1).then(|| shared_cpu::measure(&self.here, (queues, bytes), costs_seconds(settings)));
