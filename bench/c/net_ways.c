@@ -193,11 +193,21 @@ static size_t put_mmap_and_send(struct end *end, const char *bytes, size_t lengt
 	return done;
 }
 
+/* Between two looks at memory, as the ports of ours are polled. */
+static void pause_look(void)
+{
+#ifdef __x86_64__
+	__builtin_ia32_pause();
+#endif
+}
+
 static size_t get_mmap(struct end *end, char *bytes, size_t length)
 {
 	struct tpacket2_hdr *slot = mmap_slot(end->receive_ring, end->received);
-	if (!(__atomic_load_n(&slot->tp_status, __ATOMIC_ACQUIRE) & TP_STATUS_USER))
+	if (!(__atomic_load_n(&slot->tp_status, __ATOMIC_ACQUIRE) & TP_STATUS_USER)) {
+		pause_look();
 		return 0;
+	}
 	length = least(length, slot->tp_len);
 	memcpy(bytes, (char *)slot + slot->tp_mac, length);
 	__atomic_store_n(&slot->tp_status, TP_STATUS_KERNEL, __ATOMIC_RELEASE);

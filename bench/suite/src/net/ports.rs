@@ -187,7 +187,7 @@ impl Pair {
     }
 }
 
-/// Looks in vain, of which the first reads no clock.
+/// Looks in vain, most of which read no clock.
 #[derive(Default)]
 struct Timeout {
     looks: u32,
@@ -195,8 +195,11 @@ struct Timeout {
 }
 
 impl Timeout {
+    /// With a pause, as programs that poll make it: without one a load of the next look that is under way when the line comes is executed again, which takes
+    /// longer on Intel's CPUs.
     #[inline(always)]
     fn lasts(&mut self) -> bool {
+        std::hint::spin_loop();
         self.looks = self.looks.wrapping_add(1);
         !self.looks.is_multiple_of(LOOKS_PER_CHECK) || self.since.get_or_insert_with(Instant::now).elapsed() < TIMEOUT
     }
