@@ -13,13 +13,6 @@ static TARGET: LazyLock<&Target> = LazyLock::new(|| {
     fipsee_fuzz::target(&name).unwrap_or_else(|| panic!("FIPSEE_FUZZ_TARGET={name}: no such parser; there are: {}", names()))
 });
 
-/// As the start of every Rust program does; libFuzzer has the `main` here. A hypervisor may give a socket that nobody reads for its
-/// interrupts.
-fn ignore_sigpipe() {
-    // SAFETY: no handler is installed.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-}
-
 /// Well-formed inputs to begin with, beside those that are kept.
 fn write_seeds() {
     let Some(folder) = std::env::var_os("FIPSEE_FUZZ_SEEDS") else { return };
@@ -28,9 +21,4 @@ fn write_seeds() {
     }
 }
 
-fn prepare() {
-    ignore_sigpipe();
-    write_seeds();
-}
-
-fuzz_target!(init: prepare(), |bytes: &[u8]| fipsee_fuzz::one(&TARGET, bytes));
+fuzz_target!(init: write_seeds(), |bytes: &[u8]| fipsee_fuzz::one(&TARGET, bytes));

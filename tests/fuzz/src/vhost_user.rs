@@ -370,7 +370,7 @@ pub(crate) fn port_seeds() -> Vec<Vec<u8>> {
         vec![message(0, 34, &[]), message(0, 36, &[])],
         vec![message(0, 1, &[])],
         [start_queue(2, USER + 12288), start_queue(3, USER + 16384)].concat(),
-        // Interrupts go to a socket that nobody reads.
+        // Interrupts go to a socket that has no reader.
         vec![message(1 | 2 << 2, 13, &numbers([0]))],
     ];
     after.into_iter().map(|more| start_port().into_iter().chain(more).flatten().collect()).collect()
