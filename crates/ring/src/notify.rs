@@ -19,7 +19,7 @@ pub use self::policy::{MAX_COMPLETIONS, MAX_DELAY, MAX_RATE, Policy, Wanted};
 /// served costs no time but its own. For half as many the cost of a wake-up is little.
 const UNTAKEN: u32 = 64;
 /// The interval over which the rate is measured, in delays of `auto`.
-const DELAYS_PER_INTERVAL: u64 = 16;
+const DELAYS_PER_INTERVAL: u64 = 5;
 
 /// The policy of several queues, which any thread may change; each reads it after a change.
 #[derive(Debug, Default)]

@@ -11,6 +11,8 @@ pub const MAX_COMPLETIONS: u32 = 4096;
 pub const MAX_DELAY: Duration = Duration::from_secs(1);
 /// Where completions are to gather and no delay is said.
 const USUAL_DELAY: Duration = Duration::from_micros(100);
+/// The same for `auto`, which waits for so long only where as many completions as it waits for usually come within it.
+const AUTO_DELAY: Duration = Duration::from_micros(300);
 
 /// When a sleeping reader is notified. Without a policy it is at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,7 +91,7 @@ impl Policy {
 
     /// How long they are waited for.
     pub(super) fn gathering(&self) -> Duration {
-        self.max_delay.unwrap_or(USUAL_DELAY)
+        self.max_delay.unwrap_or(if self.auto { AUTO_DELAY } else { USUAL_DELAY })
     }
 
     /// The least time between two notifications, if the maximum rate makes it longer than the maximum delay: the rate takes

@@ -8,6 +8,7 @@ const PER_SECOND: u64 = 1_000_000_000;
 const US: u64 = 1_000;
 /// What is waited where no delay is said.
 const USUAL_DELAY: u64 = 100 * US;
+const AUTO_DELAY: u64 = 300 * US;
 
 const NONE: Wanted = Wanted { max_rate: None, min_completions: None, max_delay_us: None, auto: false };
 
@@ -62,7 +63,8 @@ impl Simulation {
             auto,
         };
         let wanted = if wanted == NONE { Wanted { max_rate: Some(1_000), ..wanted } } else { wanted };
-        let delay = wanted.max_delay_us.map_or(USUAL_DELAY, |delay_us| delay_us * US);
+        let usual = if auto { AUTO_DELAY } else { USUAL_DELAY };
+        let delay = wanted.max_delay_us.map_or(usual, |delay_us| delay_us * US);
         let spacing = wanted.max_rate.map_or(0, |rate| PER_SECOND.div_ceil(rate));
         let (now, in_flight) = (random.below(PER_SECOND), 0);
         let moderator = moderator(wanted);
@@ -221,6 +223,14 @@ fn notified_percent(with_us: u64, without_us: u64) -> u64 {
         notified += u64::from(rings);
     }
     notified * 100 / completions
+}
+
+#[test]
+fn auto_gathers_requests_of_a_mebibyte_and_not_those_that_come_once_in_its_delay() {
+    for (between_us, percent) in [(75, 0..35), (301, 90..101)] {
+        let found = notified_percent(between_us, between_us);
+        assert!(percent.contains(&found), "one in {between_us} us: {found} %");
+    }
 }
 
 #[test]
