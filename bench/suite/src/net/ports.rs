@@ -195,8 +195,7 @@ struct Timeout {
 }
 
 impl Timeout {
-    /// With a pause, as programs that poll make it: without one a load of the next look that is under way when the line comes is executed again, which takes
-    /// longer on Intel's CPUs.
+    /// With a pause, as programs that poll make it (docs/net-performance.md says what it is worth).
     #[inline(always)]
     fn lasts(&mut self) -> bool {
         std::hint::spin_loop();
