@@ -39,8 +39,8 @@ const FITTED_SECONDS: f64 = 0.005;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Costs {
     pub(super) queues: f64,
-    /// Of the pause after a pass that found nothing.
-    pub(super) pause: f64,
+    /// Of a pass that found nothing, without its visits and samples, and of the pause after it.
+    pub(super) idle_pass: f64,
     /// Of one idle queue.
     pub(super) sample: f64,
     /// Of a visit that finds nothing; of one that finds something, without its requests; of each request. With what it costs to
@@ -152,7 +152,8 @@ pub(super) fn least_ns(count: u32, mut step: impl FnMut() -> Result<(), String>)
     Ok(least)
 }
 
-/// Nanoseconds of what finds nothing, with so many queues: a visit, the pause after a pass, a sample of an idle queue, and a client's look.
+/// Nanoseconds of what finds nothing, with so many queues: a visit, a pass without its visits but with the pause after it, a sample of an idle
+/// queue, and a client's look.
 fn in_vain(disk: &Arc<AnyDisk>, queues: usize, shape: Shape) -> Result<[f64; 4], String> {
     let (mut worker, handle) = worker()?;
     let mut crowd = Crowd::silent();
@@ -175,7 +176,7 @@ fn in_vain(disk: &Arc<AnyDisk>, queues: usize, shape: Shape) -> Result<[f64; 4],
     (0..PASSES_TO_IDLE).try_for_each(|_| pass(&mut worker))?;
     let samples = least_ns(TIMED_PASSES, || pass(&mut worker))?;
     let looks = least_ns(ACTIVE_PASSES, || crowd.round().map(drop))?;
-    let of_one = [(visits - without) / all, with_pauses - visits, (samples - without) / sampled, looks / all];
+    let of_one = [(visits - without) / all, with_pauses - visits + without, (samples - without) / sampled, looks / all];
     Ok(of_one.map(|ns| ns.max(LEAST)))
 }
 
@@ -203,12 +204,12 @@ pub(super) fn by_load(
     let shape = Shape { queues: 1, depth: 1, bytes };
     let ((one, one_rounds), (more, more_rounds)) = (timed(DEPTHS[0])?, timed(DEPTHS[1])?);
     // With more queues it is lost in the time of the visits.
-    let [_, pause, ..] = in_vain(disk, 1, shape)?;
+    let [_, idle_pass, ..] = in_vain(disk, 1, shape)?;
     let [empty_visit, _, sample, look] = in_vain(disk, queues, shape)?;
     let (visit, request) = split(&one, &more, empty_visit);
     let (take, completion) = split(&one_rounds, &more_rounds, look);
     let queues = count_f64(queues as u64);
-    Ok(Costs { queues, pause, sample, empty_visit, visit, request, look, take, completion, ahead: 0.0 })
+    Ok(Costs { queues, idle_pass, sample, empty_visit, visit, request, look, take, completion, ahead: 0.0 })
 }
 
 /// Of rounds with few and with many requests: a full step without its requests, a request.
@@ -232,7 +233,7 @@ impl Costs {
                 let between = |of: fn(&Self) -> f64| of(low) + (of(high) - of(low)) * share;
                 Self {
                     queues,
-                    pause: between(|costs| costs.pause),
+                    idle_pass: between(|costs| costs.idle_pass),
                     sample: between(|costs| costs.sample),
                     empty_visit: between(|costs| costs.empty_visit),
                     visit: between(|costs| costs.visit),
@@ -261,11 +262,11 @@ impl Costs {
     }
 
     pub(super) const NAMES: [&str; 9] =
-        ["pause", "sample", "empty visit", "visit", "request", "look", "take", "completion", "ahead"];
+        ["idle pass", "sample", "empty visit", "visit", "request", "look", "take", "completion", "ahead"];
 
     pub(super) const fn values(&self) -> [f64; 9] {
-        let Self { queues: _, pause, sample, empty_visit, visit, request, look, take, completion, ahead } = *self;
-        [pause, sample, empty_visit, visit, request, look, take, completion, ahead]
+        let Self { queues: _, idle_pass, sample, empty_visit, visit, request, look, take, completion, ahead } = *self;
+        [idle_pass, sample, empty_visit, visit, request, look, take, completion, ahead]
     }
 
     pub(super) fn to_json(self) -> Value {

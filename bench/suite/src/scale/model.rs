@@ -227,7 +227,7 @@ impl SimWorker {
         if pass == Pass::Worked {
             self.idle_passes = 0;
         } else {
-            self.now += self.costs.pause;
+            self.now += self.costs.idle_pass;
             self.idle_passes += 1;
         }
         let ends = |shared: SharedCpu| self.idle_passes > PASSES_BEFORE_YIELD || self.now - self.turn_began > shared.slice;
@@ -333,7 +333,7 @@ mod tests {
 
     const COSTS: [Costs; 1] = [Costs {
         queues: 1.0,
-        pause: 10.0,
+        idle_pass: 10.0,
         sample: 2.0,
         empty_visit: 20.0,
         visit: 100.0,
