@@ -36,9 +36,9 @@ const QUICK_CLIENTS: usize = 5;
 const LIMIT: f64 = 1.2;
 /// One visit in 64 is a sample, and the last thousandth of them is what counts: so often in each round, for so many of the seconds for a candidate,
 /// longer where the claim compares.
-const CYCLES: usize = 4;
-const COMPARED: f64 = 4.0;
-const SHOWN: f64 = 0.5;
+const CYCLES: usize = 8;
+const COMPARED: f64 = 5.0;
+const SHOWN: f64 = 0.25;
 const WARM_UP: f64 = 0.1;
 /// Between two looks at the clock.
 const TURNS: usize = 16;
