@@ -32,7 +32,7 @@ use crate::{Settings, generator, steady};
 pub(super) const WORST: &str = "latency_ns_max";
 const SERVED: &str = "others_requests_served_meanwhile_max";
 
-/// Waits that do not count, because the thread that looks did not have its CPU.
+/// Waits that do not count, because the thread that looks did not have its CPU at their beginning or end.
 const LOST: &str = "waits_without_cpu";
 
 const USERS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -51,8 +51,9 @@ const QUICK_CLIENTS: usize = 50;
 /// What a wait may last for each of the users, in cost units (decision 0033: the bound a), and what a request of 1 MiB costs.
 const UNITS_PER_USER: f64 = 12_304.0;
 const UNITS: f64 = 2048.0 + 8.0;
-/// Two looks are farther apart only if another thread, or the host, had the CPU: meanwhile the worker may serve a whole bound.
-const LONGEST_LOOK: Duration = Duration::from_micros(100);
+/// Requests that were answered before this one was published, or after its answer, are counted if they were found only meanwhile. In so long at most
+/// two of 1 MiB are: if it took longer, another thread, or the host, had the CPU.
+const MOST_UNSURE: Duration = Duration::from_micros(40);
 const LONGEST_NS: u64 = 1 << 40;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -78,10 +79,10 @@ pub(super) struct Fairness {
 /// Of a request.
 struct Wait {
     ticks: u64,
-    /// Requests of the others that were answered meanwhile, or at most a look at every queue later.
+    /// Requests of the others that were found meanwhile, or at most a look at every queue later.
     served: u64,
-    /// The thread that looks did not run for a while: what it found after that was answered before it looked.
-    lost_cpu: bool,
+    /// Some of them may have been answered so long before this one was published, or after its answer.
+    unsure_ticks: u64,
 }
 
 struct Victim {
@@ -100,6 +101,7 @@ impl Victim {
 
     /// Ask for one block while the crowd goes on.
     fn ask(&mut self, crowd: &mut Crowd) -> Result<Wait, String> {
+        let begun_ticks = clock::ticks();
         // What was answered before is no part of it.
         crowd.round()?;
         let sectors = ORDINARY.bytes / SECTOR_BYTES;
@@ -109,20 +111,20 @@ impl Victim {
         let started_ticks = clock::ticks();
         self.queue.submit();
         let (mut served, since, mut looks) = (0, Instant::now(), 0_u32);
-        let (mut last_ticks, mut longest_ticks) = (started_ticks, 0);
+        let (mut looked_ticks, mut in_vain_ticks) = (clock::ticks(), started_ticks);
         while self.queue.reap(&mut |_| {}).map_err(|error| error.to_string())? == 0 {
+            in_vain_ticks = looked_ticks;
             served += crowd.turn()?;
-            let now_ticks = clock::ticks();
-            longest_ticks = longest_ticks.max(now_ticks.wrapping_sub(last_ticks));
-            last_ticks = now_ticks;
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(1 << 16) && since.elapsed() > TIMEOUT {
                 return Err(format!("the victim has no answer after {TIMEOUT:?}"));
             }
+            looked_ticks = clock::ticks();
         }
-        let now_ticks = clock::ticks();
-        let lost_cpu = longest_ticks.max(now_ticks.wrapping_sub(last_ticks)) > clock::duration_to_ticks(LONGEST_LOOK);
-        Ok(Wait { ticks: now_ticks.wrapping_sub(started_ticks), served: served + crowd.round()?, lost_cpu })
+        let ticks = clock::ticks().wrapping_sub(started_ticks);
+        served += crowd.round()?;
+        let unsure_ticks = started_ticks.wrapping_sub(begun_ticks) + clock::ticks().wrapping_sub(in_vain_ticks);
+        Ok(Wait { ticks, served, unsure_ticks })
     }
 }
 
@@ -174,9 +176,9 @@ impl Fairness {
             if let Some(silence) = silence {
                 crowd.run(silence)?;
             }
-            let Wait { ticks: waited, served, lost_cpu } = victim.ask(&mut crowd)?;
+            let Wait { ticks: waited, served, unsure_ticks } = victim.ask(&mut crowd)?;
             // Such a wait says nothing about the daemon. On a machine where most are like that it counts nevertheless.
-            if lost_cpu && lost < samples {
+            if unsure_ticks > clock::duration_to_ticks(MOST_UNSURE) && lost < samples {
                 lost += 1;
                 continue;
             }
