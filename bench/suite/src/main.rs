@@ -148,6 +148,12 @@ fn run(arguments: Arguments) -> Result<(), String> {
     if !(settings.seconds > 0.0 && settings.seconds < 1e6) {
         return Err(format!("--seconds {}: choose more than 0", settings.seconds));
     }
+    if !settings.results.is_dir() {
+        return Err(format!(
+            "--results {}: there is no such directory; make it, or run from the top of the repository",
+            settings.results.display()
+        ));
+    }
     if let Some(minutes) = settings.minutes {
         if !["net", "scale"].contains(&arguments.suite.as_str()) {
             return Err(format!("--minutes is for scale and net; give {} fewer --rounds or --seconds", arguments.suite));
