@@ -64,6 +64,44 @@ interrupts() {
     done </proc/interrupts
 }
 
+# Where exits are counted, QEMU traces what the guest's CPUs do to devices; doorbells and halts, which it does not trace, are counted here.
+exits=$(setting exits)
+events=/sys/kernel/tracing/events
+if [ "$exits" = 1 ]; then
+    mount -t tracefs trace /sys/kernel/tracing 2>/dev/null || [ -e $events ]
+    echo 'p:fip/doorbell vp_notify' >/sys/kernel/tracing/kprobe_events
+    echo hist:keys=common_type >$events/fip/doorbell/trigger
+    # The other events of this name are ends of halts.
+    echo 'hist:keys=state if state != 4294967295' >$events/power/cpu_idle/trigger
+fi
+
+# hits EVENT: so many so far.
+hits() {
+    hits=0
+    while read -r word count; do
+        case $word in Hits:) hits=$count ;; esac
+    done <"$events/$1/hist"
+}
+
+# mark LETTER: a line of the trace; nothing else writes such a letter to this port.
+mark() {
+    printf "$1" | dd of=/dev/port bs=1 seek=128 conv=notrunc 2>/tmp/dd || fail "the trace cannot be marked: $(cat /tmp/dd)"
+}
+
+# count LOAD...: run it, and put the line that says how it went behind what came of it.
+count() {
+    [ "$exits" = 0 ] || { hits fip/doorbell && doorbells=$hits && hits power/cpu_idle && halts=$hits && mark b; }
+    echo "$*" >$load || fail "the load '$*' cannot be run"
+    read -r line <$load
+    [ "$exits" = 0 ] || {
+        mark e
+        hits power/cpu_idle
+        halts=$((hits - halts))
+        hits fip/doorbell
+        line="doorbells=$((hits - doorbells)) halts=$halts $line"
+    }
+}
+
 while read -r verb tag label rest; do
     case $verb in
     run)
@@ -79,8 +117,7 @@ while read -r verb tag label rest; do
         sleep 0.1
         interrupts
         before=$disks,$between,$timers
-        echo "device=/dev/$name $rest" >$load || fail "$label: the load '$rest' cannot be run"
-        read -r line <$load
+        count "device=/dev/$name $rest"
         interrupts
         sleep 0.1
         report "event unwatch $tag"
@@ -89,6 +126,11 @@ while read -r verb tag label rest; do
     set)
         eval "name=\$device_$label"
         echo "$rest" >"/sys/block/$name/queue/$tag"
+        ;;
+    # The host gives what remains a CPU, and the back ends the other one.
+    cpu)
+        echo "$label" >"/sys/devices/system/cpu/cpu$tag/online"
+        report "event cpu $tag $label"
         ;;
     parameter) echo "$label" >"/sys/module/fip_blk/parameters/$tag" ;;
     # The host looks at the processor time of all processes.

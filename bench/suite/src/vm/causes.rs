@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::plan::{QEMU, causes};
+use super::exits::Exits;
+use super::plan::{Cause, Condition, QEMU, causes};
 use super::{DAEMON, GUEST, PEER};
 
 /// Of one load.
@@ -17,6 +18,8 @@ pub(super) struct Causes {
     /// Calls of write(2) by the guest, which is as many as it rang doorbells, or more; by its back end.
     pub(super) kicks: f64,
     pub(super) calls: f64,
+    /// In QEMU.
+    pub(super) exits: Exits,
 }
 
 /// By the names of the plan.
@@ -24,11 +27,11 @@ pub(super) struct Causes {
 pub(super) struct All(BTreeMap<String, Causes>);
 
 impl All {
-    /// Take `causes NAME LABEL before=A,B,C after=A,B,C NAME=VALUE...`, or `writes NAME ROLE=COUNT...`.
+    /// Take `causes NAME LABEL before=A,B,C after=A,B,C NAME=VALUE...`, `exits NAME CAUSE=COUNT...` or `writes NAME ROLE=COUNT...`.
     pub(super) fn take(&mut self, report: &str) -> Result<(), String> {
         let mut words = report.split(' ');
-        let (Some(kind @ ("causes" | "writes")), Some(name)) = (words.next(), words.next()) else { return Ok(()) };
-        let Some((_, load, _)) = causes().into_iter().find(|(planned, ..)| planned == name) else { return Ok(()) };
+        let (Some(kind @ ("causes" | "exits" | "writes")), Some(name)) = (words.next(), words.next()) else { return Ok(()) };
+        let Some(Cause { load, .. }) = causes().into_iter().find(|cause| cause.name == name) else { return Ok(()) };
         let fields: BTreeMap<&str, &str> = words.filter_map(|word| word.split_once('=')).collect();
         let wrong = |what: &str| format!("'{report}': no {what}");
         let number = |what: &str| fields.get(what).and_then(|value| value.parse::<f64>().ok()).ok_or_else(|| wrong(what));
@@ -36,6 +39,10 @@ impl All {
         if kind == "writes" {
             let back_end = if load.device == QEMU { PEER } else { DAEMON };
             (of.kicks, of.calls) = (number(GUEST)?, number(back_end)?);
+            return Ok(());
+        }
+        of.exits.take(&fields);
+        if kind == "exits" {
             return Ok(());
         }
         let three = |what: &str| -> Result<[f64; 3], String> {
@@ -58,40 +65,69 @@ impl All {
             "{:<44} {:>10} {:>10} {:>10} {:>10} {:>10}",
             "per 1000 requests", "kicks", "calls", "disk irqs", "IPIs", "timer irqs"
         );
-        for (name, load, sleeps) in causes() {
-            let Some(causes) = self.get(&name) else { continue };
+        for cause in causes() {
+            let Some(causes) = self.get(&cause.name) else { continue };
             let [kicks, calls, disks, between, timers] = causes.per_request().map(|count| 1e3 * count);
-            let how = if sleeps { ", driver asleep" } else { "" };
-            let title = format!("{}, QD{}{how}", load.device.name, load.depth);
+            let title = title(&cause);
             println!("{title:<44} {kicks:>10.2} {calls:>10.2} {disks:>10.2} {between:>10.2} {timers:>10.2}");
         }
         println!();
+        self.print_exits();
+    }
+
+    fn print_exits(&self) {
+        let mut is_first = true;
+        for (title, causes) in causes().iter().filter_map(|cause| Some((title(cause), self.get(&cause.name)?))) {
+            let Some(columns) = causes.exits.columns(causes.interrupts, causes.requests) else { continue };
+            if is_first {
+                println!("exits per 1000 requests, by cause");
+                is_first = false;
+            }
+            let words: Vec<String> = columns.iter().map(|(cause, count)| format!("{} {count:.2}", cause.replace('_', " "))).collect();
+            println!("{title:<44} {}", words.join(", "));
+        }
+        if !is_first {
+            println!();
+        }
     }
 
     pub(super) fn to_json(&self) -> Value {
-        let of = |(name, load, asleep): &(String, super::plan::Load, bool)| {
+        let of = |Cause { name, load, condition }: &Cause| {
             let causes = self.get(name)?;
             let [kicks, calls, disks, between, timers] = causes.per_request();
             Some(json!({
-                "device": load.device.label, "depth": load.depth, "driver_asleep": asleep, "requests": causes.requests,
+                "device": load.device.label, "depth": load.depth, "driver_asleep": *condition == Condition::Asleep,
+                "one_cpu": *condition == Condition::OneCpu, "requests": causes.requests,
                 "kicks_per_request": kicks, "calls_per_request": calls, "disk_interrupts_per_request": disks,
                 "ipis_per_request": between, "timer_interrupts_per_request": timers,
+                "exits_per_request": causes.exits.to_json(causes.interrupts, causes.requests),
             }))
         };
         causes().iter().filter_map(of).collect()
     }
 }
 
+fn title(Cause { load, condition, .. }: &Cause) -> String {
+    format!("{}, QD{}{}", load.device.name, load.depth, condition.words()[1])
+}
+
 impl Causes {
     /// Kicks, calls, interrupts of disks, between CPUs, of timers.
     pub(super) fn per_request(&self) -> [f64; 5] {
         let [disks, between, timers] = self.interrupts;
-        [self.kicks, self.calls, disks, between, timers].map(|count| count / self.requests)
+        // QEMU writes its trace, too.
+        let kicks = self.exits.doorbells().unwrap_or(self.kicks);
+        [kicks, self.calls, disks, between, timers].map(|count| count / self.requests)
     }
 
     /// What a disk causes: all but the timer's.
     pub(super) fn notifications(&self) -> f64 {
         self.per_request()[..4].iter().sum()
+    }
+
+    /// Of each request, if they were counted: all but the timer's.
+    pub(super) fn exits(&self) -> Option<f64> {
+        Some(self.exits.but_of_timer(self.interrupts)? / self.requests)
     }
 }
 
@@ -113,12 +149,30 @@ mod tests {
         let json = all.to_json();
         assert_eq!(json.as_array().map(Vec::len), Some(1), "only what was counted: {json}");
         let expected = json!({
-            "device": "vnull", "depth": 1, "driver_asleep": false, "requests": 100.0, "kicks_per_request": 1.5,
+            "device": "vnull", "depth": 1, "driver_asleep": false, "one_cpu": false, "requests": 100.0, "kicks_per_request": 1.5,
             "calls_per_request": 0.9, "disk_interrupts_per_request": 1.0, "ipis_per_request": 0.2,
-            "timer_interrupts_per_request": 0.02,
+            "timer_interrupts_per_request": 0.02, "exits_per_request": null,
         });
         assert_eq!(json[0], expected);
         assert!(all.take(&format!("causes {name} vnull before=10 after=110,24,9 requests=100")).is_err());
         assert!(all.take("writes idle guest=1").is_ok(), "another watch");
+    }
+
+    #[test]
+    fn exits_are_those_of_both_sides_but_the_timers_own() {
+        let mut all = All::default();
+        let name = "causes:vnull:1";
+        let interrupts = "before=10,4,7 after=110,24,27";
+        all.take(&format!("causes {name} vnull {interrupts} doorbells=90 halts=80 requests=100")).expect("a report");
+        all.take(&format!("writes {name} guest=5000 fipseed=90 qemu-storage-daemon=5")).expect("a report");
+        let of_guest = all.get(name).expect("it was counted");
+        assert_eq!((of_guest.exits(), of_guest.per_request()[0]), (None, 0.9), "QEMU's own writes are no doorbells");
+        all.take(&format!("exits {name} ends_of_interrupt=140 ipis=20 timer=21 controller=1 devices=2")).expect("a report");
+        // 100 + 20 + 20 interrupts came; 20 of them, their ends, and 21 accesses were the timer's.
+        let expected = 90.0 + 80.0 + 120.0 + 20.0 + 1.0 + 2.0 + 100.0 + 20.0;
+        let exits = all.get(name).and_then(Causes::exits).expect("both sides reported");
+        assert!((exits - expected / 100.0).abs() < 1e-9, "{exits}");
+        let json = &all.to_json()[0]["exits_per_request"];
+        assert_eq!((&json["doorbells"], &json["timer"], &json["disk_interrupts"]), (&json!(0.9), &json!(0.21), &json!(1.0)), "{json}");
     }
 }

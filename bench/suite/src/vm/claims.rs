@@ -3,7 +3,7 @@
 use fipsee_measure::claim::Claim;
 
 use super::causes::Causes;
-use super::plan::{FIP, HOST, Load, QEMU, VIRTIO, WATCH_BESIDE, WATCH_IDLE};
+use super::plan::{Condition, FIP, HOST, Load, QEMU, VIRTIO, WATCH_BESIDE, WATCH_IDLE};
 use super::results::{Figures, Results};
 use super::{DAEMON, GUEST, PEER};
 
@@ -49,6 +49,17 @@ pub(super) fn all(results: &Results) -> Vec<Claim> {
     ]
 }
 
+/// Of the machine whose speed is no claim's subject.
+pub(super) fn of_exits(results: &Results) -> Vec<Claim> {
+    [1, 64]
+        .map(|depth| {
+            let name = format!("causes:{}:{depth}{}", FIP.label, Condition::OneCpu.words()[0]);
+            let exits = results.causes.get(&name).and_then(Causes::exits);
+            Claim::at_most(0.01, &format!("fip_blk, QD{depth}, one CPU, both sides poll: exits per request, but the timer's"), exits)
+        })
+        .to_vec()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,6 +67,7 @@ mod tests {
     #[test]
     fn nothing_measured_bears_nothing_out() {
         assert!(all(&Results::default()).iter().all(|claim| claim.holds().is_none()));
+        assert!(of_exits(&Results::default()).iter().all(|claim| claim.holds().is_none()));
     }
 
     #[test]

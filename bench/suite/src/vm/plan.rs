@@ -76,6 +76,8 @@ pub(super) struct Extent {
     pub(super) ms: u32,
     /// Only what claims are about.
     pub(super) claims_only: bool,
+    /// Of the guest: one can be taken offline.
+    pub(super) several_cpus: bool,
     pub(super) idle_seconds: u32,
     pub(super) wakes: u32,
 }
@@ -87,15 +89,48 @@ pub(super) const WATCH_BESIDE: &str = "beside";
 /// A tag of a load that is a single request after some idleness.
 pub(super) const WAKE: &str = "wake";
 
-/// Loads whose notifications are counted, with the name of each: fip_blk as it is, with a driver that sleeps at once, virtio_blk.
-pub(super) fn causes() -> Vec<(String, Load, bool)> {
-    let named = |load: Load, sleeps: bool| {
-        let how = if sleeps { ", asleep" } else { "" };
-        (format!("causes:{}:{}{}", load.device.label, load.depth, how.replace(", ", ":")), load, sleeps)
+/// How the guest is while notifications are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Condition {
+    Usual,
+    /// One of its CPUs is offline, and the other has one of the host's two CPUs, the back ends the other one, as in user-mode Linux.
+    OneCpu,
+    /// fip_blk sleeps at once.
+    Asleep,
+}
+
+impl Condition {
+    /// As part of a name in the plan, and behind a name for people.
+    pub(super) const fn words(self) -> [&'static str; 2] {
+        match self {
+            Self::Usual => ["", ""],
+            Self::OneCpu => [":one-cpu", ", one CPU"],
+            Self::Asleep => [":asleep", ", driver asleep"],
+        }
+    }
+}
+
+/// A load whose notifications are counted.
+#[derive(Clone, Debug)]
+pub(super) struct Cause {
+    /// In the plan.
+    pub(super) name: String,
+    pub(super) load: Load,
+    pub(super) condition: Condition,
+}
+
+/// In the order in which they run.
+pub(super) fn causes() -> Vec<Cause> {
+    let of = |condition: Condition, devices: &'static [Device]| {
+        [1, 64].into_iter().flat_map(move |depth| {
+            devices.iter().map(move |device| {
+                let name = format!("causes:{}:{depth}{}", device.label, condition.words()[0]);
+                Cause { name, load: Load::reads(*device, depth), condition }
+            })
+        })
     };
-    let of = |depth| [FIP, VIRTIO, QEMU].map(|device| named(Load::reads(device, depth), false));
-    let asleep = [1, 64].map(|depth| named(Load::reads(FIP, depth), true));
-    [1, 64].into_iter().flat_map(of).chain(asleep).collect()
+    let all = &[FIP, VIRTIO, QEMU];
+    of(Condition::Usual, all).chain(of(Condition::OneCpu, all)).chain(of(Condition::Asleep, &[FIP])).collect()
 }
 
 /// Loads that are compared with each other, which run one after the other: one for each device that takes part.
@@ -159,12 +194,20 @@ pub(super) fn write(extent: Extent) -> String {
             line(format_args!("pause 0.1\nrun {WAKE}{number} {} {} requests=1 ms=60000", device.label, Load::reads(device, 1)));
         }
     }
-    // Last: the parameter stays.
-    for (name, load, sleeps) in causes() {
-        if sleeps {
-            line(format_args!("parameter spin_us 0\nparameter thread_us 0"));
+    let mut last = Condition::Usual;
+    for Cause { name, load, condition } in causes() {
+        if condition == Condition::OneCpu && !extent.several_cpus {
+            continue;
         }
-        line(format_args!("causes {name} {} {load} ms={}", load.device.label, 10 * extent.ms));
+        let change = match (last, condition) {
+            (last, condition) if last == condition => "",
+            (_, Condition::OneCpu) => "cpu 1 0\n",
+            // Last: the parameter stays.
+            (Condition::OneCpu, _) => "cpu 1 1\nparameter spin_us 0\nparameter thread_us 0\n",
+            _ => "parameter spin_us 0\nparameter thread_us 0\n",
+        };
+        last = condition;
+        line(format_args!("{change}causes {name} {} {load} ms={}", load.device.label, 10 * extent.ms));
     }
     text
 }
@@ -183,7 +226,7 @@ pub(super) fn round_of(tag: &str) -> Option<(usize, bool)> {
 mod tests {
     use super::*;
 
-    const FULL: Extent = Extent { rounds: 3, ms: 50, claims_only: false, idle_seconds: 10, wakes: 4 };
+    const FULL: Extent = Extent { rounds: 3, ms: 50, claims_only: false, several_cpus: false, idle_seconds: 10, wakes: 4 };
 
     fn loads(plan: &str, tag: &str) -> Vec<String> {
         let prefix = format!("run {tag} ");
@@ -225,7 +268,11 @@ mod tests {
         let sleeps = lines.iter().position(|line| *line == "parameter spin_us 0").expect("there is one");
         assert!(lines[first..].iter().all(|line| line.starts_with("causes ") || line.starts_with("parameter ")));
         assert!(lines[sleeps..].iter().filter(|line| line.starts_with("causes ")).all(|line| line.contains(":asleep ")));
-        assert_eq!(causes().len(), lines[first..].iter().filter(|line| line.starts_with("causes ")).count());
+        let of_two_cpus = write(Extent { several_cpus: true, ..FULL });
+        let count = |plan: &str| plan.lines().filter(|line| line.starts_with("causes ")).count();
+        assert_eq!((count(&of_two_cpus), count(&plan)), (causes().len(), causes().len() - 6));
+        let at = |words: &str| of_two_cpus.find(words).unwrap_or_else(|| panic!("no {words}"));
+        assert!(at("cpu 1 0") < at(":one-cpu") && at(":one-cpu") < at("cpu 1 1") && at("cpu 1 1") < at(":asleep"));
     }
 
     #[test]

@@ -202,7 +202,7 @@ mod tests {
                 results.take(&format!("run 0 {label} {fields} iops=5000 mean_ns=1 p50_ns=1500 p99_ns=1")).expect("a report");
             }
         }
-        let extent = Extent { rounds: 1, ms: 1, claims_only: false, idle_seconds: 1, wakes: 1 };
+        let extent = Extent { rounds: 1, ms: 1, claims_only: false, several_cpus: false, idle_seconds: 1, wakes: 1 };
         let svg = draw(&results, &json!({ "cpu": "A CPU" }), extent).expect("a picture");
         for words in CURVES.iter().map(|(_, name, ..)| *name).chain(["A CPU", "1 rounds of 1 ms", "requests in flight"]) {
             assert!(svg.contains(words), "{words} is missing");

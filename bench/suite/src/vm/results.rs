@@ -45,7 +45,7 @@ impl Results {
         let mut words = report.split(' ');
         let (tag, label) = match (words.next(), words.next()) {
             (Some("run"), Some(tag)) => (tag, words.next().unwrap_or_default()),
-            (Some("causes" | "writes"), Some(_)) => return self.causes.take(report),
+            (Some("causes" | "exits" | "writes"), Some(_)) => return self.causes.take(report),
             (Some("cpu"), Some(name)) => {
                 let percent = words
                     .filter_map(|word| word.split_once('='))

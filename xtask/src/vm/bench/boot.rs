@@ -13,6 +13,7 @@ use super::super::driver::{DriverBuilder, OURS};
 use super::super::machine::{self, Group, Next};
 use super::super::packages::{Packages, keep, make_folder};
 use super::super::scenario::Only;
+use super::exits::Trace;
 use super::guest::{self, Guest, Machine};
 use super::watch::Watcher;
 
@@ -67,14 +68,17 @@ fn run_in(site: &Site<'_>, plan: &str, folder: &Path) -> Result<Vec<String>, Str
     write_initrd(site, plan, &guest, &packages, &initrd)?;
     let back_ends = BackEnds::start(site, folder)?;
     let ours = SERVED.iter().enumerate().filter(|(_, label)| is_ours(label));
+    let is_traced = site.machine == Machine::Qemu;
     let append = format!(
-        "fip.script=loads fip.modules= fip.disks={} fip.fip={} fip.fip_arguments={}",
+        "fip.script=loads fip.modules= fip.exits={} fip.disks={} fip.fip={} fip.fip_arguments={}",
+        u8::from(is_traced),
         SERVED.join(","),
         ours.map(|(number, _)| format!("virtio{number}")).collect::<Vec<_>>().join(","),
         site.driver_arguments
     );
     let mut command = guest.command(site, &initrd, &append, &SERVED.map(|label| socket(folder, label)));
-    let mut watcher = Watcher::new(folder, site.machine.program());
+    let trace = is_traced.then(|| Trace::new(folder.join(guest::MONITOR), folder.join(guest::LOG)));
+    let mut watcher = Watcher::new(folder, site.machine.program(), site.cpus, trace);
     let outcome =
         machine::run(&mut command, RUN_LIMIT, &mut std::io::sink(), |event| watcher.on_event(event).map(|()| Next::GoesOn))?;
     let verdict = outcome.judge(&[]).and_then(|()| back_ends.finish());

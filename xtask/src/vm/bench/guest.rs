@@ -13,8 +13,10 @@ use super::super::uml::{Build, Uml};
 use super::super::unready::Unready;
 use super::boot::Site;
 
-/// What QEMU says itself.
+/// What QEMU says itself, and its trace.
 pub(super) const LOG: &str = "qemu.log";
+/// Where its monitor listens.
+pub(super) const MONITOR: &str = "qemu.monitor";
 
 /// Which one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +104,7 @@ impl Guest {
                 let queues = site.machine.cpus();
                 let mut command = qemu.machine(queues, "max", &debian.kernel(), initrd, append, &initrd.with_file_name(LOG));
                 command.arg("-no-reboot");
+                command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", initrd.with_file_name(MONITOR).display()));
                 for (number, socket) in sockets.iter().enumerate() {
                     command.arg("-chardev").arg(format!("socket,id=disk{number},path={}", socket.display()));
                     command.arg("-device").arg(format!("vhost-user-blk-pci,chardev=disk{number},num-queues={queues}"));

@@ -2,6 +2,7 @@
 //! plan and writes down what came of it.
 
 mod boot;
+mod exits;
 mod guest;
 pub(crate) mod net;
 mod watch;

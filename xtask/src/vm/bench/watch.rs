@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
+use super::exits::Trace;
+use crate::step;
 use super::{DAEMON, GUEST, PEER};
 
 /// The nanoseconds of CPU time that each has used, and its calls of write(2).
@@ -15,8 +18,12 @@ pub(super) struct Watcher {
     mark: PathBuf,
     /// The guest's program.
     guest: &'static str,
+    /// For the guest, and for its back ends.
+    cpus: Option<(usize, usize)>,
+    /// Of a machine whose accesses to devices can be traced.
+    trace: Option<Trace>,
     begun: Option<(String, Instant, Times)>,
-    /// `cpu WATCH ROLE=PERCENT...`, `writes WATCH ROLE=COUNT...`
+    /// `cpu WATCH ROLE=PERCENT...`, `writes WATCH ROLE=COUNT...`, `exits WATCH CAUSE=COUNT...`
     pub(super) reports: Vec<String>,
 }
 
@@ -30,15 +37,21 @@ struct Process {
 }
 
 impl Watcher {
-    pub(super) fn new(mark: &Path, guest: &'static str) -> Self {
-        Self { mark: mark.to_owned(), guest, begun: None, reports: Vec::new() }
+    pub(super) fn new(mark: &Path, guest: &'static str, cpus: Option<(usize, usize)>, trace: Option<Trace>) -> Self {
+        Self { mark: mark.to_owned(), guest, cpus, trace, begun: None, reports: Vec::new() }
     }
 
     pub(super) fn on_event(&mut self, event: &str) -> Result<(), String> {
         let now = Instant::now();
+        if let Some(change) = event.strip_prefix("cpu ") {
+            return self.confine(change.ends_with(" 0"));
+        }
         let times = self.times()?;
         match event.split_once(' ') {
-            Some(("watch", name)) => self.begun = Some((name.to_owned(), now, times)),
+            Some(("watch", name)) => {
+                self.trace.iter_mut().try_for_each(Trace::begin)?;
+                self.begun = Some((name.to_owned(), now, times));
+            }
             Some(("unwatch", name)) => {
                 let begun = self.begun.take().filter(|(begun, ..)| begun == name);
                 let (name, since, before) = begun.ok_or_else(|| format!("'{name}' is not being watched"))?;
@@ -51,26 +64,38 @@ impl Watcher {
                     written += &format!(" {role}={}", writes.saturating_sub(writes_before));
                 }
                 self.reports.extend([format!("cpu {name}{percent}"), format!("writes {name}{written}")]);
+                if let Some(counts) = self.trace.as_ref().map(Trace::end).transpose()?.flatten() {
+                    self.reports.push(format!("exits {name}{counts}"));
+                }
             }
             _ => return Err("the plan has no such event".to_owned()),
         }
         Ok(())
     }
 
+    /// A guest that has one CPU left gets one of the host's, so that its back ends have the other to themselves.
+    fn confine(&self, has_one: bool) -> Result<(), String> {
+        let Some((guest, back_ends)) = self.cpus else { return Ok(()) };
+        let cpus = if has_one { guest.to_string() } else { format!("{guest},{back_ends}") };
+        let leader = self.group_of(&processes(), self.guest)?.to_string();
+        step::succeed(Command::new("taskset").args(["--all-tasks", "--pid", "--cpu-list", &cpus, &leader])).map(drop)
+    }
+
+    fn group_of(&self, processes: &[Process], program: &str) -> Result<u32, String> {
+        let mark = self.mark.display().to_string();
+        let is_it = |process: &&Process| {
+            let first = process.command.split('\0').next().unwrap_or_default();
+            process.command.contains(&mark) && Path::new(first).file_name().is_some_and(|name| name == program)
+        };
+        let found = processes.iter().find(is_it).map(|process| process.group);
+        found.ok_or_else(|| format!("no process {program} is to be found in /proc"))
+    }
+
     /// What each has used so far, with all the processes of its group: user-mode Linux is several.
     fn times(&self) -> Result<Times, String> {
-        let processes: Vec<Process> = process_ids().filter_map(process).collect();
-        let mark = self.mark.display().to_string();
-        let group_of = |program: &str| {
-            let is_it = |process: &&Process| {
-                let first = process.command.split('\0').next().unwrap_or_default();
-                process.command.contains(&mark) && Path::new(first).file_name().is_some_and(|name| name == program)
-            };
-            let found = processes.iter().find(is_it).map(|process| process.group);
-            found.ok_or_else(|| format!("no process {program} is to be found in /proc"))
-        };
+        let processes = processes();
         let of = |(role, program)| {
-            let group = group_of(program)?;
+            let group = self.group_of(&processes, program)?;
             let of_group = || processes.iter().filter(|process| process.group == group);
             Ok((role, of_group().map(|process| process.time_ns).sum(), of_group().map(|process| process.writes).sum()))
         };
@@ -81,6 +106,10 @@ impl Watcher {
 #[expect(clippy::cast_precision_loss, reason = "nanoseconds of minutes")]
 const fn to_f64(ns: u64) -> f64 {
     ns as f64
+}
+
+fn processes() -> Vec<Process> {
+    process_ids().filter_map(process).collect()
 }
 
 fn process_ids() -> impl Iterator<Item = u32> {
@@ -143,7 +172,7 @@ mod tests {
 
     #[test]
     fn watch_that_did_not_begin_does_not_end() {
-        let mut watcher = Watcher::new(Path::new("/nowhere"), "linux");
+        let mut watcher = Watcher::new(Path::new("/nowhere"), "linux", None, None);
         assert!(watcher.on_event("watch idle").is_err_and(|error| error.contains("no process")));
     }
 }
