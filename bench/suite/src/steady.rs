@@ -105,6 +105,11 @@ fn wait() -> Option<f64> {
     }
 }
 
+/// Before what is being measured now.
+pub(crate) fn line_ns() -> Option<f64> {
+    current().0
+}
+
 /// Between two parts of a long measurement that have to be of the same state: a state that comes and goes meanwhile is noticed, too.
 pub(crate) fn look() {
     let mut current = current();

@@ -94,7 +94,7 @@ impl<'a> Access<'a> {
         self.region == MARKS && self.value == letter
     }
 
-    /// By the registers of the Intel SDM, volume 3, table 11-1.
+    /// By the register map of the local APIC (Intel SDM, volume 3, chapter 'Advanced Programmable Interrupt Controller (APIC)').
     fn cause(&self) -> &'static str {
         match (self.region, self.address & 0xfff) {
             (APIC, 0xb0) => "ends_of_interrupt",
