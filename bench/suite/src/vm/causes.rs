@@ -83,7 +83,8 @@ impl All {
                 println!("exits per 1000 requests, by cause");
                 is_first = false;
             }
-            let words: Vec<String> = columns.iter().map(|(cause, count)| format!("{} {count:.2}", cause.replace('_', " "))).collect();
+            let words: Vec<String> =
+                columns.iter().map(|(cause, count)| format!("{} {count:.2}", cause.replace('_', " "))).collect();
             println!("{title:<44} {}", words.join(", "));
         }
         if !is_first {
@@ -173,6 +174,10 @@ mod tests {
         let exits = all.get(name).and_then(Causes::exits).expect("both sides reported");
         assert!((exits - expected / 100.0).abs() < 1e-9, "{exits}");
         let json = &all.to_json()[0]["exits_per_request"];
-        assert_eq!((&json["doorbells"], &json["timer"], &json["disk_interrupts"]), (&json!(0.9), &json!(0.21), &json!(1.0)), "{json}");
+        assert_eq!(
+            (&json["doorbells"], &json["timer"], &json["disk_interrupts"]),
+            (&json!(0.9), &json!(0.21), &json!(1.0)),
+            "{json}"
+        );
     }
 }

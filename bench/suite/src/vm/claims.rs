@@ -55,7 +55,11 @@ pub(super) fn of_exits(results: &Results) -> Vec<Claim> {
         .map(|depth| {
             let name = format!("causes:{}:{depth}{}", FIP.label, Condition::OneCpu.words()[0]);
             let exits = results.causes.get(&name).and_then(Causes::exits);
-            Claim::at_most(0.01, &format!("fip_blk, QD{depth}, one CPU, both sides poll: exits per request, but the timer's"), exits)
+            Claim::at_most(
+                0.01,
+                format!("fip_blk, QD{depth}, one CPU, both sides poll: exits per request, but the timer's"),
+                exits,
+            )
         })
         .to_vec()
 }

@@ -27,14 +27,20 @@ impl Exits {
     /// Of all causes, if both sides reported, with the interrupts that came meanwhile: one that comes while the guest runs is an exit, too.
     fn all(&self, interrupts: [f64; 3]) -> Option<Vec<(&'static str, f64)>> {
         let counts: Option<Vec<_>> = CAUSES.into_iter().zip(self.0).map(|(cause, count)| Some((cause, count?))).collect();
-        let interrupts = [("disk_interrupts", interrupts[0]), ("ipis_received", interrupts[1]), ("timer_interrupts", interrupts[2])];
+        let interrupts =
+            [("disk_interrupts", interrupts[0]), ("ipis_received", interrupts[1]), ("timer_interrupts", interrupts[2])];
         counts.map(|counts| counts.into_iter().chain(interrupts).collect())
     }
 
     /// All but what the guest's timer causes: its registers, its interrupts and their ends.
     pub(super) fn but_of_timer(&self, interrupts: [f64; 3]) -> Option<f64> {
         let all: BTreeMap<_, _> = self.all(interrupts)?.into_iter().collect();
-        Some(all.values().sum::<f64>() - all["timer"] - all["timer_interrupts"] - all["timer_interrupts"].min(all["ends_of_interrupt"]))
+        Some(
+            all.values().sum::<f64>()
+                - all["timer"]
+                - all["timer_interrupts"]
+                - all["timer_interrupts"].min(all["ends_of_interrupt"]),
+        )
     }
 
     /// Names of columns, and for each a number per thousand requests.

@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Instant;
 
 use super::exits::Trace;
-use crate::step;
 use super::{DAEMON, GUEST, PEER};
+use crate::step;
 
 /// The nanoseconds of CPU time that each has used, and its calls of write(2).
 type Times = Vec<(&'static str, u64, u64)>;
