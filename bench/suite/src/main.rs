@@ -28,7 +28,7 @@ mod table;
 mod vm;
 mod ways;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -131,6 +131,14 @@ fn main() -> ExitCode {
     }
 }
 
+/// Before anything is measured: what takes half an hour must not be lost at its end.
+fn check_results(folder: &Path) -> Result<(), String> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    Err(format!("--results {}: there is no such directory; make it, or run from the top of the repository", folder.display()))
+}
+
 fn run(arguments: Arguments) -> Result<(), String> {
     match &arguments.comparison {
         Some(Comparison::Pairs(options)) => return pairs::run(options),
@@ -148,12 +156,7 @@ fn run(arguments: Arguments) -> Result<(), String> {
     if !(settings.seconds > 0.0 && settings.seconds < 1e6) {
         return Err(format!("--seconds {}: choose more than 0", settings.seconds));
     }
-    if !settings.results.is_dir() {
-        return Err(format!(
-            "--results {}: there is no such directory; make it, or run from the top of the repository",
-            settings.results.display()
-        ));
-    }
+    check_results(&settings.results)?;
     if let Some(minutes) = settings.minutes {
         if !["net", "scale"].contains(&arguments.suite.as_str()) {
             return Err(format!("--minutes is for scale and net; give {} fewer --rounds or --seconds", arguments.suite));

@@ -24,18 +24,20 @@ const ANOTHER: f64 = 1.6;
 /// Floors of which the median is the state of a run, and the time between two: together longer than the host leaves the CPUs where they are.
 const FIRST_FLOORS: usize = 61;
 const BETWEEN_FLOORS: Duration = Duration::from_millis(300);
-/// How often something is measured again.
-const MOST_TRIES: u32 = 8;
-/// How long in all a run waits for its state: so long, or this part of its time once that is longer.
-const LEAST_WAIT: Duration = Duration::from_secs(120);
-const WAITING_PART: u32 = 4;
+/// How often something is measured in all.
+const MOST_TRIES: u32 = 4;
+/// How long in all a run waits for its state and measures what it does not keep: so long, or this part of its time once that is longer. What is measured in
+/// the other state or across a change in the end is measured in this one in another round.
+const LEAST_SPENT: Duration = Duration::from_secs(120);
+const SPENT_PART: u32 = 4;
 
 static REPEATED: AtomicU32 = AtomicU32::new(0);
 /// Of each state in [`State::ALL`], the round trips before what was measured in it.
 static FLOORS: Mutex<[Vec<f64>; State::ALL.len()]> = Mutex::new([const { Vec::new() }; State::ALL.len()]);
 /// Of what is being measured: the round trip before it, and whether it has been another one since.
 static CURRENT: Mutex<(Option<f64>, bool)> = Mutex::new((None, false));
-static WAITED: Mutex<Duration> = Mutex::new(Duration::ZERO);
+/// On waiting, and on what was measured again.
+static SPENT: Mutex<Duration> = Mutex::new(Duration::ZERO);
 static FIRST_NS: LazyLock<Option<f64>> = LazyLock::new(|| median(first_floors()));
 static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
@@ -88,21 +90,32 @@ fn are_alike(one: Option<f64>, other: Option<f64>) -> bool {
     one.zip(other).is_none_or(|(one, other)| one.max(other) < ANOTHER * one.min(other))
 }
 
-/// Until the machine is in the state of this run, or the run has waited for too long: the round trip of a line.
+/// Until the machine is in the state of this run, or no more time may be spent on that: the round trip of a line.
 fn wait() -> Option<f64> {
-    let mut waited = WAITED.lock().unwrap_or_else(PoisonError::into_inner);
-    let (before, started) = (*waited, Instant::now());
-    let longest = LEAST_WAIT.max(BEGUN.elapsed() / WAITING_PART);
     loop {
-        let now = floor_ns();
-        if are_alike(now, *FIRST_NS) || *waited >= longest {
+        let (now, started) = (floor_ns(), Instant::now());
+        if are_alike(now, *FIRST_NS) || !may_spend() {
             return now;
         }
-        if waited.is_zero() {
-            eprintln!("the host has moved the virtual CPUs; waiting, also later, until they are where they mostly were");
-        }
-        *waited = before + started.elapsed();
+        spend(started);
     }
+}
+
+/// May the run spend time on its state still?
+fn may_spend() -> bool {
+    *spent() < LEAST_SPENT.max(BEGUN.elapsed() / SPENT_PART)
+}
+
+fn spend(since: Instant) {
+    let mut spent = spent();
+    if spent.is_zero() {
+        eprintln!("the host has moved the virtual CPUs; waiting, also later, until they are where they mostly were");
+    }
+    *spent += since.elapsed();
+}
+
+fn spent() -> MutexGuard<'static, Duration> {
+    SPENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Before what is being measured now.
@@ -133,11 +146,12 @@ pub(crate) fn measure_in<T>(
     loop {
         let (before, mut found) = (wait(), Results::default());
         *current() = (before, false);
+        let started = Instant::now();
         let value = measure(&mut found)?;
         tries += 1;
         look();
         let is_steady = !current().1;
-        if is_steady || tries == MOST_TRIES {
+        if is_steady || tries == MOST_TRIES || !may_spend() {
             let state = match is_steady {
                 true if are_alike(before, *FIRST_NS) => State::First,
                 true => State::Other,
@@ -147,6 +161,7 @@ pub(crate) fn measure_in<T>(
             results.append(found, Some(state));
             return Ok((value, Some(state)));
         }
+        spend(started);
         REPEATED.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -23,7 +23,7 @@ use self::report::Measured;
 use self::statistics::{LEAST_PAIRS, Pair, Summary};
 use self::workload::{Side, WORKLOADS, Workload};
 use crate::files::FilledFile;
-use crate::generator;
+use crate::{check_results, generator};
 
 const FILE_MEBIBYTES: usize = 512;
 const FLOOR_TIME: Duration = Duration::from_millis(30);
@@ -69,6 +69,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     if !(options.seconds > 0.0 && options.seconds < 1e6) {
         return Err(format!("--seconds {}: choose more than 0", options.seconds));
     }
+    check_results(&options.results)?;
     let run = Run::begin_in_sight();
     let (old, new) = (identity(&options.old, options.names.first())?, identity(&options.new, options.names.get(1))?);
     let clients = options.clients.iter().map(|client| identity(client, None)).collect::<Result<Vec<_>, _>>()?;

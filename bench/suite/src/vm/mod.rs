@@ -17,6 +17,7 @@ use fipsee_measure::{claim, plot};
 
 use self::plan::{Extent, FIP, Load};
 use self::results::Results;
+use crate::check_results;
 
 /// The watched processes.
 const GUEST: &str = "guest";
@@ -68,6 +69,7 @@ impl Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
+    check_results(&options.results)?;
     let run = Run::begin();
     let results = Results::of(&boot(options)?)?;
     let (machine, noise) = run.end();
