@@ -24,6 +24,8 @@ const ANOTHER: f64 = 1.6;
 /// Floors of which the median is the state of a run, and the time between two: together longer than the host leaves the CPUs where they are.
 const FIRST_FLOORS: usize = 61;
 const BETWEEN_FLOORS: Duration = Duration::from_millis(300);
+/// A state that lasts no longer than this does not count: it comes and goes within what is measured, too.
+const SHORTEST: Duration = Duration::from_millis(300);
 /// How often something is measured in all.
 const MOST_TRIES: u32 = 4;
 /// How long in all a run waits for its state and measures what it does not keep: so long, or this part of its time once that is longer. What is measured in
@@ -125,8 +127,15 @@ pub(crate) fn line_ns() -> Option<f64> {
 
 /// Between two parts of a long measurement that have to be of the same state: a state that comes and goes meanwhile is noticed, too.
 pub(crate) fn look() {
-    let mut current = current();
-    current.1 |= IS_QUICK.get() != Some(&true) && !are_alike(floor_ns(), current.0);
+    if IS_QUICK.get() == Some(&true) {
+        return;
+    }
+    let before = line_ns();
+    let has_changed = || !are_alike(floor_ns(), before);
+    if has_changed() {
+        std::thread::sleep(SHORTEST); // tidy: allow sleep, the host's moves are to be seen
+        current().1 |= has_changed();
+    }
 }
 
 /// Measure in one state from the beginning to the end: what is added to `results` otherwise is not kept.
