@@ -95,7 +95,8 @@ fn are_alike(one: Option<f64>, other: Option<f64>) -> bool {
 /// Until the machine is in the state of this run, or no more time may be spent on that: the round trip of a line.
 fn wait() -> Option<f64> {
     loop {
-        let (now, started) = (floor_ns(), Instant::now());
+        let started = Instant::now();
+        let now = floor_ns();
         if are_alike(now, *FIRST_NS) || !may_spend() {
             return now;
         }
