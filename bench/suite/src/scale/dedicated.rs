@@ -3,8 +3,9 @@
 //! without.
 //!
 //! While the worker of the shared disk has the CPU of its client, the dedicated disk has no requests, and the first one after
-//! that is slower than others, whatever took the time. So without the others the client makes the same pauses, and uses its CPU's caches
-//! meanwhile, as they would: what is slow because of their client's memory is no matter of the worker.
+//! that is slower than others, whatever took the time. So without the others the client makes the same pauses, each after as many requests, and uses its
+//! CPU's caches meanwhile, as they would: what is slow because of their client's memory is no matter of the worker. With fewer requests between two pauses
+//! more of the last thousandth are first ones.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -129,10 +130,10 @@ fn start(kind: &str, cpus: Cpus) -> Result<Daemon, String> {
     Ok(daemon)
 }
 
-/// For how long the driving thread has its CPU, and for how long the worker of the others has it then.
+/// How many requests of the dedicated disk are answered before the worker of the others has the CPU of the client, and for how long it has it then.
 #[derive(Clone, Copy, Debug)]
 struct Cycle {
-    busy: Duration,
+    requests: f64,
     away: Duration,
 }
 
@@ -147,6 +148,11 @@ impl Pauses {
     fn new(cycle: Cycle, place: &str) -> Self {
         let bytes = if place == USED { FOOTPRINT } else { LINE };
         Self { cycle, memory: vec![1; bytes / size_of::<u64>()], next: 0 }
+    }
+
+    /// After so many requests and pauses: is the next one due? Counted from the beginning, because several requests may be answered between two looks.
+    fn are_due(&self, answered: u64, cycles: u32) -> bool {
+        count_f64(answered) >= self.cycle.requests * f64::from(cycles + 1)
     }
 
     fn pause(&mut self, since: Instant) {
@@ -167,7 +173,7 @@ struct Driven {
 /// pauses: one of them may last as long as the whole where other programs have the CPU, too.
 fn drive(dedicated: &mut Crowd, others: &mut Crowd, mut pauses: Option<&mut Pauses>, seconds: f64) -> Result<Driven, String> {
     let (started, mut empty, mut answered) = (Instant::now(), 0, [0; 2]);
-    let (mut since, mut away, mut cycles) = (started, Duration::ZERO, 0);
+    let (mut away, mut cycles) = (Duration::ZERO, 0);
     while started.elapsed() < Duration::from_secs_f64(seconds) || answered[0] == 0 {
         for _ in 0..TURNS {
             let counts = [dedicated.turn()?, others.turn()?];
@@ -178,16 +184,16 @@ fn drive(dedicated: &mut Crowd, others: &mut Crowd, mut pauses: Option<&mut Paus
         // The worker of the others has the same CPU.
         if !others.lanes.is_empty() && empty > others.lanes.len() {
             std::thread::yield_now();
-        } else if let Some(pauses) = pauses.as_mut().filter(|pauses| since.elapsed() >= pauses.cycle.busy) {
+        } else if let Some(pauses) = pauses.as_mut().filter(|pauses| pauses.are_due(answered[0], cycles)) {
             pauses.pause(paused);
         } else {
             continue;
         }
-        (empty, since, cycles) = (0, Instant::now(), cycles + 1);
+        (empty, cycles) = (0, cycles + 1);
         away += paused.elapsed();
     }
     let elapsed = started.elapsed();
-    let cycle = Cycle { busy: elapsed.saturating_sub(away) / cycles.max(1), away: away / cycles.max(1) };
+    let cycle = Cycle { requests: count_f64(answered[0]) / f64::from(cycles.max(1)), away: away / cycles.max(1) };
     Ok(Driven { rates: answered.map(|count| count_f64(count) / elapsed.as_secs_f64()), cycle })
 }
 
@@ -289,6 +295,17 @@ impl Part for Dedicated {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pauses_are_due_after_as_many_requests_as_beside_the_others() {
+        let pauses = Pauses::new(Cycle { requests: 2.5, away: Duration::ZERO }, PAUSED);
+        let mut due = Vec::new();
+        for answered in 1..=10 {
+            let cycles = u32::try_from(due.len()).expect("few");
+            due.extend(pauses.are_due(answered, cycles).then_some(answered));
+        }
+        assert_eq!(due, [3, 5, 8, 10]);
+    }
 
     #[test]
     fn times_are_those_between_two_looks() {
