@@ -112,7 +112,9 @@ fn may_spend() -> bool {
 fn spend(since: Instant) {
     let mut spent = spent();
     if spent.is_zero() {
-        eprintln!("the host has moved the virtual CPUs; waiting, also later, until they are where they mostly were");
+        eprintln!(
+            "the host has moved the virtual CPUs; waiting until they are where they mostly were, or measuring again, also later"
+        );
     }
     *spent += since.elapsed();
 }
