@@ -2,6 +2,7 @@
 
 mod events;
 mod notify;
+mod packed;
 
 use std::any::Any;
 use std::mem::offset_of;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 
 pub use self::events::{EventState, QueueState};
 use self::notify::Moderated;
+use self::packed::Left;
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::doorbell::{ClientDoorbell, EventDoorbell, SocketDoorbell};
 use fipsee_ring::mapped::MappedRing;
@@ -19,8 +21,8 @@ use fipsee_ring::{Message, clock};
 use fipsee_serve::{Queue, Taken, Turn, probe};
 
 use crate::disk::{AnyDisk, Disk, Engine, Submitted, Ticket};
-use crate::packed::{is_packed, unpack};
-use crate::request::{Request, RequestLimits, check_short, parse, tag_of};
+use crate::packed::is_packed;
+use crate::request::{Request, RequestLimits, parse, tag_of};
 use crate::stats::{QueueCounters, Tally};
 use crate::wire::{
     BlockInfo, CompletionEntry, CompletionHead, KIND_COMPLETIONS, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation, RawCompletion,
@@ -86,6 +88,7 @@ pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
     spans: Vec<Span>,
     packer: Packer,
     in_flight: u32,
+    left: Left,
     visits: u64,
     resize: EventState,
     /// The size that was last announced to the client; 0 if unknown.
@@ -114,6 +117,7 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
             spans: Vec::with_capacity(MAX_INDIRECT_ENTRIES),
             packer: Packer { message: Message::ZERO, count: 0 },
             in_flight: 0,
+            left: Left::NOTHING,
             visits: 0,
             resize: EventState::default(),
             announced_sectors: setup.info.sector_count,
@@ -156,13 +160,13 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
 
     #[inline(always)]
     pub fn has_work(&self) -> bool {
-        self.in_flight < self.depth && self.queue.requests.has_message()
+        self.in_flight < self.depth && (self.queue.requests.has_message() || self.left.from > 0)
     }
 
     /// Ask for the doorbell, then check once more: is there work after all?
     #[must_use = "sleeping while work remains loses a wake-up"]
     pub fn arm_and_work_remains(&mut self) -> bool {
-        self.queue.requests.arm_and_work_remains() && self.in_flight < self.depth
+        (self.queue.requests.arm_and_work_remains() || self.left.from > 0) && self.in_flight < self.depth
     }
 
     /// Before a visit: if the caller has no other queue to poll, wait until the next request can arrive, a fraction of
@@ -180,7 +184,8 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         let limit = self.pace.limit(most).min(turn.requests).min(self.depth.saturating_sub(self.in_flight));
         let mut message = Message::ZERO;
         self.queue.requests.begin_run();
-        if limit == 0 || !self.queue.requests.receive(&mut message) {
+        let goes_on = self.left.from > 0;
+        if limit == 0 || !(goes_on || self.queue.requests.receive(&mut message)) {
             return Taken::NOTHING;
         }
         self.queue.requests.disarm();
@@ -188,12 +193,13 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         self.visits += 1;
         let sampled = !D::ANSWERS_AT_ONCE || self.visits.is_multiple_of(VISITS_PER_SAMPLE);
         let started_ticks = if sampled { clock::ticks() } else { 0 };
-        let mut taken = self.serve_message(&message, disk, engine, started_ticks);
-        while taken < limit
-            && Taken::new(taken, self.tally.moved_sectors()).units < turn.units
-            && self.queue.requests.receive(&mut message)
-        {
-            taken += self.serve_message(&message, disk, engine, started_ticks);
+        let mut taken = if goes_on {
+            self.serve_left(disk, engine, turn.units, started_ticks)
+        } else {
+            self.serve_message(&message, disk, engine, (0, turn.units), started_ticks)
+        };
+        while taken < limit && !self.is_spent(taken, turn.units) && self.queue.requests.receive(&mut message) {
+            taken += self.serve_message(&message, disk, engine, (taken, turn.units), started_ticks);
         }
         self.flush();
         let ServerQueue { requests, completions, .. } = &mut self.queue;
@@ -206,22 +212,31 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         all
     }
 
+    /// Has this visit spent so many units with the requests that it has taken?
     #[inline(always)]
-    fn serve_message<D: Disk>(&mut self, message: &Message, disk: &D, engine: &mut Engine, started_ticks: u64) -> u32 {
+    fn is_spent(&self, taken: u32, units: u32) -> bool {
+        Taken::new(taken, self.tally.moved_sectors()).units >= units
+    }
+
+    /// `taken`: by this visit before, and the units that it may spend.
+    #[inline(always)]
+    fn serve_message<D: Disk>(
+        &mut self,
+        message: &Message,
+        disk: &D,
+        engine: &mut Engine,
+        taken: (u32, u32),
+        started_ticks: u64,
+    ) -> u32 {
         if !is_packed(message) {
             let parsed = parse(message, &self.limits, &self.memory, &mut self.spans);
             self.serve(tag_of(message), parsed, disk, engine, started_ticks);
             return 1;
         }
-        let mut count = 0;
-        for short in unpack(message) {
-            let checked = check_short(&short, &self.limits, &self.memory, &mut self.spans);
-            self.serve(short.tag, checked, disk, engine, started_ticks);
-            count += 1;
-        }
+        let count = self.serve_packed(message, 0, disk, engine, taken, started_ticks);
         if count == 0 {
             self.refuse(tag_of(message), Status::Invalid);
-            count = 1;
+            return 1;
         }
         count
     }
@@ -403,6 +418,14 @@ impl Queue<Engine> for DiskQueue {
 
     fn due(&self) -> Option<u64> {
         self.server.due()
+    }
+
+    fn arm_and_work_remains(&mut self) -> bool {
+        !self.server.queue.requests.is_armed() && self.server.arm_and_work_remains()
+    }
+
+    fn begin_deferred(&mut self, engine: &mut Engine) -> bool {
+        self.server.begin_deferred(&*self.disk, engine)
     }
 
     fn may_hold_back(&self) -> bool {

@@ -95,9 +95,9 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         self.published = true;
     }
 
-    /// The queue's state; `None` while requests are in flight.
+    /// The queue's state; `None` while requests are in flight, or some of a message are left.
     pub fn state(&self) -> Option<QueueState> {
-        (self.in_flight == 0 && self.packer.count == 0).then(|| QueueState {
+        (self.in_flight == 0 && self.packer.count == 0 && self.left.from == 0).then(|| QueueState {
             request: self.queue.requests.cursor(),
             completion: self.queue.completions.cursor(),
             resize: self.resize,

@@ -7,6 +7,7 @@ mod disk_model;
 mod disk_spec;
 mod disk_wrap;
 mod notify;
+mod packed_parts;
 mod request_checks;
 mod resize_events;
 mod table_read_once;

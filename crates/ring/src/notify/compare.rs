@@ -8,12 +8,12 @@ use std::time::Duration;
 /// How long one is tried at a time.
 pub(super) const SLICE: Duration = Duration::from_millis(1);
 /// Each is tried so often, in turn: what slows the machine for a moment meets all of them.
-const TURNS: usize = 4;
+const TURNS: usize = 8;
 /// The part of what is in flight or held back that is waited for at most, as a divisor; `None`: nothing is.
 const LEVELS: [Option<u32>; 3] = [Some(2), Some(4), None];
 const SLICES: usize = TURNS * LEVELS.len();
 /// The best is in force for so many times as long as one is tried at a time: all of it takes 400 ms.
-const SLICES_PER_USE: u64 = 388;
+const SLICES_PER_USE: u64 = 376;
 /// After so many slices with nothing to notify of for too long, completions that come together are gathered.
 const MOST_INTERRUPTED: u32 = 8;
 /// Gathering saves wake-ups, so it may have as little as this part of the completions, in percent.

@@ -95,13 +95,18 @@ impl VirtqueueServer {
         self.visit_virtqueue(waiting, disk, engine, turn)
     }
 
-    /// Start requests that were in flight before this server started, and deferred flushes. Was there anything?
+    /// Start requests that were in flight before this server started, deferred flushes, and what is left of a message of the ring. Was there anything?
     pub fn begin_deferred<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> bool {
         let has_deferred = self.needs_care && !self.queue.is_over();
         if has_deferred {
             self.take_again(disk, engine);
         }
-        has_deferred
+        let ring = self.ring.as_mut().filter(|ring| !ring.ending && !self.queue.is_over());
+        let on_ring = ring.is_some_and(|ring| ring.server.begin_deferred(disk, engine));
+        if on_ring {
+            self.ring_was_served();
+        }
+        has_deferred || on_ring
     }
 
     /// Start the deferred flushes, and resubmit some of the requests in flight before this server started; returns what.
