@@ -21,6 +21,8 @@ pub(super) struct ClientTimes {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Figures {
+    /// From the common start to the last answer of all.
+    pub(super) seconds: f64,
     pub(super) max_us: f64,
     pub(super) mean_us: f64,
     pub(super) min_us: f64,
@@ -42,6 +44,7 @@ impl Figures {
         let variance = latencies().map(|us| (us - mean_us) * (us - mean_us)).sum::<f64>() / count;
         let of_one = |client: &ClientTimes| to_f64(client.latencies_ns.len() as u64) / to_f64(client.elapsed_ns.max(1));
         Ok(Self {
+            seconds: to_f64(slowest_ns) / 1e9,
             max_us: latencies().fold(0.0, f64::max),
             mean_us,
             min_us: latencies().fold(f64::MAX, f64::min),
@@ -52,7 +55,7 @@ impl Figures {
     }
 
     pub(super) fn add_to(&self, results: &mut Results, candidate: &str) {
-        let Self { max_us, mean_us, min_us, deviation_us, rate, fairness } = *self;
+        let Self { seconds: _, max_us, mean_us, min_us, deviation_us, rate, fairness } = *self;
         let figures = [
             (MAX_US, max_us),
             (MEAN_US, mean_us),
@@ -80,7 +83,8 @@ mod tests {
     fn figures_are_of_all_requests_and_fairness_is_of_clients() {
         let client = |elapsed_ns, latencies_ns: &[u64]| ClientTimes { elapsed_ns, latencies_ns: latencies_ns.to_vec() };
         let even = Figures::of(&[client(4000, &[1000, 3000]), client(4000, &[1000, 3000])]).expect("figures");
-        let expected = Figures { max_us: 3.0, mean_us: 2.0, min_us: 1.0, deviation_us: 1.0, rate: 1e6, fairness: 1.0 };
+        let expected =
+            Figures { seconds: 4e-6, max_us: 3.0, mean_us: 2.0, min_us: 1.0, deviation_us: 1.0, rate: 1e6, fairness: 1.0 };
         assert_eq!(even, expected);
         // One was three times as fast: (3 + 1)^2 / (2 * (9 + 1)).
         let uneven = Figures::of(&[client(1000, &[1000]), client(3000, &[3000]), client(0, &[])]).expect("figures");
