@@ -1,7 +1,6 @@
 //! The report's three tables: its server and ours under the same load, one right after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 
 use fipsee::load::count_f64;
 use fipsee_measure::claim::Claim;
@@ -117,7 +116,8 @@ impl Tables {
         std::fs::create_dir_all(folder).map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
         let mut files = BTreeMap::new();
         for mebibytes in rows(tables(settings)).iter().map(|row| row.mebibytes).collect::<BTreeSet<_>>() {
-            files.insert(mebibytes, filled(folder.join(format!("fipsee-bench-scale-{mebibytes}.img")), mebibytes)?);
+            let path = folder.join(format!("fipsee-bench-scale-{mebibytes}.img"));
+            files.insert(mebibytes, FilledFile::create(path, mebibytes)?);
         }
         // Both servers read through the page cache, as the report's does.
         let disk = |(mebibytes, file): (&usize, &FilledFile)| {
@@ -137,6 +137,7 @@ impl Tables {
         let (tables, placement) = (tables(settings), Placement::Free);
         let mut found = Self { daemon, split_driver, placement, files, tables, cpus, skips, _configuration: configuration };
         if settings.is_whole() {
+            found.files.values().try_for_each(read_whole)?;
             found.place_report()?;
         }
         Ok(found)
@@ -199,6 +200,7 @@ impl Part for Tables {
             let mut servers = SERVERS;
             servers.rotate_left(round % SERVERS.len());
             let chosen: Vec<_> = servers.into_iter().filter(|server| settings.chooses(&candidate(server, row))).collect();
+            self.files.get(&row.mebibytes).map_or(Ok(()), read_whole)?;
             for (name, tries) in self.tries(&chosen, row)? {
                 middle(tries).iter().for_each(|figures| figures.add_to(results, &name));
             }
@@ -290,12 +292,11 @@ fn rows(tables: &[Table]) -> Vec<Row> {
     rows
 }
 
-/// In the page cache, like the file of a server that runs.
-fn filled(path: PathBuf, mebibytes: usize) -> Result<FilledFile, String> {
-    let file = FilledFile::create(path, mebibytes)?;
-    let mut opened = std::fs::File::open(file.path()).map_err(|error| error.to_string())?;
-    std::io::copy(&mut opened, &mut std::io::sink()).map_err(|error| error.to_string())?;
-    Ok(file)
+/// Into the page cache, as the file of a server that runs is. A system may page out within a minute what nobody uses (DAMON's action `pageout`).
+fn read_whole(file: &FilledFile) -> Result<(), String> {
+    let failed = |error| format!("cannot read {}: {error}", file.path().display());
+    let mut opened = std::fs::File::open(file.path()).map_err(failed)?;
+    std::io::copy(&mut opened, &mut std::io::sink()).map(drop).map_err(failed)
 }
 
 #[cfg(test)]
