@@ -292,7 +292,7 @@ fn rows(tables: &[Table]) -> Vec<Row> {
     rows
 }
 
-/// Into the page cache, as the file of a server that runs is. A system may page out within a minute what nobody uses (DAMON's action `pageout`).
+/// Into the page cache, as the file of a server that runs is. A system may page out within a minute what no process uses (DAMON's action `pageout`).
 fn read_whole(file: &FilledFile) -> Result<(), String> {
     let failed = |error| format!("cannot read {}: {error}", file.path().display());
     let mut opened = std::fs::File::open(file.path()).map_err(failed)?;
