@@ -64,4 +64,9 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         std::mem::take(&mut self.tally).write_to(&self.counters);
         true
     }
+
+    /// Never serve what a visit has left: the queue is over.
+    pub fn discard_left(&mut self) {
+        self.left = Left::NOTHING;
+    }
 }

@@ -8,6 +8,7 @@ mod inflight;
 mod malformed;
 mod model;
 mod notifications;
+mod packed_parts;
 mod requests;
 mod sleeping;
 mod upgrade_requests;

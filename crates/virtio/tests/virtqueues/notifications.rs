@@ -5,15 +5,11 @@ use std::time::Instant;
 use fipsee_block::disk::MemoryDisk;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::notify::{Policy, Wanted};
-use fipsee_ring::ring::{Cursor, Reader, RingMemory as _};
-use fipsee_ring::tuning::{Choices, Tuning};
-use fipsee_virtio::blk::upgrade::controller::UpgradeController;
-use fipsee_virtio::blk::upgrade::rings;
-use fipsee_virtio::blk::upgrade::wire::Entry;
+use fipsee_ring::ring::{Reader, RingMemory as _};
 
 use crate::common::driver::DATA;
 use crate::common::{
-    F_EVENT_IDX, F_INDIRECT, Fixture, IN, Memory as _, OK, Options, Random, eventfd, memory_disk, rings, writable,
+    F_EVENT_IDX, F_INDIRECT, Fixture, IN, Memory as _, OK, Options, Random, attach_ring, eventfd, memory_disk, rings, writable,
 };
 
 fn both() -> [Options; 2] {
@@ -125,27 +121,6 @@ fn interrupt_that_is_held_back_comes_when_the_policy_ends_or_the_queue_stops() {
     }
 }
 
-/// Attach a ring; the guest's end of its completions.
-fn attach(fixture: &mut Fixture<MemoryDisk>) -> Reader<MappedRing> {
-    const RINGS: u64 = DATA + (1 << 20);
-    let entry = Entry {
-        request_address: RINGS,
-        completion_address: RINGS + 4096,
-        cold_address: RINGS + 8192,
-        request_slots: 4,
-        completion_slots: 8,
-        request_start: 0,
-        completion_start: 0,
-        depth: 4,
-        virtqueue: 0,
-    };
-    let memory = fixture.driver.ram.memory();
-    let grants = UpgradeController::default().resume(1, vec![entry], &memory, Choices::default());
-    grants.expect("in memory").into_iter().for_each(|grant| fixture.server.attach(grant));
-    let (_, completions) = rings::open(&memory, &entry).expect("in memory");
-    Reader::new(completions, Cursor::at_start(0), &Tuning::default())
-}
-
 fn is_asleep(completions: &Reader<MappedRing>) -> bool {
     completions.memory().asleep().load(fipsee_ring::Ordering::Relaxed) != 0
 }
@@ -153,7 +128,7 @@ fn is_asleep(completions: &Reader<MappedRing>) -> bool {
 #[test]
 fn first_policy_touches_nothing_of_a_guest_that_sleeps_at_its_ring() {
     let mut fixture = Fixture::new(memory_disk(), &Options::default());
-    let mut completions = attach(&mut fixture);
+    let mut completions = attach_ring(&mut fixture).1;
     assert!(!completions.arm_and_work_remains());
     let before = fixture.server.state().expect("nothing is in flight");
     for wanted in [Wanted { max_rate: Some(1), ..Wanted::default() }, Wanted { auto: true, ..Wanted::default() }] {
@@ -171,7 +146,7 @@ fn answer_over_the_virtqueue_does_not_ring_a_guest_that_sleeps_at_its_ring() {
     let wanted = Wanted { auto: true, ..Wanted::default() };
     for policy in [None, Some(Policy::new(&wanted).expect("possible"))] {
         let mut fixture = Fixture::new(memory_disk(), &Options::default());
-        let mut completions = attach(&mut fixture);
+        let mut completions = attach_ring(&mut fixture).1;
         fixture.server.set_policy(policy);
         assert!(!completions.arm_and_work_remains());
         assert_eq!(fixture.request(IN, 0, &[writable(DATA, 512)]).0, OK);

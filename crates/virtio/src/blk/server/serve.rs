@@ -101,8 +101,19 @@ impl VirtqueueServer {
         if has_deferred {
             self.take_again(disk, engine);
         }
-        let ring = self.ring.as_mut().filter(|ring| !ring.ending && !self.queue.is_over());
-        let on_ring = ring.is_some_and(|ring| ring.server.begin_deferred(disk, engine));
+        if self.ring.is_some() {
+            self.queue.check_memory();
+        }
+        let is_over = self.queue.is_over();
+        let on_ring = match self.ring.as_mut().filter(|ring| !ring.ending) {
+            // Nothing is executed any more, and nothing may keep the queue from being handed over.
+            Some(ring) if is_over => {
+                ring.server.discard_left();
+                false
+            }
+            Some(ring) => ring.server.begin_deferred(disk, engine),
+            None => false,
+        };
         if on_ring {
             self.ring_was_served();
         }

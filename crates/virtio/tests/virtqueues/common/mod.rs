@@ -10,9 +10,14 @@ use std::sync::{Arc, Mutex};
 
 use fipsee_block::disk::{Disk, Engine};
 use fipsee_block::stats::QueueCounters;
+use fipsee_ring::mapped::MappedRing;
+use fipsee_ring::ring::{Cursor, Reader, Writer};
+use fipsee_ring::tuning::{Choices, Tuning};
 use fipsee_serve::{Engine as _, Turn};
 use fipsee_virtio::blk::server::{Device, UpgradeToken, VirtqueueServer, VirtqueueSetup};
-use fipsee_virtio::blk::upgrade::wire::UpgradeRequest;
+use fipsee_virtio::blk::upgrade::controller::UpgradeController;
+use fipsee_virtio::blk::upgrade::rings;
+use fipsee_virtio::blk::upgrade::wire::{Entry, UpgradeRequest};
 use fipsee_virtio::core::DeviceQueueSetup;
 use rustix::event::EventfdFlags;
 
@@ -20,6 +25,7 @@ pub(crate) use fipsee_testkit::Random;
 pub(crate) use fipsee_testkit::virtqueue::{Memory, Part};
 
 pub(crate) use self::disks::{HeldDisk, file_disk, memory_disk};
+use self::driver::DATA;
 pub(crate) use self::driver::{Driver, readable, writable};
 pub(crate) use self::ram::Ram;
 
@@ -204,4 +210,26 @@ impl Fixture<HeldDisk> {
         let (ticket, status) = self.disk.release(older, &mut self.engine).expect("one is held");
         self.server.finish(ticket, status);
     }
+}
+
+/// Attach a ring; the guest's ends of it.
+pub(crate) fn attach_ring<D: Disk>(fixture: &mut Fixture<D>) -> (Writer<MappedRing>, Reader<MappedRing>) {
+    const RINGS: u64 = DATA + (1 << 20);
+    let entry = Entry {
+        request_address: RINGS,
+        completion_address: RINGS + 4096,
+        cold_address: RINGS + 8192,
+        request_slots: 4,
+        completion_slots: 8,
+        request_start: 0,
+        completion_start: 0,
+        depth: 4,
+        virtqueue: 0,
+    };
+    let memory = fixture.driver.ram.memory();
+    let grants = UpgradeController::default().resume(1, vec![entry], &memory, Choices::default());
+    grants.expect("in memory").into_iter().for_each(|grant| fixture.server.attach(grant));
+    let (requests, completions) = rings::open(&memory, &entry).expect("in memory");
+    let tuning = Tuning::default();
+    (Writer::new(requests, Cursor::at_start(0), &tuning), Reader::new(completions, Cursor::at_start(0), &tuning))
 }
