@@ -2,13 +2,12 @@
 //! them. From taking a request of the dedicated disk to publishing its completion, as its worker counts it, with these clients and
 //! without.
 //!
-//! While the worker of the shared disk has the CPU of its client, the dedicated disk has no requests, and the first one after
-//! that is slower than others, whatever took the time. So without the others the client makes the same pauses, each after as many requests, and uses its
-//! CPU's caches meanwhile, as they would: what is slow because of their client's memory is no matter of the worker. With fewer requests between two pauses
-//! more of the last thousandth are first ones.
+//! The client of the dedicated disk has a thread of its own. When one thread looked at the dedicated queue and the others by turns, it took
+//! lines from the worker at other times beside them than alone, as it did where the others belonged to another daemon.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::thread::ScopedJoinHandle;
+use std::time::Duration;
 
 use fipsee::load::count_f64;
 use fipsee_measure::claim::Claim;
@@ -35,25 +34,14 @@ const KINDS: [&str; 2] = ["null", "memory"];
 const CLIENTS: usize = 100;
 const QUICK_CLIENTS: usize = 5;
 const LIMIT: f64 = 1.2;
-/// One visit in 64 is a sample, and the last thousandth of them is what counts: so often in each round, for so many of the seconds for a candidate,
-/// longer where the claim compares.
+/// One visit in 64 is a sample, and the last thousandth of them is what counts: so often in each round, for so many of the seconds for a candidate.
 const CYCLES: usize = 8;
-const COMPARED: f64 = 5.0;
-const SHOWN: f64 = 0.25;
+const MEASURED: f64 = 1.5;
 const WARM_UP: f64 = 0.1;
-/// Between two looks at the clock.
-const TURNS: usize = 16;
 
-/// The others are there; or they are not, and the client is away from its CPU as often and as long, with something else in its caches after that
-/// or not, or never.
 const BESIDE: &str = "beside 100 shared clients";
-const USED: &str = "alone, with such pauses, in which the caches are used";
-const PAUSED: &str = "alone, with such pauses";
 const ALONE: &str = "alone";
-const PLACES: [&str; 4] = [BESIDE, USED, PAUSED, ALONE];
-/// Bytes: queues and data of 100 clients.
-const FOOTPRINT: usize = 1 << 20;
-const LINE: usize = 64;
+const PLACES: [&str; 2] = [BESIDE, ALONE];
 
 fn candidate(kind: &str, place: &str) -> String {
     format!("dedicated {kind} disk, 4 KiB, QD1, {place}")
@@ -130,71 +118,18 @@ fn start(kind: &str, cpus: Cpus) -> Result<Daemon, String> {
     Ok(daemon)
 }
 
-/// How many requests of the dedicated disk are answered before the worker of the others has the CPU of the client, and for how long it has it then.
-#[derive(Clone, Copy, Debug)]
-struct Cycle {
-    requests: f64,
-    away: Duration,
-}
-
-/// Pauses as long as those of a cycle, and memory that is read meanwhile.
-struct Pauses {
-    cycle: Cycle,
-    memory: Vec<u64>,
-    next: usize,
-}
-
-impl Pauses {
-    fn new(cycle: Cycle, place: &str) -> Self {
-        let bytes = if place == USED { FOOTPRINT } else { LINE };
-        Self { cycle, memory: vec![1; bytes / size_of::<u64>()], next: 0 }
-    }
-
-    /// After so many requests and pauses: is the next one due? Counted from the beginning, because several requests may be answered between two looks.
-    fn are_due(&self, answered: u64, cycles: u32) -> bool {
-        count_f64(answered) >= self.cycle.requests * f64::from(cycles + 1)
-    }
-
-    fn pause(&mut self, since: Instant) {
-        while since.elapsed() < self.cycle.away {
-            self.next = (self.next + LINE / size_of::<u64>()) % self.memory.len();
-            std::hint::black_box(self.memory[self.next]);
-        }
-    }
-}
-
-/// Requests per second of the dedicated disk and of the others, and the mean cycle.
-struct Driven {
-    rates: [f64; 2],
-    cycle: Cycle,
-}
-
-/// Keep the client of the dedicated disk and the others going for so long, but until it had an answer; without others, with such
-/// pauses: one of them may last as long as the whole where other programs have the CPU, too.
-fn drive(dedicated: &mut Crowd, others: &mut Crowd, mut pauses: Option<&mut Pauses>, seconds: f64) -> Result<Driven, String> {
-    let (started, mut empty, mut answered) = (Instant::now(), 0, [0; 2]);
-    let (mut away, mut cycles) = (Duration::ZERO, 0);
-    while started.elapsed() < Duration::from_secs_f64(seconds) || answered[0] == 0 {
-        for _ in 0..TURNS {
-            let counts = [dedicated.turn()?, others.turn()?];
-            answered = [answered[0] + counts[0], answered[1] + counts[1]];
-            empty = if counts[1] > 0 { 0 } else { empty + 1 };
-        }
-        let paused = Instant::now();
-        // The worker of the others has the same CPU.
-        if !others.lanes.is_empty() && empty > others.lanes.len() {
-            std::thread::yield_now();
-        } else if let Some(pauses) = pauses.as_mut().filter(|pauses| pauses.are_due(answered[0], cycles)) {
-            pauses.pause(paused);
-        } else {
-            continue;
-        }
-        (empty, cycles) = (0, cycles + 1);
-        away += paused.elapsed();
-    }
-    let elapsed = started.elapsed();
-    let cycle = Cycle { requests: count_f64(answered[0]) / f64::from(cycles.max(1)), away: away / cycles.max(1) };
-    Ok(Driven { rates: answered.map(|count| count_f64(count) / elapsed.as_secs_f64()), cycle })
+/// Keep both going for so long, each by a thread of its own as two programs would be: requests per second of the dedicated disk and of the others.
+/// The client of the dedicated disk looks without a pause, so the others get the CPU when the kernel gives it to them.
+fn drive(dedicated: &mut Crowd, others: &mut Crowd, seconds: f64) -> Result<[f64; 2], String> {
+    let duration = Duration::from_secs_f64(seconds);
+    let rate = |(seconds, completed): (f64, Vec<u64>)| count_f64(completed.iter().sum()) / seconds;
+    std::thread::scope(|scope| {
+        let others = (!others.lanes.is_empty()).then(|| scope.spawn(|| others.run(duration)));
+        let of_dedicated = dedicated.run(duration).map(rate);
+        let join = |thread: ScopedJoinHandle<_>| thread.join().map_err(|_| "the thread of the others panicked".to_owned())?;
+        let of_others = others.map_or(Ok(0.0), |thread| join(thread).map(rate));
+        Ok([of_dedicated?, of_others?])
+    })
 }
 
 /// The cycles of a round together, of each state of the machine: one has few samples in its last thousandth.
@@ -216,7 +151,7 @@ fn measure_kind(kind: &str, settings: &Settings, results: &mut Results) -> Resul
     Ok(())
 }
 
-/// The times beside the others; then alone, with the same pauses, and without.
+/// The times beside the others, then alone.
 fn measure_cycle(
     kind: &str,
     daemon: &Daemon,
@@ -228,23 +163,20 @@ fn measure_cycle(
     on(cpus.client, || {
         let mut dedicated = Crowd::new();
         dedicated.join_with(attach_to(&daemon.socket(), "d", user, ORDINARY, WaitMode::Adaptive)?, ORDINARY);
-        let (mut cycle, mut all) = (None, Vec::new());
+        let mut all = Vec::new();
         for place in PLACES {
             let mut others = Crowd::new();
+            others.yields = true;
             if place == BESIDE {
                 (0..clients).try_for_each(|_| others.join(&daemon.socket(), user, ORDINARY))?;
             }
-            let has_pauses = [USED, PAUSED].contains(&place);
-            let mut pauses = cycle.filter(|_| has_pauses).map(|cycle| Pauses::new(cycle, place));
-            drive(&mut dedicated, &mut others, pauses.as_mut(), settings.seconds * WARM_UP)?;
+            drive(&mut dedicated, &mut others, settings.seconds * WARM_UP)?;
             let before = times(&daemon.ask(&json!({ "method": "stat" }))?)?;
-            let part = if [BESIDE, USED].contains(&place) { COMPARED } else { SHOWN };
-            let driven = drive(&mut dedicated, &mut others, pauses.as_mut(), settings.seconds * part)?;
+            let rates = drive(&mut dedicated, &mut others, settings.seconds * MEASURED)?;
             let times = between(&before, times(&daemon.ask(&json!({ "method": "stat" }))?)?);
-            cycle = cycle.or(Some(driven.cycle));
             let name = candidate(kind, place);
-            results.add(&name, RATE, driven.rates[0]);
-            results.add(&name, OTHERS_RATE, driven.rates[1]);
+            results.add(&name, RATE, rates[0]);
+            results.add(&name, OTHERS_RATE, rates[1]);
             all.push((name, times));
         }
         Ok(all)
@@ -281,7 +213,7 @@ impl Part for Dedicated {
     fn claims(&self, _settings: &Settings, results: &Results) -> Vec<Claim> {
         let of = |kind: &&'static str| {
             let of_place = |place| results.get(&candidate(kind, place), P999);
-            (format!("{kind} disk"), of_place(BESIDE).zip(of_place(USED)).map(|(beside, alone)| beside.ratio_to(alone)))
+            (format!("{kind} disk"), of_place(BESIDE).zip(of_place(ALONE)).map(|(beside, alone)| beside.ratio_to(alone)))
         };
         let text = "p99.9 of a dedicated disk's service time beside 100 shared clients over without";
         vec![Claim::all_at_most(LIMIT, text, KINDS.iter().map(of))]
@@ -295,17 +227,6 @@ impl Part for Dedicated {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pauses_are_due_after_as_many_requests_as_beside_the_others() {
-        let pauses = Pauses::new(Cycle { requests: 2.5, away: Duration::ZERO }, PAUSED);
-        let mut due = Vec::new();
-        for answered in 1..=10 {
-            let cycles = u32::try_from(due.len()).expect("few");
-            due.extend(pauses.are_due(answered, cycles).then_some(answered));
-        }
-        assert_eq!(due, [3, 5, 8, 10]);
-    }
 
     #[test]
     fn times_are_those_between_two_looks() {
