@@ -152,13 +152,16 @@ impl Crowd {
         let (mut rounds, started) = (Rounds::default(), Instant::now());
         while started.elapsed() < duration {
             for _ in 0..ROUNDS_PER_CHECK {
-                self.time_round(&mut rounds)?;
+                if !self.time_round(&mut rounds)? && self.yields {
+                    std::thread::yield_now();
+                }
             }
         }
         Ok(rounds)
     }
 
-    pub(super) fn time_round(&mut self, rounds: &mut Rounds) -> Result<(), String> {
+    /// Whether it found something.
+    fn time_round(&mut self, rounds: &mut Rounds) -> Result<bool, String> {
         let (mut found, before) = (Found::default(), clock::ticks());
         for _ in 0..self.lanes.len() {
             match self.turn()? {
@@ -167,7 +170,7 @@ impl Crowd {
             }
         }
         rounds.add(clock::ticks().wrapping_sub(before), found);
-        Ok(())
+        Ok(found.full > 0)
     }
 
     /// Go on for so long: requests per second in each slice of it.

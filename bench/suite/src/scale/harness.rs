@@ -188,14 +188,34 @@ pub(super) fn serve_untimed(worker: &mut Worker<Engine>, _counts: &AtomicBool, s
     }
 }
 
-/// Worker and clients at work for so long, with so many queues; what `serve` and `drive` say of it.
+/// How many queues of a disk, and for how long.
+pub(super) type Load<'a> = (&'a Arc<AnyDisk>, usize, Shape, f64);
+
+/// Worker and clients at work, each on a CPU; what `serve` and `drive` say of it.
 pub(super) fn under_load<W: Send, C: Send>(
-    (disk, queues, shape, seconds): (&Arc<AnyDisk>, usize, Shape, f64),
+    load: Load,
+    serve: fn(&mut Worker<Engine>, &AtomicBool, &AtomicBool) -> W,
+    drive: fn(&mut Crowd, Duration) -> Result<C, String>,
+) -> Result<(W, C), String> {
+    at_work(Cpus::choose(), load, serve, drive)
+}
+
+/// Worker and clients at work by turns on the clients' CPU, and the time of their passes and rounds.
+pub(super) fn on_one_cpu(load: Load) -> Result<(Rounds, Rounds), String> {
+    let client = Cpus::choose().client;
+    at_work(Cpus { client, server: client }, load, serve, |crowd, duration| {
+        crowd.yields = true;
+        crowd.run_timed(duration)
+    })
+}
+
+fn at_work<W: Send, C: Send>(
+    cpus: Cpus,
+    (disk, queues, shape, seconds): Load,
     serve: fn(&mut Worker<Engine>, &AtomicBool, &AtomicBool) -> W,
     drive: fn(&mut Crowd, Duration) -> Result<C, String>,
 ) -> Result<(W, C), String> {
     let (counts, stops) = (AtomicBool::new(false), AtomicBool::new(false));
-    let cpus = Cpus::choose();
     std::thread::scope(|scope| {
         let (sender, receiver) = std::sync::mpsc::channel();
         let (counts, stops) = (&counts, &stops);

@@ -230,7 +230,7 @@ impl SimWorker {
             self.now += self.costs.idle_pass;
             self.idle_passes += 1;
         }
-        let ends = |shared: SharedCpu| self.idle_passes > PASSES_BEFORE_YIELD || self.now - self.turn_began > shared.slice;
+        let ends = |shared: SharedCpu| self.idle_passes > PASSES_BEFORE_YIELD || shared.has_ticked(self.turn_began, self.now);
         self.is_waiting = self.shared.is_some_and(ends);
     }
 }
@@ -313,7 +313,7 @@ fn shared_driver(worker: &mut SimWorker, shared: SharedCpu, limit: f64) {
         }
         loop {
             driver.turn(lanes, *counts_from, answered);
-            if driver.empty >= driver.lanes.len() || driver.now - worker.turn_began > shared.slice {
+            if driver.empty >= driver.lanes.len() || shared.has_ticked(worker.turn_began, driver.now) {
                 (driver.is_running, worker.is_waiting) = (false, false);
                 worker.now = driver.now + shared.switch;
                 worker.turn_began = worker.now;
@@ -371,7 +371,7 @@ mod tests {
         let machine = Machine {
             workers: 1,
             drivers: 1,
-            shared: Some(SharedCpu { switch: 1000.0, slice: 3e6, local: COSTS[0] }),
+            shared: Some(SharedCpu { switch: 1000.0, tick: 3e6, local: COSTS[0] }),
             queues: 16,
             depth: 8,
             blocks: 8,

@@ -186,10 +186,10 @@ impl Connection {
     }
 }
 
-/// Every client has a thread, which sleeps while it waits.
+/// Every client has a thread, which sleeps while it waits. Clients leave when all have ended, as they come before any begins.
 fn threads(socket: &Path, disk: &str, clients: usize, share: impl Fn(usize) -> usize) -> Result<Vec<ClientTimes>, String> {
     let connect = |_| attach(socket, disk, 1, 1, WaitMode::Sleep);
-    let connected = (0..clients).map(connect).collect::<Result<Vec<_>, _>>()?;
+    let mut connected = (0..clients).map(connect).collect::<Result<Vec<_>, _>>()?;
     // When all have started, so that none runs before. No barrier: if one cannot be started, the others must still end.
     let gate = RwLock::new(0);
     std::thread::scope(|scope| {
@@ -203,7 +203,7 @@ fn threads(socket: &Path, disk: &str, clients: usize, share: impl Fn(usize) -> u
             let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, work);
             thread.map_err(|error| format!("cannot start a thread for each of {clients} clients: {error}"))
         };
-        let threads: Vec<_> = connected.into_iter().enumerate().map(spawn).collect::<Result<_, _>>()?;
+        let threads: Vec<_> = connected.iter_mut().enumerate().map(spawn).collect::<Result<_, _>>()?;
         *started_ticks = clock::ticks();
         drop(started_ticks);
         let end = |thread: std::thread::ScopedJoinHandle<'_, Result<ClientTimes, String>>| {
@@ -214,7 +214,7 @@ fn threads(socket: &Path, disk: &str, clients: usize, share: impl Fn(usize) -> u
 }
 
 fn one_thread(
-    (disk, mut queue, buffer): (Disk, Queue, Buffer),
+    (disk, queue, buffer): &mut (Disk, Queue, Buffer),
     started_ticks: u64,
     seed: u64,
     requests: usize,
@@ -230,7 +230,7 @@ fn one_thread(
                 return Err(format!("a client has no answer after {TIMEOUT:?}"));
             }
         }
-        check(&buffer, 0, sector)?;
+        check(buffer, 0, sector)?;
         times.latencies_ns.push(clock::ticks_to_ns(clock::ticks().wrapping_sub(wanted_ticks)));
     }
     times.elapsed_ns = clock::ticks_to_ns(clock::ticks().wrapping_sub(started_ticks));

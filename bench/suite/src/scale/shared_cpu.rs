@@ -1,73 +1,83 @@
 //! A CPU that a worker shares with the thread of its clients: how the two take turns, and what their steps cost there.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fipsee_block::disk::{AnyDisk, Engine};
+use fipsee_block::disk::AnyDisk;
 use fipsee_measure::cpus::Cpus;
-use fipsee_ring::{AtomicU32, Ordering, clock};
-use fipsee_serve::Worker;
+use fipsee_ring::clock;
 
-use super::costs::{self, Costs, LONGEST_STEP, Rounds, TIMED_PASSES, least_ns, ns};
-use super::crowd::{Crowd, Shape};
-use super::harness::{join, time_pass, worker};
+use super::costs::{self, Costs, LONGEST_STEP, TIMED_PASSES, least_ns, ns};
+use super::crowd::{Crowd, ORDINARY, Shape};
+use super::harness::on_one_cpu;
+use crate::daemon::Daemon;
 use crate::place::{bind_to, on};
 
 /// Turns of another thread on the same CPU whose length is measured, and for how long at most.
 const SLICES: usize = 32;
 const LONGEST_SLICES: Duration = Duration::from_secs(1);
-const PASSES_PER_CHECK: u32 = 64;
 
 /// In nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SharedCpu {
-    /// Of a change between two threads.
+    /// Of a change between worker and clients, each of which yields.
     pub(super) switch: f64,
-    /// After which the other one has its turn, even if this one does not yield.
-    pub(super) slice: f64,
-    /// What both do there: no cache line moves between CPUs.
+    /// Between two times at which the other one has its turn, even if this one does not yield; however long that has had the CPU.
+    pub(super) tick: f64,
+    /// What both do there: no cache line moves between CPUs, but what one needs is not at hand after the other had the CPU.
     pub(super) local: Costs,
+}
+
+impl SharedCpu {
+    /// Is a turn that began then over now?
+    pub(super) fn has_ticked(&self, began: f64, now: f64) -> bool {
+        (now / self.tick).floor() > (began / self.tick).floor()
+    }
 }
 
 /// The worker has so many queues.
 pub(super) fn measure(disk: &Arc<AnyDisk>, (queues, bytes): (usize, u64), seconds: f64) -> Result<SharedCpu, String> {
-    let (switch, slice) = turns()?;
-    let duration = Duration::from_secs_f64(seconds);
-    let local = costs::by_load(disk, (queues, bytes), |depth| {
-        let shape = Shape { queues: 1, depth, bytes };
-        on(Cpus::choose().client, || Both::new(disk, queues, shape)?.run_timed(duration))
-    })?;
-    Ok(SharedCpu { switch, slice, local })
+    let local =
+        costs::by_load(disk, (queues, bytes), |depth| on_one_cpu((disk, queues, Shape { queues: 1, depth, bytes }, seconds)))?;
+    Ok(SharedCpu { switch: switch()?, tick: tick()?, local })
 }
 
-/// Two threads that take turns on a CPU: both yield, then neither does. A change between them, and how long one has the CPU.
-fn turns() -> Result<(f64, f64), String> {
-    let (cpu, stops) = (Cpus::choose().client, AtomicU32::new(0));
-    let turns = |before: fn(), rounds: u32| {
-        while stops.load(Ordering::Relaxed) < rounds {
-            before();
-        }
-    };
+/// Between a client and a daemon whose worker looks once in each turn: half of the time until the client has the CPU again.
+fn switch() -> Result<f64, String> {
+    let cpu = Cpus::choose().client;
+    let more = ["--workers", "1", "--cpus", &cpu.to_string(), "--wait", "yield"];
+    let daemon = Daemon::start_program(&Daemon::shipped()?, &["m=null:1G".to_owned()], &more)?;
+    on(cpu, || {
+        // A worker without queues sleeps.
+        let mut client = Crowd::silent();
+        client.join(&daemon.socket(), rustix::process::geteuid().as_raw(), ORDINARY)?;
+        let there_and_back = least_ns(TIMED_PASSES, || {
+            std::thread::yield_now();
+            Ok(())
+        });
+        there_and_back.map(|ns| ns / 2.0)
+    })
+}
+
+/// How long each of two threads that do not yield has the CPU.
+fn tick() -> Result<f64, String> {
+    let (cpu, ends) = (Cpus::choose().client, AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             bind_to(cpu);
-            turns(std::thread::yield_now, 1);
-            turns(std::hint::spin_loop, 2);
+            while !ends.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
         });
         let timed = scope.spawn(|| {
             bind_to(cpu);
-            let there_and_back = least_ns(TIMED_PASSES, || {
-                std::thread::yield_now();
-                Ok(())
-            });
-            stops.store(1, Ordering::Relaxed);
             let mut slices = slices();
-            stops.store(2, Ordering::Relaxed);
+            ends.store(true, Ordering::Relaxed);
             slices.sort_unstable();
-            let slice = ns(slices.get(slices.len() / 2).copied().unwrap_or(0));
-            Ok((there_and_back? / 2.0, slice))
+            ns(slices.get(slices.len() / 2).copied().unwrap_or(0))
         });
-        timed.join().unwrap_or_else(|_| Err("the thread that yields panicked".to_owned()))
+        timed.join().map_err(|_| "the thread that times turns panicked".to_owned())
     })
 }
 
@@ -81,30 +91,4 @@ fn slices() -> Vec<u64> {
         before = now;
     }
     slices
-}
-
-/// A worker and its clients on one thread.
-struct Both {
-    worker: Worker<Engine>,
-    crowd: Crowd,
-}
-
-impl Both {
-    fn new(disk: &Arc<AnyDisk>, queues: usize, shape: Shape) -> Result<Self, String> {
-        let ((worker, handle), mut crowd) = (worker()?, Crowd::new());
-        join(&mut crowd, &handle, disk, (queues, shape))?;
-        Ok(Self { worker, crowd })
-    }
-
-    /// Passes and rounds by turns, of which none waits for the other.
-    fn run_timed(&mut self, duration: Duration) -> Result<(Rounds, Rounds), String> {
-        let (mut passes, mut rounds, started) = (Rounds::default(), Rounds::default(), Instant::now());
-        while started.elapsed() < duration {
-            for _ in 0..PASSES_PER_CHECK {
-                let _ = time_pass(&mut self.worker, &mut passes);
-                self.crowd.time_round(&mut rounds)?;
-            }
-        }
-        Ok((passes, rounds))
-    }
 }
