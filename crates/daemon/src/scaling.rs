@@ -17,7 +17,7 @@ use self::dedicated::{Dedicated, number_of};
 use self::times::{PUBLISHED_EVERY, QueueTimes};
 use crate::live::Live;
 use crate::placement::{self, Places};
-use crate::worker::{WorkerHandle, waited_for_cpu};
+use crate::worker::{WaitedForCpu, WorkerHandle};
 
 /// Below this busy share a worker is hardly busy, and is not asked for its queues.
 const HARDLY_BUSY: f64 = 0.05;
@@ -45,7 +45,7 @@ struct State {
     usable: Vec<usize>,
     /// Of each worker, when the last sample was taken.
     idle_ticks: Vec<u64>,
-    waited: Vec<Duration>,
+    waited: Vec<WaitedForCpu>,
     /// In how many ticks in a row each was asked for the loads of its queues.
     asked: Vec<u32>,
     sampled_ticks: u64,
@@ -75,7 +75,7 @@ impl Scaling {
                 governor: Governor::new(mode, workers.len()),
                 usable: (0..workers.len()).collect(),
                 idle_ticks: workers.iter().map(|worker| worker.counters.idle.until(now)).collect(),
-                waited: vec![Duration::ZERO; workers.len()],
+                waited: workers.iter().map(|_| WaitedForCpu::default()).collect(),
                 asked: vec![0; workers.len()],
                 sampled_ticks: now,
                 next: None,
@@ -151,7 +151,9 @@ impl Scaling {
     fn begin(&self, state: &mut State) {
         let now = clock::ticks();
         state.idle_ticks = self.workers.iter().map(|worker| worker.counters.idle.until(now)).collect();
-        state.waited = self.workers.iter().map(waited_for_cpu).collect();
+        for (worker, waited) in self.workers.iter().zip(&mut state.waited) {
+            waited.since(worker);
+        }
         state.sampled_ticks = now;
         state.next = Some(Instant::now() + TICK);
         state.stays_uneven = false;
@@ -234,11 +236,7 @@ impl Scaling {
             1.0 - idle_since as f64 / elapsed as f64
         };
         let busy = self.workers.iter().zip(idle_ticks).enumerate().map(share).collect();
-        let waited = |(worker, before): (&WorkerHandle, &mut Duration)| {
-            let waited = waited_for_cpu(worker);
-            waited.saturating_sub(std::mem::replace(before, waited))
-        };
-        let waited: Duration = self.workers.iter().zip(waits).map(waited).sum();
+        let waited: Duration = self.workers.iter().zip(waits).map(|(worker, waited)| waited.since(worker)).sum();
         (busy, waited.as_secs_f64() / Duration::from_nanos(clock::ticks_to_ns(elapsed)).as_secs_f64())
     }
 

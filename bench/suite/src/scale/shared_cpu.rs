@@ -92,3 +92,15 @@ fn slices() -> Vec<u64> {
     }
     slices
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_ends_at_the_next_tick_however_long_it_was() {
+        let shared = SharedCpu { switch: 0.0, tick: 4.0, local: Costs::default() };
+        assert!(!shared.has_ticked(4.1, 7.9));
+        assert!(shared.has_ticked(7.9, 8.0) && shared.has_ticked(4.1, 12.5));
+    }
+}

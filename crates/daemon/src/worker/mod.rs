@@ -2,6 +2,8 @@
 
 mod engine;
 
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -49,16 +51,37 @@ fn thread_of(worker: &WorkerHandle) -> Option<i32> {
     Some(worker.counters.thread.load(Ordering::Relaxed)).filter(|thread| *thread != 0)
 }
 
-/// For how long a worker could have run, but another thread had its CPU; none, if the kernel does not count that.
-pub(crate) fn waited_for_cpu(worker: &WorkerHandle) -> Duration {
-    thread_of(worker).and_then(waited_for_cpu_by).unwrap_or_default()
+/// For how long a worker could have run, but another thread had its CPU. The file stays open: to open it costs as much as all else in a sample of
+/// the governor.
+#[derive(Debug, Default)]
+pub(crate) struct WaitedForCpu {
+    file: Option<File>,
+    seen: Duration,
 }
 
-/// The second number of `schedstat`, in nanoseconds (Documentation/scheduler/sched-stats.rst).
-fn waited_for_cpu_by(thread: i32) -> Option<Duration> {
-    let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
-    Some(Duration::from_nanos(text.split_ascii_whitespace().nth(1)?.parse().ok()?))
+impl WaitedForCpu {
+    /// Since it was last asked; none, if the kernel does not count that.
+    pub(crate) fn since(&mut self, worker: &WorkerHandle) -> Duration {
+        let now = self.now(thread_of(worker)).unwrap_or(self.seen);
+        now.saturating_sub(std::mem::replace(&mut self.seen, now))
+    }
+
+    /// The second number of `schedstat`, in nanoseconds (Documentation/scheduler/sched-stats.rst).
+    fn now(&mut self, thread: Option<i32>) -> Option<Duration> {
+        if self.file.is_none() {
+            self.file = File::open(format!("/proc/self/task/{}/schedstat", thread?)).ok();
+        }
+        let mut text = [0; SCHEDSTAT_BYTES];
+        let mut file = self.file.as_ref()?;
+        file.rewind().ok()?;
+        let count = file.read(&mut text).ok()?;
+        let text = str::from_utf8(text.get(..count)?).ok()?;
+        Some(Duration::from_nanos(text.split_ascii_whitespace().nth(1)?.parse().ok()?))
+    }
 }
+
+/// Three numbers of at most 20 digits.
+const SCHEDSTAT_BYTES: usize = 64;
 
 /// The clock of a thread, as pthread_getcpuclockid(3) makes it from the kernel's number of the thread: of one thread (4), by the
 /// scheduler's count (2).
@@ -76,5 +99,18 @@ mod tests {
         let before = own();
         let by_number = clock_gettime(cpu_clock_of(rustix::thread::gettid().as_raw_pid())).expect("a clock");
         assert!(before <= by_number && by_number <= own());
+    }
+
+    #[test]
+    fn what_this_thread_waited_for_its_cpu_is_found_again_and_again() {
+        let (mut waited, own) = (WaitedForCpu::default(), Some(rustix::thread::gettid().as_raw_pid()));
+        assert_eq!(waited.now(None), None, "it does not run yet");
+        let first = waited.now(own).expect("the kernel counts it");
+        let started = std::time::Instant::now();
+        // Until another thread had the CPU, which may be never.
+        while waited.now(own) == Some(first) && started.elapsed() < Duration::from_millis(100) {
+            std::thread::yield_now();
+        }
+        assert!(waited.now(own) >= Some(first));
     }
 }
