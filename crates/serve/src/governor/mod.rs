@@ -165,9 +165,10 @@ impl Governor {
         sum(to) + load.now() <= sum(load.worker)
     }
 
-    /// May a sample lead to anything when no queue works?
+    /// No queue worked in the last two samples, and no worker is to be removed: what the next sample is about can wait until one works.
     pub fn is_at_rest(&self, usable: usize) -> bool {
-        self.loads.is_empty() && self.mode.bounds(usable).is_none_or(|(least, _)| self.count == least)
+        let works = |load: &Load| load.last.max(load.before) > NEGLIGIBLE;
+        !self.loads.values().any(works) && self.mode.bounds(usable).is_none_or(|(least, _)| self.count == least)
     }
 
     pub fn sample(&mut self, sample: &Sample<'_>) -> Vec<Action> {

@@ -224,6 +224,28 @@ fn workers_follow_from_1_to_16_clients_and_back() {
 }
 
 #[test]
+fn no_sample_is_needed_once_no_queue_works_and_as_few_workers_as_may_be_are_in_use() {
+    let mut machine = Machine::new(ALL, 7, 1);
+    machine.attach(1, 0.5);
+    machine.run(S(1));
+    assert!(!machine.governor.is_at_rest(7), "a queue works");
+    machine.queues.clear();
+    machine.tick();
+    assert!(!machine.governor.is_at_rest(7), "it did in the last sample but one");
+    machine.tick();
+    assert!(machine.governor.is_at_rest(7), "it did before, which averages still show");
+
+    machine.attach(1, 1.0);
+    machine.attach(2, 1.0);
+    machine.run(S(1));
+    machine.queues.clear();
+    machine.run(S(1));
+    assert!(!machine.governor.is_at_rest(7), "one worker is to be removed");
+    machine.run(S(2));
+    assert!(machine.governor.is_at_rest(7));
+}
+
+#[test]
 fn constant_loads_of_any_kind_settle_and_are_served() {
     for seed in 0..300 {
         let mut rng = Rng(seed);
