@@ -10,6 +10,7 @@ use fipsee::load::{self, count_f64};
 use fipsee_measure::cpus::Cpus;
 use fipsee_measure::statistics;
 use fipsee_ring::clock;
+use fipsee_ring::wait::WaitMode;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
@@ -17,6 +18,7 @@ use crate::daemon::Daemon;
 use crate::files::FilledFile;
 use crate::matrix::{Cell, DEEP, SHALLOW};
 use crate::place;
+use crate::scale::crowd::{Crowd, ORDINARY, attach_to};
 use crate::service::MEMORY_BYTES;
 use crate::ways::vhost;
 use crate::{generator, idle};
@@ -24,6 +26,8 @@ use crate::{generator, idle};
 const NULL_BYTES: u64 = 1 << 30;
 /// Clients that are attached and silent.
 const IDLE_CLIENTS: usize = 1000;
+/// Clients that are all active.
+const MANY_CLIENTS: usize = 300;
 /// Of the run, before it: what a queue learns at first is not what is compared.
 const WARM_UP: f64 = 0.2;
 
@@ -34,6 +38,8 @@ enum Medium {
     File,
     /// The null disk, beside idle clients.
     BesideIdle,
+    /// The null disk, by many clients that one thread drives.
+    ManyClients,
     /// The null disk, as a vhost-user-blk device.
     VhostUser,
     /// No disk: typed calls, `depth` of them started together.
@@ -50,7 +56,7 @@ pub(super) struct Workload {
 const WRITE_SHALLOW: Cell = Cell { write: true, ..SHALLOW };
 const WRITE_DEEP: Cell = Cell { write: true, ..DEEP };
 
-pub(super) const WORKLOADS: [Workload; 14] = [
+pub(super) const WORKLOADS: [Workload; 15] = [
     Workload { medium: Medium::Null, cell: SHALLOW },
     Workload { medium: Medium::Null, cell: DEEP },
     Workload { medium: Medium::Memory, cell: SHALLOW },
@@ -61,6 +67,7 @@ pub(super) const WORKLOADS: [Workload; 14] = [
     Workload { medium: Medium::File, cell: WRITE_DEEP },
     Workload { medium: Medium::File, cell: Cell { block_bytes: 512, ..WRITE_DEEP } },
     Workload { medium: Medium::BesideIdle, cell: SHALLOW },
+    Workload { medium: Medium::ManyClients, cell: SHALLOW },
     Workload { medium: Medium::VhostUser, cell: SHALLOW },
     Workload { medium: Medium::VhostUser, cell: DEEP },
     Workload { medium: Medium::Calls, cell: SHALLOW },
@@ -99,6 +106,7 @@ impl fmt::Display for Workload {
             Medium::Memory => "memory",
             Medium::File => "file",
             Medium::BesideIdle => "1000 idle, null",
+            Medium::ManyClients => "300 clients, null",
             Medium::VhostUser => "vhost-user",
             Medium::Calls if self.cell.depth == 1 => return f.write_str("typed call"),
             Medium::Calls => return write!(f, "typed calls, batches of {}", self.cell.depth),
@@ -161,6 +169,9 @@ impl Workload {
         if self.medium == Medium::VhostUser {
             return self.measure_device(&daemon.directory().join("vm"), seconds, cpus);
         }
+        if self.medium == Medium::ManyClients {
+            return measure_crowd(&socket, seconds, cpus);
+        }
         if self.medium == Medium::Memory {
             generator::fill(&socket, "d", MEMORY_BYTES)?;
         }
@@ -222,6 +233,20 @@ impl Workload {
         let key = if depth > 1 { "iops" } else { "iops_interval_median" };
         report[key].as_f64().map(|iops| 1e9 / iops).ok_or_else(|| format!("{} reports no {key}", client.display()))
     }
+}
+
+/// Nanoseconds in which one more request was finished.
+fn measure_crowd(socket: &Path, seconds: f64, cpus: Cpus) -> Result<f64, String> {
+    place::on(cpus.client, || {
+        let mut crowd = Crowd::new();
+        let user = rustix::process::geteuid().as_raw();
+        for _ in 0..MANY_CLIENTS {
+            crowd.join_with(attach_to(socket, "d", user, ORDINARY, WaitMode::Adaptive)?, ORDINARY);
+        }
+        crowd.run(Duration::from_secs_f64(seconds * WARM_UP))?;
+        let (elapsed, completed) = crowd.run(Duration::from_secs_f64(seconds))?;
+        Ok(1e9 * elapsed / count_f64(completed.iter().sum()))
+    })
 }
 
 fn median_ns(counts: &[(u64, u64)]) -> Result<f64, String> {

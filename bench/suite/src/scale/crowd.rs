@@ -14,19 +14,19 @@ use super::costs::{Found, Rounds};
 use crate::generator::Random;
 
 /// The first of the users.
-pub(super) const FIRST_USER: u32 = 20_000;
+pub(crate) const FIRST_USER: u32 = 20_000;
 const ROUNDS_PER_CHECK: u32 = 64;
 
 /// What a client keeps in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
-    pub(super) queues: u16,
-    pub(super) depth: u32,
-    pub(super) bytes: u64,
+pub(crate) struct Shape {
+    pub(crate) queues: u16,
+    pub(crate) depth: u32,
+    pub(crate) bytes: u64,
 }
 
 /// One block at a time.
-pub(super) const ORDINARY: Shape = Shape { queues: 1, depth: 1, bytes: 4096 };
+pub(crate) const ORDINARY: Shape = Shape { queues: 1, depth: 1, bytes: 4096 };
 /// A mebibyte at a time.
 pub(super) const LONG: Shape = Shape { queues: 1, depth: 1, bytes: 1 << 20 };
 /// A greedy user with one queue full of requests of a mebibyte each.
@@ -43,7 +43,7 @@ pub(super) struct Lane {
     pub(super) completed: u64,
 }
 
-pub(super) struct Crowd {
+pub(crate) struct Crowd {
     pub(super) lanes: Vec<Lane>,
     clients: Vec<(Disk, Buffer)>,
     random: Random,
@@ -54,7 +54,7 @@ pub(super) struct Crowd {
 }
 
 /// A client: its queues, and the memory that all its requests name.
-pub(super) type CrowdClient = (Disk, Vec<Queue>, Buffer);
+pub(crate) type CrowdClient = (Disk, Vec<Queue>, Buffer);
 
 /// Attach to the disk `m`, as `user` if that can be chosen.
 pub(super) fn attach(socket: &Path, user: u32, shape: Shape) -> Result<CrowdClient, String> {
@@ -62,7 +62,7 @@ pub(super) fn attach(socket: &Path, user: u32, shape: Shape) -> Result<CrowdClie
 }
 
 /// As [`attach`], to another disk, and with another way to wait.
-pub(super) fn attach_to(socket: &Path, disk: &str, user: u32, shape: Shape, wait: WaitMode) -> Result<CrowdClient, String> {
+pub(crate) fn attach_to(socket: &Path, disk: &str, user: u32, shape: Shape, wait: WaitMode) -> Result<CrowdClient, String> {
     let Shape { queues, depth, bytes } = shape;
     let pool_bytes = bytes.max(4096);
     let options = AttachOptions { queue_count: queues, depth, pool_bytes, read_only: true, wait, ..AttachOptions::new(disk) };
@@ -89,7 +89,7 @@ impl Lane {
 }
 
 impl Crowd {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { lanes: Vec::new(), clients: Vec::new(), random: Random::default(), next: 0, is_silent: false, yields: false }
     }
 
@@ -105,7 +105,7 @@ impl Crowd {
     }
 
     /// Likewise, of one that is attached.
-    pub(super) fn join_with(&mut self, (disk, queues, buffer): CrowdClient, shape: Shape) {
+    pub(crate) fn join_with(&mut self, (disk, queues, buffer): CrowdClient, shape: Shape) {
         let blocks = disk.info().sector_count * SECTOR_BYTES / shape.bytes;
         for queue in queues {
             let mut lane = Lane { queue, client: self.clients.len(), bytes: shape.bytes, blocks, completed: 0 };
@@ -184,7 +184,7 @@ impl Crowd {
     }
 
     /// Go on for so long; how long it was in the end, and what each client had answered meanwhile.
-    pub(super) fn run(&mut self, duration: Duration) -> Result<(f64, Vec<u64>), String> {
+    pub(crate) fn run(&mut self, duration: Duration) -> Result<(f64, Vec<u64>), String> {
         self.lanes.iter_mut().for_each(|lane| lane.completed = 0);
         let started = Instant::now();
         while started.elapsed() < duration {

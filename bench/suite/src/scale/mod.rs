@@ -3,7 +3,7 @@
 
 mod automatic;
 mod costs;
-mod crowd;
+pub(crate) mod crowd;
 mod dedicated;
 mod fairness;
 mod figures;
