@@ -139,7 +139,9 @@ impl Moderator {
         self.comparison.completed(count);
         self.comparison.look(now_ticks);
         // The first, and those that come while it waits.
-        self.rate.expected.saturating_add(1).min(self.comparison.most(count_held.saturating_add(to_come)))
+        let least = self.rate.expected.saturating_add(1).min(self.comparison.most(count_held.saturating_add(to_come)));
+        // As many may come at once again: now, if that is nearer.
+        least.saturating_sub(count / 2)
     }
 
     /// When [`reader_sleeps`](Self::reader_sleeps) is to be asked again though nothing was published.

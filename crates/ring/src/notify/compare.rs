@@ -113,13 +113,35 @@ fn ratio(count: u64, of: u64) -> u64 {
     u64::try_from((u128::from(count) << 32) / u128::from(of.max(1))).unwrap_or(u64::MAX)
 }
 
-/// The level with fewest notifications of those that have nearly most completions.
+/// The level with fewest notifications of those that have nearly most completions. One that saves no notifications has no more
+/// completions but by chance.
 fn choose(tried: &[Tried; LEVELS.len()]) -> usize {
-    let most = tried.iter().map(Tried::rate).max().unwrap_or(0);
+    let nothing = tried.iter().zip(LEVELS).find(|(_, level)| level.is_none()).map_or(0, |(tried, _)| tried.cost());
+    let is_worth = |level: &usize| LEVELS[*level].is_none() || tried[*level].cost() <= nothing - nothing / WORTH;
+    let levels = || (0..LEVELS.len()).filter(is_worth);
+    let most = levels().map(|level| tried[level].rate()).max().unwrap_or(0);
     let enough = most / 100 * ENOUGH_PERCENT;
-    let cost = |level: &usize| {
-        let cost = tried[*level].cost();
-        if LEVELS[*level].is_some() { cost.saturating_add(cost / (WORTH - 1)) } else { cost }
-    };
-    (0..LEVELS.len()).filter(|level| tried[*level].rate() >= enough).min_by_key(cost).unwrap_or(0)
+    levels().filter(|level| tried[*level].rate() >= enough).min_by_key(|level| tried[*level].cost()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gathering_has_to_save_notifications_and_may_not_cost_completions() {
+        let chosen = |tried: [(u64, u64); 3]| {
+            choose(&tried.map(|(completions, notifications)| Tried { completions, notifications, ticks: 1000 }))
+        };
+        assert_eq!(chosen([(100, 2), (100, 5), (100, 10)]), 0, "as fast, fewest");
+        assert_eq!(chosen([(90, 2), (100, 5), (100, 10)]), 1, "half has too few completions");
+        assert_eq!(chosen([(90, 2), (90, 5), (100, 10)]), 2, "both have");
+        assert_eq!(chosen([(120, 2), (110, 5), (100, 10)]), 0, "fastest and fewest");
+        assert_eq!(chosen([(120, 12), (115, 9), (100, 10)]), 2, "saves a fifth at most, so that it is faster by chance");
+        assert_eq!(
+            chosen([(120, 12), (101, 5), (100, 10)]),
+            1,
+            "half is faster by chance, so that it is no measure for a quarter"
+        );
+    }
 }

@@ -257,6 +257,22 @@ fn auto_gathers_fewer_where_many_cost_completions() {
 }
 
 #[test]
+fn auto_parts_nothing_that_comes_at_once() {
+    let mut auto = moderator(Wanted { auto: true, ..NONE });
+    let (mut now, mut first, mut all) = (PER_SECOND, 0, 0);
+    while now < 3 * PER_SECOND {
+        // A worker that takes 56 requests at most, of 128: the reader can send new ones while it serves the others.
+        for (nth, (count, to_come)) in [(56, 72), (56, 16), (16, 0)].into_iter().enumerate() {
+            now += u64::from(count) * US / 2;
+            let rings = auto.reader_sleeps(now, count, to_come);
+            first += u32::from(rings && nth == 0);
+        }
+        all += 1;
+    }
+    assert!(first * 100 >= all * 95, "56 of 128 are nearer to half of them than 112: {first} of {all}");
+}
+
+#[test]
 fn policies_are_read_from_options() {
     let parse = |text: &str| text.parse::<Policy>();
     let wanted = Wanted { max_rate: Some(9), max_delay_us: Some(50), ..NONE };
