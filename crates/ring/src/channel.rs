@@ -84,6 +84,11 @@ crate::wire_structures! {
     }
 }
 
+/// Of the pool: four requests of 4 KiB.
+const POPULATED_POOL_BYTES: u64 = 1 << 14;
+/// In all: 16 queues of depth 256 have a quarter of it, and a layout from a peer may name rings anywhere.
+const MOST_POPULATED_BYTES: u64 = 1 << 21;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionLayout {
     /// Feature bits in force.
@@ -130,6 +135,12 @@ impl RegionLayout {
         let pool_offset_bytes = offset_bytes.next_multiple_of(PAGE_BYTES);
         let pool_bytes = pool_bytes.min(MAX_POOL_BYTES).next_multiple_of(PAGE_BYTES);
         Self { features: 0, pool_offset_bytes, pool_bytes, region_bytes: pool_offset_bytes + pool_bytes, queues }
+    }
+
+    /// The rings and the beginning of the pool: what both sides [populate](Region::populate) when a client attaches, so that neither its first
+    /// request nor the worker that serves it waits for memory. The rest of a large pool takes memory as it is used.
+    pub fn populated_bytes(&self) -> u64 {
+        (self.pool_offset_bytes + self.pool_bytes.min(POPULATED_POOL_BYTES)).min(MOST_POPULATED_BYTES)
     }
 
     pub fn write_to(&self, region: &Region) -> Result<(), PeerFault> {

@@ -147,6 +147,7 @@ fn open<S>(
         let value = layout.queues.len() as u64;
         return Err(PeerFault::Count { what: "queues in the region", value, limit: queue_count.into() }.into());
     }
+    region.populate(layout.populated_bytes());
     let mut queues = Vec::with_capacity(layout.queues.len());
     for geometry in &layout.queues {
         if let (Some(daemon_doorbell), Some(our_doorbell)) = (descriptors.next(), descriptors.next()) {
@@ -239,6 +240,7 @@ impl Grant {
         let region = Region::create("fipsee-channel", layout.region_bytes);
         let region = Arc::new(region.map_err(|error| scarce("the channel's memory", &error))?);
         place(&region);
+        region.populate(layout.populated_bytes());
         layout.write_to(&region).map_err(|fault| scarce("the channel", &fault))?;
         let (mut queues, mut client_ends) = (Vec::new(), Vec::new());
         for geometry in &layout.queues {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::cpu;
 use crate::fault::PeerFault;
@@ -102,6 +102,14 @@ impl Region {
 
     pub const fn length_bytes(&self) -> u64 {
         self.length_bytes as u64
+    }
+
+    /// Have the first bytes in memory, and in our page table, before they are used: otherwise the first use of each page takes a fault. It is
+    /// no error if the kernel does not (it is older than Linux 5.14, or has no memory).
+    pub fn populate(&self, length_bytes: u64) {
+        let length_bytes = usize::try_from(length_bytes).map_or(self.length_bytes, |bytes| bytes.min(self.length_bytes));
+        // SAFETY: within the mapping; as if each page were written with what it holds.
+        let _ = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), length_bytes, Advice::LinuxPopulateWrite) };
     }
 
     /// The first byte. Valid for `length_bytes` as long as the region exists.

@@ -2,8 +2,11 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 
 use fipsee_ring::PeerFault;
+use fipsee_ring::channel::{FEATURES, Profile, RegionLayout};
+use fipsee_ring::handshake::Grant;
 use fipsee_ring::region::{Access, MAX_REGION_BYTES, Region, RegionError};
 use rustix::fs::{MemfdFlags, SealFlags};
 
@@ -132,4 +135,41 @@ fn places_outside_a_region_are_refused() {
     {
         assert!(region.pointer("it", offset_bytes, length_bytes).is_err(), "{offset_bytes} + {length_bytes}");
     }
+}
+
+/// Which of its pages are in our page table.
+fn entered(region: &Region) -> Vec<bool> {
+    let map = File::open("/proc/self/pagemap").expect("a page map");
+    let first = region.base().as_ptr().addr() as u64 / PAGE;
+    let is_present = |page| {
+        let mut entry = [0; 8];
+        map.read_exact_at(&mut entry, (first + page) * 8).expect("an entry for each page");
+        u64::from_le_bytes(entry) >> 63 == 1
+    };
+    (0..region.length_bytes() / PAGE).map(is_present).collect()
+}
+
+#[test]
+fn populated_pages_take_no_fault_on_either_side() {
+    let ours = Region::create("ours", 4 * PAGE).expect("a region");
+    let theirs = Region::from_peer(rustix::io::dup(&ours).expect("dup"), 4 * PAGE, Access::ReadWrite).expect("sealed");
+    assert_eq!((entered(&ours), entered(&theirs)), (vec![false; 4], vec![false; 4]));
+    ours.populate(2 * PAGE);
+    assert_eq!((entered(&ours), entered(&theirs)), (vec![true, true, false, false], vec![false; 4]));
+    theirs.populate(u64::MAX);
+    assert_eq!(entered(&theirs), [true; 4], "as much as there is");
+}
+
+#[test]
+fn rings_and_the_beginning_of_the_pool_are_populated_for_a_client() {
+    const PROFILE: Profile = Profile { features: FEATURES, event_credits: 2, flags: &[] };
+    let layout = RegionLayout::plan(&PROFILE, 2, 64, 1 << 20, 0);
+    let (rings, all) = (layout.pool_offset_bytes / PAGE, layout.region_bytes / PAGE);
+    let grant = Grant::new(layout, |_| {}).expect("memory");
+    let expected: Vec<bool> = (0..all).map(|page| page < rings + 4).collect();
+    assert_eq!(entered(&grant.region), expected);
+    let small = RegionLayout::plan(&PROFILE, 1, 1, PAGE, 0);
+    assert_eq!(small.populated_bytes(), small.region_bytes);
+    let far = RegionLayout { pool_offset_bytes: 1 << 40, ..small };
+    assert_eq!(far.populated_bytes(), 1 << 21, "a peer's layout may say anything");
 }
