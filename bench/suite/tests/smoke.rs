@@ -320,7 +320,7 @@ fn old_and_new_are_measured_in_pairs_in_alternating_order() {
     assert_eq!(run["old"]["sha256"].as_str().map(str::len), Some(64), "{}", run["old"]);
     let workloads = run["workloads"].as_array().expect("workloads");
     let names: Vec<&str> = workloads.iter().filter_map(|one| one["workload"].as_str()).collect();
-    let media = ["null", "memory", "file", "1000 idle, null", "vhost-user"];
+    let media = ["null", "memory", "file", "1000 idle, null", "300 clients, null", "vhost-user"];
     let mut expected: Vec<String> = media.iter().map(|medium| format!("{medium}, 4 KiB read QD1")).collect();
     expected.insert(3, "file, 4 KiB write QD1".to_owned());
     assert_eq!(names, expected);
