@@ -165,10 +165,14 @@ impl Governor {
         sum(to) + load.now() <= sum(load.worker)
     }
 
+    /// Did a queue work in the last two samples?
+    fn has_worked(&self) -> bool {
+        self.loads.values().any(|load| load.last.max(load.before) > NEGLIGIBLE)
+    }
+
     /// No queue worked in the last two samples, and no worker is to be removed: what the next sample is about can wait until one works.
     pub fn is_at_rest(&self, usable: usize) -> bool {
-        let works = |load: &Load| load.last.max(load.before) > NEGLIGIBLE;
-        !self.loads.values().any(works) && self.mode.bounds(usable).is_none_or(|(least, _)| self.count == least)
+        !self.has_worked() && self.mode.bounds(usable).is_none_or(|(least, _)| self.count == least)
     }
 
     pub fn sample(&mut self, sample: &Sample<'_>) -> Vec<Action> {
@@ -211,7 +215,9 @@ impl Governor {
         if lasts(&mut self.has_room_since, has_room, sample.now, ROOM_FOR) {
             return self.use_workers(self.count - 1, sample);
         }
-        let moves = if self.count > 1 { self.division(sample, |load| load.average).even_out() } else { Vec::new() };
+        // Not while none works: no sample may follow until one does, and the time between would count as uneven.
+        let may_divide = self.count > 1 && self.has_worked();
+        let moves = if may_divide { self.division(sample, |load| load.average).even_out() } else { Vec::new() };
         let how_long = UNEVEN_FOR * (1 << self.evened_out);
         if lasts(&mut self.is_uneven_since, !moves.is_empty(), sample.now, how_long) {
             self.evened_out = (self.evened_out + 1).min(MOST_DOUBLINGS);

@@ -246,6 +246,23 @@ fn no_sample_is_needed_once_no_queue_works_and_as_few_workers_as_may_be_are_in_u
 }
 
 #[test]
+fn queues_are_divided_anew_only_by_what_lasts_after_a_rest() {
+    let mut machine = Machine::new(Mode::Fixed(2), 2, 1);
+    let both = BTreeMap::from([(1, (0, 0.4)), (2, (0, 0.3))]);
+    machine.queues = both.clone();
+    machine.run(S(1) / 2);
+    machine.queues.clear();
+    machine.run(S(1) / 10);
+    assert!(machine.governor.is_at_rest(2) && machine.moves == 0);
+    machine.now += S(60);
+    machine.queues = both;
+    machine.run(S(1) / 2);
+    assert_eq!(machine.moves, 0, "uneven for half a second, twice");
+    machine.run(S(1));
+    assert_eq!(machine.moves, 1, "uneven for a second");
+}
+
+#[test]
 fn constant_loads_of_any_kind_settle_and_are_served() {
     for seed in 0..300 {
         let mut rng = Rng(seed);
