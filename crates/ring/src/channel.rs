@@ -86,7 +86,7 @@ crate::wire_structures! {
 
 /// Of the pool: four requests of 4 KiB.
 const POPULATED_POOL_BYTES: u64 = 1 << 14;
-/// In all: 16 queues of depth 256 have a quarter of it, and a layout from a peer may name rings anywhere.
+/// In all: the rings of 16 queues of depth 256 are less than half of it, and a layout from a peer may name rings anywhere.
 const MOST_POPULATED_BYTES: u64 = 1 << 21;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

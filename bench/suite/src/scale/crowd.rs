@@ -14,7 +14,7 @@ use super::costs::{Found, Rounds};
 use crate::generator::Random;
 
 /// The first of the users.
-pub(crate) const FIRST_USER: u32 = 20_000;
+pub(super) const FIRST_USER: u32 = 20_000;
 const ROUNDS_PER_CHECK: u32 = 64;
 
 /// What a client keeps in flight.
