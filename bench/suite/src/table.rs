@@ -55,7 +55,12 @@ impl Series {
 
     /// The median of the ratios of each round's values.
     pub(crate) fn ratio_to(&self, other: &Self) -> f64 {
-        median(self.values.iter().zip(&other.values).map(|(ours, theirs)| ours / theirs).collect())
+        median(self.ratios_to(other))
+    }
+
+    /// Of each round.
+    pub(crate) fn ratios_to(&self, other: &Self) -> Vec<f64> {
+        self.values.iter().zip(&other.values).map(|(ours, theirs)| ours / theirs).collect()
     }
 
     pub(crate) fn best(&self) -> f64 {

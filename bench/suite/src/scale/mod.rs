@@ -25,11 +25,10 @@ use self::fairness::Fairness;
 use self::governed::Governed;
 use self::notified::Notified;
 use self::rates::Rates;
-use self::tables::{CONNECTIONS, Tables};
+use self::tables::Tables;
 use self::workers::Workers;
 use crate::Settings;
 use crate::parts::{self, Kind};
-use crate::table::{RATE, Results, Series};
 
 const KINDS: [Kind; 8] = [
     Kind { name: "tables", is_chosen: Tables::are_chosen, start: |settings| Ok(Box::new(Tables::start(settings)?)) },
@@ -43,13 +42,7 @@ const KINDS: [Kind; 8] = [
 ];
 
 pub(crate) fn run(settings: &Settings) -> Result<(), String> {
-    parts::run("scale", &KINDS, settings, quoted)
-}
-
-/// The rounds of what documents quote first: a connection each.
-fn quoted(results: &Results) -> Vec<(String, Vec<f64>)> {
-    let is_quoted = |series: &&Series| series.metric == RATE && series.candidate.starts_with(CONNECTIONS);
-    results.series.iter().filter(is_quoted).map(|series| (series.candidate.clone(), series.values.clone())).collect()
+    parts::run("scale", &KINDS, settings, tables::quoted)
 }
 
 #[cfg(test)]
