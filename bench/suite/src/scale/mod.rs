@@ -42,7 +42,7 @@ const KINDS: [Kind; 8] = [
 ];
 
 pub(crate) fn run(settings: &Settings) -> Result<(), String> {
-    parts::run("scale", &KINDS, settings, tables::quoted)
+    parts::run("scale", &KINDS, settings, tables::undecided)
 }
 
 #[cfg(test)]
