@@ -80,8 +80,7 @@ static QUICK_TABLES: [Table; 3] = [
 /// which a server with more tries would have a faster one, and a stop of the machine for as long as most rows take changes one try.
 const LEAST_TIME_S: f64 = 0.5;
 const MOST_TRIES: usize = 5;
-/// Times that a round measures every row, each of which counts as a round of it. A row takes a second or two, and the speed of the machine changes from one minute to
-/// the next.
+/// Times that a round measures every row, each of which counts as a round of it: the speed of a machine changes within the seconds that a row takes.
 const PASSES: usize = 2;
 
 /// Of each client, where their rates are compared.
