@@ -86,7 +86,7 @@ pub(crate) fn of_part(kinds: &[Kind], settings: &Settings, name: &str) -> Option
     Some(settings)
 }
 
-/// What documents quote first: the rounds of each candidate.
+/// The rounds, by name, whose median must be certain if documents are to quote the run.
 pub(crate) type Quoted = fn(&Results) -> Vec<(String, Vec<f64>)>;
 
 /// Measure the chosen parts of a suite, judge its claims and append the results to its file.

@@ -281,21 +281,19 @@ const LEAST_OF_THREADS: f64 = 1.0;
 const LEAST_OF_CONNECTIONS: f64 = 5.0;
 
 /// The rounds of the ratios that do not decide their claim: the median may be on either side of the limit. What is certainly beyond it needs not be known closely.
-/// What changes the speed of the machine changes that of both servers, so requests per second alone are not judged.
+/// What changes the speed of the machine changes that of both servers; where the report's was not measured, our requests per second are judged.
 pub(super) fn undecided(results: &Results) -> Vec<(String, Vec<f64>)> {
-    let ratios = |server: &str, row: &Row| {
-        let (name, theirs) = (candidate(server, row), results.get(&candidate(REPORT, row), RATE)?);
-        let ratios = results.get(&name, RATE)?.ratios_to(theirs);
-        Some((format!("{name}, over {REPORT}"), ratios))
-    };
-    let may_be_both = |rounds: &[f64], limit| {
-        let [low, high] = interval_of_median(rounds.to_vec());
-        !(low >= limit || high < limit)
+    let of_row = |server: &str, limit: f64, row: &Row| {
+        let name = candidate(server, row);
+        let ours = results.get(&name, RATE)?;
+        let Some(theirs) = results.get(&candidate(REPORT, row), RATE) else { return Some((name, ours.values.clone())) };
+        let ratios = ours.ratios_to(theirs);
+        let [low, high] = interval_of_median(ratios.clone());
+        let is_decided = low >= limit || high < limit;
+        (!is_decided).then(|| (format!("{name}, over {REPORT}"), ratios))
     };
     let rows = rows(&TABLES);
-    let of_server = |(server, limit)| {
-        rows.iter().filter_map(move |row| ratios(server, row)).filter(move |(_, rounds)| may_be_both(rounds, limit))
-    };
+    let of_server = |(server, limit)| rows.iter().filter_map(move |row| of_row(server, limit, row));
     [(THREADS, LEAST_OF_THREADS), (CONNECTIONS, LEAST_OF_CONNECTIONS)].into_iter().flat_map(of_server).collect()
 }
 
@@ -351,11 +349,11 @@ mod tests {
                 results.add(&candidate(THREADS, row), RATE, 150.0 * speed);
             }
         }
-        let undecided = undecided(&results);
-        assert_eq!(
-            undecided,
-            [(format!("{}, over the report's server", candidate(CONNECTIONS, &rows[1])), [4.0, 9.0].repeat(4))]
-        );
+        let either_side = (format!("{}, over the report's server", candidate(CONNECTIONS, &rows[1])), [4.0, 9.0].repeat(4));
+        assert_eq!(undecided(&results), std::slice::from_ref(&either_side));
+        let without = candidate(CONNECTIONS, &rows[3]);
+        results.add(&without, RATE, 1e6);
+        assert_eq!(undecided(&results), [either_side, (without, vec![1e6])], "not beside the report's server");
     }
 
     #[test]
