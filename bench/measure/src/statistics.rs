@@ -61,6 +61,12 @@ pub fn interval_of_median(mut values: Vec<f64>) -> [f64; 2] {
     [at(Some(left_out)), at(values.len().checked_sub(left_out + 1))]
 }
 
+/// May the median be on either side of this limit, by [`interval_of_median`]?
+pub fn is_undecided(values: Vec<f64>, limit: f64) -> bool {
+    let [low, high] = interval_of_median(values);
+    low < limit && limit <= high
+}
+
 /// The median of pairs of a value and how often it was recorded, in ascending order; `None` if none was recorded.
 ///
 /// The time-stamp counter moves in steps, on Zen of 26, so that the middle value stays for a change of 5 % or jumps by as much.
@@ -173,6 +179,13 @@ mod tests {
             assert_eq!(interval(count), ends, "{count} values");
         }
         assert!(interval(0).iter().all(|end| end.is_nan()));
+    }
+
+    #[test]
+    fn a_limit_within_the_interval_is_undecided() {
+        let undecided = |limit| is_undecided(vec![0.9, 1.0, 1.1], limit);
+        assert_eq!([0.8, 0.9, 0.95, 1.1, 1.2].map(undecided), [false, false, true, true, false]);
+        assert!(!is_undecided(Vec::new(), 1.0) && !is_undecided(vec![1.0], 1.0));
     }
 
     #[test]

@@ -19,6 +19,11 @@ pub(crate) type Picture = (&'static str, Result<String, String>);
 pub(crate) trait Part {
     fn measure(&mut self, settings: &Settings, round: usize, results: &mut Results) -> Result<(), String>;
 
+    /// Candidates of which a claim may or may not hold, as far as what was measured so far shows: each is measured once more while there is time.
+    fn undecided(&self, _results: &Results) -> Vec<String> {
+        Vec::new()
+    }
+
     /// What needs no quiet machine, after the last round.
     fn finish(&mut self, _settings: &Settings, _results: &mut Results) -> Result<(), String> {
         Ok(())
@@ -86,6 +91,32 @@ pub(crate) fn of_part(kinds: &[Kind], settings: &Settings, name: &str) -> Option
     Some(settings)
 }
 
+/// Until it is decided whether their claims hold, or the time is over, but at most in as many rounds again.
+fn measure_undecided(
+    parts: &mut [Chosen],
+    rounds: usize,
+    is_late: &impl Fn() -> bool,
+    results: &mut Results,
+) -> Result<(), String> {
+    for round in rounds..2 * rounds {
+        let mut known = results.clone();
+        known.keep(steady::usual());
+        let mut count = 0;
+        for Chosen { settings, part, .. } in parts.iter_mut() {
+            let only = part.undecided(&known);
+            count += only.len();
+            if !only.is_empty() && !is_late() {
+                part.measure(&Settings { only, ..settings.clone() }, round, results)?;
+            }
+        }
+        if count == 0 || is_late() {
+            return Ok(());
+        }
+        let _ = writeln!(std::io::stderr(), "round {} of what was undecided: {count} candidates", round + 1 - rounds);
+    }
+    Ok(())
+}
+
 /// The rounds, by name, whose median must be certain if documents are to quote the run.
 pub(crate) type Quoted = fn(&Results) -> Vec<(String, Vec<f64>)>;
 
@@ -106,6 +137,9 @@ pub(crate) fn run(suite: &str, kinds: &[Kind], settings: &Settings, quoted: Quot
         }
         rounds += 1;
         let _ = writeln!(std::io::stderr(), "round {rounds} of {}: {}", settings.rounds, times.join(", "));
+    }
+    if settings.minutes.is_some() {
+        measure_undecided(&mut parts, rounds, &is_late, &mut results)?;
     }
     let (machine, noise) = run.end();
     results.keep(steady::usual());
@@ -142,4 +176,64 @@ pub(crate) fn run(suite: &str, kinds: &[Kind], settings: &Settings, quoted: Quot
         plot::save(&settings.file(name, &judged).with_extension("svg"), &svg?)?;
     }
     if settings.is_whole() { judged } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        settings: Settings,
+    }
+
+    /// In which round what was measured.
+    type Measured = Vec<(usize, Vec<String>)>;
+
+    /// Undecided until it was measured so many times.
+    struct Undecided {
+        rounds: usize,
+        measured: Rc<RefCell<Measured>>,
+    }
+
+    impl Part for Undecided {
+        fn measure(&mut self, settings: &Settings, round: usize, _results: &mut Results) -> Result<(), String> {
+            self.measured.borrow_mut().push((round, settings.only.clone()));
+            Ok(())
+        }
+
+        fn undecided(&self, _results: &Results) -> Vec<String> {
+            if self.measured.borrow().len() < self.rounds { vec!["one of several".to_owned()] } else { Vec::new() }
+        }
+
+        fn print(&self, _results: &Results) {}
+
+        fn claims(&self, _settings: &Settings, _results: &Results) -> Vec<Claim> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn what_is_undecided_is_measured_until_it_is_decided_or_as_often_again_or_it_is_late() {
+        let measured = |rounds, looks_in_time: usize| {
+            let (measured, looks) = (Rc::default(), Cell::new(0));
+            let part = Box::new(Undecided { rounds, measured: Rc::clone(&measured) });
+            let settings = Line::parse_from(["bench"]).settings;
+            let is_late = || looks.replace(looks.get() + 1) >= looks_in_time;
+            let mut parts = [Chosen { name: "one", settings, part }];
+            measure_undecided(&mut parts, 3, &is_late, &mut Results::default()).expect("nothing fails");
+            measured.take()
+        };
+        let rounds = |count: usize| (3..3 + count).map(|round| (round, vec!["one of several".to_owned()])).collect::<Vec<_>>();
+        assert_eq!(measured(2, usize::MAX), rounds(2), "decided");
+        assert_eq!(measured(9, usize::MAX), rounds(3), "as often again");
+        assert_eq!(measured(9, 1), rounds(1), "late");
+        assert_eq!(measured(0, usize::MAX), []);
+    }
 }

@@ -90,7 +90,7 @@ impl Series {
 }
 
 /// Everything measured in one run.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Results {
     pub(crate) series: Vec<Series>,
 }

@@ -8,7 +8,7 @@ use fipsee_block::client::{Buffer, Disk, Queue};
 use fipsee_block::wire::{SECTOR_BYTES, Status};
 use fipsee_measure::claim::Claim;
 use fipsee_measure::cpus::Cpus;
-use fipsee_measure::statistics::median;
+use fipsee_measure::statistics::{is_undecided, median};
 use fipsee_ring::wait::WaitMode;
 use serde_json::{Value, json};
 
@@ -250,6 +250,20 @@ impl Part for Automatic {
                 |load: Load| steady::measure(results, |results| Self::one(&daemon, load, settings.seconds, &mut random, results));
             chosen.copied().try_for_each(&mut one)
         })
+    }
+
+    fn undecided(&self, results: &Results) -> Vec<String> {
+        let undecided = |load: &&Load| {
+            let ratios = |fixed: &Policy, metric| {
+                let get = |policy: &Policy| results.get(&load.candidate(policy), metric);
+                Some(get(&AUTO)?.ratios_to(get(fixed)?))
+            };
+            let Some((best, cheapest)) = Self::best(results, **load, ALL) else { return false };
+            let limit = if load.depth == 1 { SHALLOW_LIMIT } else { RATE_LIMIT };
+            ratios(best, RATE).is_some_and(|ratios| is_undecided(ratios, limit))
+                || ratios(cheapest, CPU).is_some_and(|ratios| is_undecided(ratios, CPU_LIMIT))
+        };
+        self.loads.iter().filter(undecided).map(|load| load.candidate(&AUTO)).collect()
     }
 
     fn print(&self, results: &Results) {

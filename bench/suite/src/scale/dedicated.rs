@@ -13,6 +13,7 @@ use std::time::Duration;
 use fipsee::load::count_f64;
 use fipsee_measure::claim::Claim;
 use fipsee_measure::cpus::Cpus;
+use fipsee_measure::statistics::is_undecided;
 use fipsee_ring::wait::WaitMode;
 use fipsee_testkit::Scratch;
 use serde_json::{Value, json};
@@ -211,6 +212,14 @@ impl Part for Dedicated {
             measure_kind(kind, settings, results)?;
         }
         Ok(())
+    }
+
+    fn undecided(&self, results: &Results) -> Vec<String> {
+        let undecided = |kind: &&&str| {
+            let [with, without] = [BESIDE, ELSEWHERE].map(|place| results.get(&candidate(kind, place), P999));
+            matches!((with, without), (Some(with), Some(without)) if is_undecided(with.ratios_to(without), LIMIT))
+        };
+        KINDS.iter().filter(undecided).map(|kind| candidate(kind, BESIDE)).collect()
     }
 
     fn print(&self, results: &Results) {

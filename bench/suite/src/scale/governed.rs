@@ -6,6 +6,7 @@ use std::time::Duration;
 use fipsee::load::count_f64;
 use fipsee_measure::claim::Claim;
 use fipsee_measure::cpus::Cpus;
+use fipsee_measure::statistics::is_undecided;
 use serde_json::json;
 
 use super::crowd::{Crowd, Shape};
@@ -62,6 +63,10 @@ impl Step {
         format!("{setting} workers set: {}", self.load())
     }
 
+    fn is_chosen(self, settings: &Settings) -> bool {
+        FIXED.iter().chain([&AUTOMATIC]).any(|setting| settings.chooses(&self.candidate(setting)))
+    }
+
     /// Of `1..2` to the better of the fixed settings.
     fn ratio(self, results: &Results) -> Option<f64> {
         let get = |setting| results.get(&self.candidate(setting), RATE);
@@ -83,9 +88,7 @@ pub(super) struct Governed;
 
 impl Governed {
     pub(super) fn is_chosen(settings: &Settings) -> bool {
-        let mut names =
-            steps(settings).iter().flat_map(|step| FIXED.iter().chain([&AUTOMATIC]).map(|setting| step.candidate(setting)));
-        names.any(|name| settings.chooses(&name))
+        steps(settings).iter().any(|step| step.is_chosen(settings))
     }
 }
 
@@ -141,10 +144,21 @@ impl Part for Governed {
                 while crowd.lanes.len() > step.clients {
                     crowd.leave();
                 }
-                steady::measure(results, |results| compare(&daemon, &mut crowd, *step, settings, results))?;
+                if step.is_chosen(settings) {
+                    steady::measure(results, |results| compare(&daemon, &mut crowd, *step, settings, results))?;
+                }
             }
             Ok(())
         })
+    }
+
+    fn undecided(&self, results: &Results) -> Vec<String> {
+        let undecided = |step: &&Step| {
+            let get = |setting| results.get(&step.candidate(setting), RATE);
+            let ratios = |fixed| Some(get(AUTOMATIC)?.ratios_to(get(fixed)?));
+            FIXED.iter().filter_map(|fixed| ratios(fixed)).any(|ratios| is_undecided(ratios, LIMIT))
+        };
+        STEPS.iter().filter(undecided).map(|step| step.candidate(AUTOMATIC)).collect()
     }
 
     fn print(&self, results: &Results) {

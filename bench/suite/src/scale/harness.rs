@@ -3,6 +3,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use fipsee_ring::clock;
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::AttachedChannel;
 use fipsee_ring::memory::RegionTable;
-use fipsee_ring::region::Region;
+use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode};
 use fipsee_serve::{Command, Pass, Queue, QueueName, Share, Taken, Turn, Worker, WorkerHandle, WorkerPlacement};
@@ -29,8 +30,11 @@ use super::crowd::{Crowd, LONG, Shape};
 use crate::place::bind_to;
 
 thread_local! {
-    /// What the worker of this thread has found in its pass.
-    static FOUND: Cell<Found> = Cell::default();
+    /// What the worker of this thread has found in its pass. One by one: numbers that were stored apart and are loaded together wait until they
+    /// have left this CPU, and with them all that was published before.
+    static EMPTY: Cell<u64> = const { Cell::new(0) };
+    static FULL: Cell<u64> = const { Cell::new(0) };
+    static REQUESTS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// A queue whose visits are counted.
@@ -47,12 +51,12 @@ impl Queue<Engine> for Counted {
 
     fn visit(&mut self, engine: &mut Engine, turn: Turn) -> Taken {
         let taken = self.0.visit(engine, turn);
-        let Found { empty, full, requests } = FOUND.get();
-        FOUND.set(if taken.requests == 0 {
-            Found { empty: empty + 1, full, requests }
+        if taken.requests == 0 {
+            EMPTY.set(EMPTY.get() + 1);
         } else {
-            Found { empty, full: full + 1, requests: requests + u64::from(taken.requests) }
-        });
+            FULL.set(FULL.get() + 1);
+            REQUESTS.set(REQUESTS.get() + u64::from(taken.requests));
+        }
         taken
     }
 
@@ -79,7 +83,12 @@ fn channel(disk: &Arc<AnyDisk>, number: u32, shape: Shape, share: &Share) -> Res
     let mut layout = RegionLayout::plan(&PROFILE, 1, shape.depth, shape.bytes, number);
     // As the daemon's are.
     layout.queues[0].choices = choices_here();
-    let region = Arc::new(Region::create("fipsee-bench", layout.region_bytes).map_err(failed("memory"))?);
+    let memory = Region::create("fipsee-bench", layout.region_bytes).map_err(failed("memory"))?;
+    // A mapping for each side, and populated, as in two processes.
+    let file = memory.as_fd().try_clone_to_owned().map_err(failed("another descriptor of the memory"))?;
+    let region = Region::from_peer(file, layout.region_bytes, Access::ReadWrite);
+    let region = Arc::new(region.map_err(|error| format!("cannot map the memory again: {error}"))?);
+    [&memory, &*region].iter().for_each(|side| side.populate(layout.populated_bytes()));
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (control, _) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(|error| format!("cannot make a pair of sockets: {error}"))?;
@@ -88,10 +97,11 @@ fn channel(disk: &Arc<AnyDisk>, number: u32, shape: Shape, share: &Share) -> Res
     let (geometry, info) = (&layout.queues[0], disk.info());
     let client = ClientQueue::open(&region, geometry, doorbell.clone(), theirs, &geometry.tuning());
     let client = client.map_err(|fault| fault.to_string())?;
-    let (geometry, disk, memory) = (*geometry, Arc::clone(disk), Arc::clone(&region));
+    let (geometry, disk) = (*geometry, Arc::clone(disk));
     let (pool_offset_bytes, pool_bytes) = (layout.pool_offset_bytes, layout.pool_bytes);
     // On the worker's thread: what it allocates shares no cache line with what the clients' thread writes, as in two processes.
     let make = move |id| {
+        let memory = Arc::new(memory);
         let server =
             ServerQueue::open(&memory, &geometry, doorbell, ours, &geometry.tuning()).map_err(|fault| fault.to_string())?;
         let memory = RegionTable::of_pool(&memory, pool_offset_bytes, pool_bytes).map_err(|fault| format!("{fault:?}"))?;
@@ -170,10 +180,10 @@ pub(super) fn serve(worker: &mut Worker<Engine>, counts: &AtomicBool, stops: &At
 }
 
 pub(super) fn time_pass(worker: &mut Worker<Engine>, passes: &mut Rounds) -> Pass {
-    FOUND.set(Found::default());
+    [&EMPTY, &FULL, &REQUESTS].iter().for_each(|count| count.set(0));
     let started = clock::ticks();
     let pass = worker.pass();
-    passes.add(clock::ticks().wrapping_sub(started), FOUND.get());
+    passes.add(clock::ticks().wrapping_sub(started), Found { empty: EMPTY.get(), full: FULL.get(), requests: REQUESTS.get() });
     pass
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fipsee::load::count_f64;
 use fipsee_measure::claim::Claim;
 use fipsee_measure::cpus::Cpus;
-use fipsee_measure::statistics::interval_of_median;
+use fipsee_measure::statistics::is_undecided;
 use fipsee_testkit::Scratch;
 use serde_json::{Value, json};
 
@@ -214,6 +214,15 @@ impl Part for Tables {
         all.try_for_each(|(row, pass)| steady::measure(results, |results| measure(row, pass, results)))
     }
 
+    fn undecided(&self, results: &Results) -> Vec<String> {
+        let of_server = |row: &Row, (server, limit): (&str, f64)| {
+            let rates = [server, REPORT].map(|server| results.get(&candidate(server, row), RATE));
+            matches!(rates, [Some(ours), Some(theirs)] if is_undecided(ours.ratios_to(theirs), limit))
+        };
+        let undecided = rows(self.tables).into_iter().filter(|row| LEAST.iter().any(|least| of_server(row, *least)));
+        undecided.flat_map(|row| SERVERS.map(|server| candidate(server, &row))).collect()
+    }
+
     fn print(&self, results: &Results) {
         for table in self.tables {
             println!("\n{}\n", table.title);
@@ -279,6 +288,7 @@ impl Part for Tables {
 /// Requests per second over those of the report's server, at least: of threads that sleep, as the report's do, and of a connection each.
 const LEAST_OF_THREADS: f64 = 1.0;
 const LEAST_OF_CONNECTIONS: f64 = 5.0;
+const LEAST: [(&str, f64); 2] = [(THREADS, LEAST_OF_THREADS), (CONNECTIONS, LEAST_OF_CONNECTIONS)];
 
 /// The rounds of the ratios that do not decide their claim: the median may be on either side of the limit. What is certainly beyond it needs not be known closely.
 /// What changes the speed of the machine changes that of both servers; where the report's was not measured, our requests per second are judged.
@@ -288,13 +298,11 @@ pub(super) fn undecided(results: &Results) -> Vec<(String, Vec<f64>)> {
         let ours = results.get(&name, RATE)?;
         let Some(theirs) = results.get(&candidate(REPORT, row), RATE) else { return Some((name, ours.values.clone())) };
         let ratios = ours.ratios_to(theirs);
-        let [low, high] = interval_of_median(ratios.clone());
-        let is_decided = low >= limit || high < limit;
-        (!is_decided).then(|| (format!("{name}, over {REPORT}"), ratios))
+        is_undecided(ratios.clone(), limit).then(|| (format!("{name}, over {REPORT}"), ratios))
     };
     let rows = rows(&TABLES);
     let of_server = |(server, limit)| rows.iter().filter_map(move |row| of_row(server, limit, row));
-    [(THREADS, LEAST_OF_THREADS), (CONNECTIONS, LEAST_OF_CONNECTIONS)].into_iter().flat_map(of_server).collect()
+    LEAST.into_iter().flat_map(of_server).collect()
 }
 
 fn print_row(server: &str, row: &Row, results: &Results) {

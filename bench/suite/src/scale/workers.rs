@@ -9,6 +9,7 @@ use fipsee_block::wire::SECTOR_BYTES;
 use fipsee_measure::claim::Claim;
 use fipsee_measure::cpus::Cpus;
 use fipsee_measure::plot::curves::Points;
+use fipsee_measure::statistics::is_undecided;
 use serde_json::{Value, json};
 
 use super::costs::{self, Costs};
@@ -95,9 +96,16 @@ fn idle(load: &Load) -> String {
     format!("idle: {}", load.name)
 }
 
+/// Costs, instead of those that were measured before with as many queues.
+fn replace(all: &mut Vec<Costs>, costs: Vec<Costs>) {
+    all.retain(|known| costs.iter().all(|costs| costs.queues != known.queues));
+    all.extend(costs);
+    all.sort_by(|one, other| one.queues.total_cmp(&other.queues));
+}
+
 #[derive(Default)]
 pub(super) struct Workers {
-    /// Of the last round, by load.
+    /// Of the last round in which they were measured, by the first load of each disk.
     costs: Vec<(&'static str, Vec<Costs>)>,
     /// Of a null disk: CPUs, clients, the best number of workers, and requests per second with it.
     larger: Vec<(usize, usize, usize, f64)>,
@@ -133,17 +141,32 @@ impl Workers {
 
 impl Part for Workers {
     fn measure(&mut self, settings: &Settings, _round: usize, results: &mut Results) -> Result<(), String> {
-        self.costs.clear();
         // Loads of the same disk are compared: one after the other for each number of clients.
         for loads in LOADS.chunk_by(|one, other| one.spec == other.spec) {
-            let is_chosen = |load: &&Load| chosen(settings, load).next().is_some();
-            let loads: Vec<&Load> = loads.iter().filter(is_chosen).collect();
-            if let Some(first) = loads.first() {
-                let costs = Disk::start(&loads, settings, results)?.measure(settings, results)?;
-                self.costs.push((first.name, costs));
+            let name = loads[0].name;
+            let loads: Vec<&Load> = loads.iter().filter(|load| chosen(settings, load).next().is_some()).collect();
+            if loads.is_empty() {
+                continue;
+            }
+            let costs = Disk::start(&loads, settings, results)?.measure(settings, results)?;
+            match self.costs.iter_mut().find(|(of, _)| *of == name) {
+                Some((_, all)) => replace(all, costs),
+                None => self.costs.push((name, costs)),
             }
         }
         Ok(())
+    }
+
+    fn undecided(&self, results: &Results) -> Vec<String> {
+        let of_load = |load: &'static Load| {
+            let undecided = |clients: &&usize| {
+                let get = |(how, metric)| results.get(&candidate(how, load, **clients), metric);
+                let Some((model, real)) = get((MODEL, RATE)).zip(get((REAL, FASTEST))) else { return false };
+                [1.0 - MOST_APART, 1.0 + MOST_APART].iter().any(|limit| is_undecided(model.ratios_to(real), *limit))
+            };
+            load.clients.iter().filter(undecided).map(|clients| candidate(REAL, load, *clients))
+        };
+        LOADS.iter().flat_map(of_load).collect()
     }
 
     /// Machines with more CPUs, each with the best number of workers.
@@ -289,10 +312,8 @@ impl<'a> Disk<'a> {
         let mut all: Vec<Costs> = Vec::new();
         for count in &counts {
             let costs = steady::measure(results, |results| self.with(*count, settings, results))?;
-            all.retain(|known| costs.iter().all(|costs| costs.queues != known.queues));
-            all.extend(costs);
+            replace(&mut all, costs);
         }
-        all.sort_by(|one, other| one.queues.total_cmp(&other.queues));
         Ok(all)
     }
 
