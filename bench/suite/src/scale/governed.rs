@@ -111,11 +111,15 @@ fn in_use(daemon: &Daemon) -> Result<f64, String> {
     Ok(count_f64(workers.iter().filter(|worker| worker["state"] == "in use").count() as u64))
 }
 
-/// `1..2` before and after the fixed settings: what changes slowly in the machine is of no account.
+/// `1..2` before and after the fixed settings, and each of these twice: what changes slowly in the machine is of no account.
 fn compare(daemon: &Daemon, crowd: &mut Crowd, step: Step, settings: &Settings, results: &mut Results) -> Result<(), String> {
     let before = (rate(daemon, crowd, AUTOMATIC, settings)?, in_use(daemon)?);
-    for setting in FIXED {
-        results.add(&step.candidate(setting), RATE, rate(daemon, crowd, setting, settings)?);
+    let mut fixed = [0.0; FIXED.len()];
+    for index in [0, 1, 1, 0] {
+        fixed[index] += rate(daemon, crowd, FIXED[index], settings)? / 2.0;
+    }
+    for (setting, rate) in FIXED.into_iter().zip(fixed) {
+        results.add(&step.candidate(setting), RATE, rate);
     }
     let after = (rate(daemon, crowd, AUTOMATIC, settings)?, in_use(daemon)?);
     results.add(&step.candidate(AUTOMATIC), RATE, f64::midpoint(before.0, after.0));

@@ -11,6 +11,7 @@ use std::time::Duration;
 use fipsee_block::client::{self, AttachOptions, Disk};
 use fipsee_block::disk::{AnyDisk, Disk as _, Engine};
 use fipsee_block::server::{DiskQueue, QueueServer, QueueSetup};
+use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{PROFILE, SECTOR_BYTES};
 use fipsee_measure::cpus::Cpus;
 use fipsee_ring::channel::{ClientQueue, RegionLayout, ServerQueue};
@@ -21,7 +22,7 @@ use fipsee_ring::memory::RegionTable;
 use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode};
-use fipsee_serve::{Command, Pass, Queue, QueueName, Share, Taken, Turn, Worker, WorkerHandle, WorkerPlacement};
+use fipsee_serve::{Command, Group, Pass, Queue, QueueName, Share, Taken, Turn, Worker, WorkerHandle, WorkerPlacement};
 use fipsee_topology::cache::choices_here;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -78,7 +79,12 @@ impl Queue<Engine> for Counted {
 }
 
 /// A channel without a socket: what the worker is to do for it, and the client's end.
-fn channel(disk: &Arc<AnyDisk>, number: u32, shape: Shape, share: &Share) -> Result<(Command<Engine>, AttachedChannel), String> {
+fn channel(
+    disk: &Arc<AnyDisk>,
+    number: u32,
+    shape: Shape,
+    (share, counters): (Share, Arc<QueueCounters>),
+) -> Result<(Command<Engine>, AttachedChannel), String> {
     let failed = |what: &'static str| move |error: std::io::Error| format!("cannot make {what}: {error}");
     let mut layout = RegionLayout::plan(&PROFILE, 1, shape.depth, shape.bytes, number);
     // As the daemon's are.
@@ -105,13 +111,13 @@ fn channel(disk: &Arc<AnyDisk>, number: u32, shape: Shape, share: &Share) -> Res
         let server =
             ServerQueue::open(&memory, &geometry, doorbell, ours, &geometry.tuning()).map_err(|fault| fault.to_string())?;
         let memory = RegionTable::of_pool(&memory, pool_offset_bytes, pool_bytes).map_err(|fault| format!("{fault:?}"))?;
-        let setup = QueueSetup { depth: geometry.depth, info, read_only: true, memory, counters: Arc::default() };
+        let setup = QueueSetup { depth: geometry.depth, info, read_only: true, memory, counters };
         Ok(Counted(DiskQueue::new(QueueServer::new(server, id, setup), disk)))
     };
     let name = QueueName { client: number.into(), index: 0 };
     let service_info = info.to_bytes();
     let attached = AttachedChannel { control: Seqpacket::from_fd(control), region, layout, service_info, queues: vec![client] };
-    Ok((Command::add(name, share.clone(), make, |_| {}), attached))
+    Ok((Command::add(name, share, make, |_| {}), attached))
 }
 
 /// A worker of the calling thread.
@@ -132,9 +138,12 @@ pub(super) fn join(
     disk: &Arc<AnyDisk>,
     (queues, shape): (usize, Shape),
 ) -> Result<(), String> {
-    let share = Share::own("user");
-    for number in (0_u32..).take(queues) {
-        let (command, attached) = channel(disk, number, shape, &share)?;
+    // Connections of one user.
+    let user = Arc::new(Group::new("user"));
+    // Each has a histogram of 16 KiB. A daemon's are made on another thread than its worker's, and so do not keep the state of its queues apart.
+    let counters: Vec<_> = (0..queues).map(|_| Arc::default()).collect();
+    for (number, counters) in (0_u32..).zip(counters) {
+        let (command, attached) = channel(disk, number, shape, (Share::of(Arc::clone(&user)), counters))?;
         handle.mailbox.send(command);
         let (disk, queues) = over(attached, shape)?;
         let buffer = disk.allocate(shape.bytes).map_err(|error| error.to_string())?;
@@ -147,7 +156,7 @@ pub(super) fn join(
 pub(super) fn touch(disk: &Arc<AnyDisk>) -> Result<(), String> {
     let shape = Shape { queues: 1, depth: 1, ..LONG };
     let (mut worker, handle) = worker()?;
-    let (command, attached) = channel(disk, 0, shape, &Share::own("user"))?;
+    let (command, attached) = channel(disk, 0, shape, (Share::own("user"), Arc::default()))?;
     handle.mailbox.send(command);
     let (client, queues) = over(attached, shape)?;
     let buffer = client.allocate(shape.bytes).map_err(|error| error.to_string())?;

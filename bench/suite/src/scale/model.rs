@@ -7,11 +7,14 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fipsee::load::count_f64;
 use fipsee_ring::wait::{Backoff, WaitMode};
-use fipsee_serve::{Assignment, Command, Pass, Queue, QueueName, Share, Taken, Turn, Worker, WorkerHandle, WorkerPlacement};
+use fipsee_serve::{
+    Assignment, Command, Group, Pass, Queue, QueueName, Share, Taken, Turn, Worker, WorkerHandle, WorkerPlacement,
+};
 
 use super::costs::Costs;
 use super::shared_cpu::SharedCpu;
@@ -241,11 +244,12 @@ fn workers(machine: &Machine, measured: &[Costs]) -> Result<(Vec<SimWorker>, Vec
     let made = (0..machine.workers).map(make).collect::<Result<Vec<_>, _>>();
     let made = made.map_err(|error| format!("cannot make {} workers: {error}", machine.workers))?;
     let handles: Vec<WorkerHandle<()>> = made.iter().map(|(_, handle)| handle.clone()).collect();
-    let (mut assigned, blocks, share) = (Vec::new(), machine.blocks, Share::own("user"));
+    let (mut assigned, blocks, user) = (Vec::new(), machine.blocks, Arc::new(Group::new("user")));
     for lane in 0..machine.queues {
         let assignment = Assignment::choose(&handles);
         let name = QueueName { client: lane as u64, index: 0 };
-        handles[assignment.worker].mailbox.send(Command::add(name, share.clone(), move |_| Ok(SimQueue(lane, blocks)), |_| {}));
+        let share = Share::of(Arc::clone(&user));
+        handles[assignment.worker].mailbox.send(Command::add(name, share, move |_| Ok(SimQueue(lane, blocks)), |_| {}));
         assigned.push(assignment);
     }
     let of_lanes: Vec<usize> = assigned.iter().map(|assignment| assignment.worker).collect();
