@@ -179,7 +179,7 @@ pub(crate) fn run(suite: &str, kinds: &[Kind], settings: &Settings, quoted: Quot
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;
 
@@ -191,6 +191,11 @@ mod tests {
     struct Line {
         #[command(flatten)]
         settings: Settings,
+    }
+
+    pub(crate) fn settings(only: &[&str]) -> Settings {
+        let words = ["bench"].into_iter().chain(only.iter().flat_map(|name| ["--only", name]));
+        Line::parse_from(words).settings
     }
 
     /// In which round what was measured.
@@ -224,9 +229,8 @@ mod tests {
         let measured = |rounds, looks_in_time: usize| {
             let (measured, looks) = (Rc::default(), Cell::new(0));
             let part = Box::new(Undecided { rounds, measured: Rc::clone(&measured) });
-            let settings = Line::parse_from(["bench"]).settings;
             let is_late = || looks.replace(looks.get() + 1) >= looks_in_time;
-            let mut parts = [Chosen { name: "one", settings, part }];
+            let mut parts = [Chosen { name: "one", settings: settings(&[]), part }];
             measure_undecided(&mut parts, 3, &is_late, &mut Results::default()).expect("nothing fails");
             measured.take()
         };

@@ -47,21 +47,9 @@ pub(crate) fn run(settings: &Settings) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
     use crate::parts::of_part;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        settings: Settings,
-    }
-
-    fn settings(only: &[&str]) -> Settings {
-        let words = ["bench"].into_iter().chain(only.iter().flat_map(|name| ["--only", name]));
-        Line::parse_from(words).settings
-    }
+    use crate::parts::tests::settings;
 
     #[test]
     fn parts_are_chosen_by_name_and_candidates_within_every_part() {
