@@ -66,7 +66,7 @@ pub(crate) struct Settings {
     #[arg(long, default_value_t = 1.0)]
     pub(crate) seconds: f64,
     /// Of scale and net: begin no further round after this many minutes; what was measured until then is judged and kept. What is left of them after
-    /// the last round goes to what is undecided.
+    /// the last round goes to what is undecided in scale.
     #[arg(long)]
     pub(crate) minutes: Option<f64>,
     /// Only what claims are about: of the matrix, 4 KiB reads.
