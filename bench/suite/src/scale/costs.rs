@@ -28,10 +28,8 @@ const ACTIVE_PASSES: u32 = 800;
 const TRIES: u32 = 8;
 /// Of the time that is measured, the fastest counts.
 pub(super) const SLICE: Duration = Duration::from_millis(40);
-/// Nanoseconds: so many, or as many as a line takes there and back between CPUs that are near. With more, requests in flight overlap more than real ones.
-const MOST_AHEAD: f64 = 100.0;
-/// What moving a cache line between two cores takes.
-const MOST_BEHIND: f64 = 200.0;
+/// Nanoseconds, in both directions: what moving a cache line between two cores takes. With more ahead, requests in flight overlap more than real ones.
+const MOST_AHEAD: f64 = 200.0;
 const FITTING_STEPS: u32 = 8;
 const FITTED_SECONDS: f64 = 0.005;
 
@@ -252,8 +250,7 @@ impl Costs {
     /// in each, has answered.
     fn fitted(self, queues: usize, bytes: u64, rate: f64) -> Result<Self, String> {
         let machine = Machine { workers: 1, drivers: 1, shared: None, queues, depth: 1, blocks: bytes / SECTOR_BYTES };
-        let most_ahead = steady::line_ns().map_or(MOST_AHEAD, |ns| ns.clamp(MOST_AHEAD, steady::NEAR_NS));
-        let (mut least, mut most) = (-MOST_BEHIND, self.visit.min(self.take).min(most_ahead));
+        let (mut least, mut most) = (-MOST_AHEAD, self.visit.min(self.take).min(MOST_AHEAD));
         for _ in 0..FITTING_STEPS {
             let middle = f64::midpoint(least, most);
             let is_slow = simulate(&machine, &[Self { ahead: middle, ..self }], FITTED_SECONDS)? < rate;

@@ -12,6 +12,7 @@ use fipsee_block::client::{Buffer, Disk, Queue};
 use fipsee_block::wire::SECTOR_BYTES;
 use fipsee_measure::claim::Claim;
 use fipsee_measure::cpus::Cpus;
+use fipsee_measure::statistics::is_undecided;
 use fipsee_ring::clock;
 use fipsee_testkit::is_root;
 use hdrhistogram::Histogram;
@@ -44,6 +45,8 @@ const SILENT_SAMPLES: usize = 3;
 /// Of every round at least: the worst hundredth is a request.
 const SAMPLES: usize = 100;
 const QUICK_SAMPLES: usize = 5;
+/// p99 of the wait beside n users, over n times that beside one.
+const MOST_P99_PER_USER: f64 = 2.0;
 const CLIENTS: usize = 1000;
 /// Each neighbour of so many clients is there so often in a round.
 const TURNS: usize = 3;
@@ -244,6 +247,15 @@ impl Part for Fairness {
         })
     }
 
+    fn undecided(&self, results: &Results) -> Vec<String> {
+        let undecided = |users: &&usize| {
+            let [one, all] = [1, **users].map(|users| results.get(&beside(users), P99));
+            let limit = MOST_P99_PER_USER * count_f64(**users as u64);
+            matches!((one, all), (Some(one), Some(all)) if is_undecided(all.ratios_to(one), limit))
+        };
+        self.users.iter().filter(undecided).flat_map(|users| [beside(1), beside(*users)]).collect()
+    }
+
     fn print(&self, results: &Results) {
         println!("\n{:<60} {:>9} {:>9} {:>9} {:>16}", "wait of a client", "p50 us", "p99 us", "max us", "others' requests");
         let named = [ONE_QUEUE.to_owned()].into_iter().chain(self.users.iter().map(|users| beside(*users)));
@@ -302,7 +314,7 @@ fn claims(users: &[usize], clients: usize, results: &Results, has_users: bool) -
             get(SILENT, SERVED).map(|served| served.most() * UNITS),
         ),
         Claim::at_most(
-            2.0,
+            MOST_P99_PER_USER,
             format!("p99 of the wait per user, over p99 beside one, 1 to {n} users"),
             per_user(P99, Series::median, median(&beside(1), P99)),
         ),

@@ -2,7 +2,8 @@
 //! assignment of queues), each step costs what was measured of it, and clients keep their queues full, as `crowd` does.
 //!
 //! Workers and clients have clocks of their own. The worker whose clock is least goes next, by a whole pass; before each of its
-//! visits the clients go on until then, but not beyond the clock of any other worker, whose answers are not known yet.
+//! visits the clients go on until then, but not beyond the clock of any other worker, whose answers are not known yet. A worker that shares the
+//! CPU of the clients' thread has its turns between those of that thread: then no client waits for its clock.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -21,8 +22,8 @@ use super::shared_cpu::SharedCpu;
 
 /// Empty passes after which a worker gives its CPU to another thread of it, after each further one.
 const PASSES_BEFORE_YIELD: u32 = 256;
-/// The part of the time that is not counted.
-const WARM_UP: f64 = 0.25;
+/// Of the time, for which `simulate` has the mean of all but the first.
+const SLICES: usize = 4;
 
 /// A machine and its load.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,22 +68,48 @@ struct Driver {
     is_running: bool,
     /// Looks since the last that found something.
     empty: usize,
+    is_first: bool,
 }
 
-struct World {
-    /// Of the worker that has its pass now.
+/// Of the worker that has its pass now.
+#[derive(Clone, Copy, Default)]
+struct Running {
     now: f64,
     costs: Costs,
     /// No other worker is beyond this.
     limit: f64,
+}
+
+struct World {
+    running: Running,
     lanes: Vec<Lane>,
     drivers: Vec<Driver>,
-    counts_from: f64,
-    answered: u64,
+    answered: Answered,
+}
+
+/// Completions of all drivers, in slices of the first one's time: one ends when that driver looks at the clock after so long, as those of a crowd do.
+struct Answered {
+    slice: f64,
+    began: f64,
+    count: u64,
+    rates: Vec<f64>,
+}
+
+impl Answered {
+    fn add(&mut self, count: usize, driver: &Driver) {
+        self.count += count as u64;
+        let lasted = driver.now - self.began;
+        if driver.is_first && lasted >= self.slice {
+            self.rates.push(count_f64(self.count) * 1e9 / lasted);
+            (self.began, self.count) = (driver.now, 0);
+        }
+    }
 }
 
 thread_local! {
     static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
+    /// The worker that shares the first driver's CPU, except while it goes on.
+    static SHARED: RefCell<Option<SimWorker>> = const { RefCell::new(None) };
 }
 
 fn world<T>(act: impl FnOnce(&mut World) -> T) -> T {
@@ -91,7 +118,7 @@ fn world<T>(act: impl FnOnce(&mut World) -> T) -> T {
 
 impl Driver {
     /// Look at one queue.
-    fn turn(&mut self, lanes: &mut [Lane], counts_from: f64, answered: &mut u64) {
+    fn turn(&mut self, lanes: &mut [Lane], answered: &mut Answered) {
         let Some(lane) = self.lanes.get(self.next).and_then(|lane| lanes.get_mut(*lane)) else {
             self.now = f64::MAX;
             return;
@@ -102,19 +129,21 @@ impl Driver {
         if count == 0 {
             self.now += costs.look;
             self.empty += 1;
+            answered.add(0, self);
             return;
         }
         lane.answers.drain(..count);
         self.now += costs.take + costs.completion * count_f64(count as u64);
         lane.ask(self.now - costs.ahead, u32::try_from(count).unwrap_or(u32::MAX));
         self.empty = 0;
-        if self.now >= counts_from {
-            *answered += count as u64;
-        }
+        answered.add(count, self);
     }
-}
 
-impl Driver {
+    /// Has it just ended a round over all its queues that found nothing?
+    fn found_nothing(&self) -> bool {
+        self.next == 0 && self.empty >= self.lanes.len()
+    }
+
     /// After a round that found nothing, go on at the next answer that is known: the looks in between find nothing either.
     fn skip_looks(&mut self, lanes: &[Lane], until: f64) {
         if self.empty >= self.lanes.len() && self.costs.look > 0.0 {
@@ -132,53 +161,68 @@ impl World {
     fn drive(&mut self, until: f64) {
         for driver in self.drivers.iter_mut().filter(|driver| driver.is_running) {
             while driver.now < until {
-                driver.turn(&mut self.lanes, self.counts_from, &mut self.answered);
+                driver.turn(&mut self.lanes, &mut self.answered);
                 driver.skip_looks(&self.lanes, until);
             }
         }
     }
 
-    /// Has this queue a request now?
-    fn is_ready(&mut self, lane: usize) -> bool {
-        self.drive(self.now.min(self.limit));
-        self.lanes[lane].requests.front().is_some_and(|(published, _)| *published <= self.now)
+    fn has_request(&self, lane: usize) -> bool {
+        self.lanes[lane].requests.front().is_some_and(|(published, _)| *published <= self.running.now)
+    }
+
+    /// The next message of a queue; how many requests it has.
+    fn serve(&mut self, lane: usize, answers: &mut u32) -> u32 {
+        let (_, requests) = self.lanes[lane].requests.pop_front().unwrap_or_default();
+        for _ in 0..requests {
+            self.running.now += self.running.costs.request;
+            *answers += 1;
+            if *answers == ANSWERS_PACKED {
+                self.publish(lane, answers);
+            }
+        }
+        requests
     }
 
     fn publish(&mut self, lane: usize, answers: &mut u32) {
-        let count = std::mem::take(answers) as usize;
-        self.lanes[lane].answers.extend(std::iter::repeat_n(self.now - self.costs.ahead, count));
+        let (count, published) = (std::mem::take(answers) as usize, self.running.now - self.running.costs.ahead);
+        self.lanes[lane].answers.extend(std::iter::repeat_n(published, count));
     }
+}
 
-    fn visit(&mut self, lane: usize, blocks: u64, turn: Turn) -> u32 {
-        if !self.is_ready(lane) {
-            self.now += self.costs.empty_visit;
-            return 0;
-        }
-        self.now += self.costs.visit;
-        let most = if turn.alone { MOST_ALONE } else { MOST };
-        let limit = self.lanes[lane].budget.clamp(1, most).min(turn.requests);
-        let has_units = |taken: u32| taken == 0 || Taken::new(taken, u64::from(taken) * blocks).units < turn.units;
-        let (mut taken, mut answers) = (0, 0);
-        while taken < limit && has_units(taken) && self.is_ready(lane) {
-            let (_, requests) = self.lanes[lane].requests.pop_front().unwrap_or_default();
-            for _ in 0..requests {
-                self.now += self.costs.request;
-                answers += 1;
-                if answers == ANSWERS_PACKED {
-                    self.publish(lane, &mut answers);
-                }
-            }
-            taken += requests;
-        }
-        self.publish(lane, &mut answers);
-        self.lanes[lane].budget = if taken >= limit { (limit * 2).min(most) } else { (limit / 4).max(1) };
-        taken
-    }
+/// Has this queue a request now?
+fn is_ready(lane: usize) -> bool {
+    let known = world(|world| world.running.now.min(world.running.limit));
+    share_cpu(known);
+    world(|world| {
+        world.drive(known);
+        world.has_request(lane)
+    })
+}
 
-    fn sample(&mut self, lane: usize) -> bool {
-        self.now += self.costs.sample;
-        self.is_ready(lane)
+fn visit(lane: usize, blocks: u64, turn: Turn) -> u32 {
+    if !is_ready(lane) {
+        world(|World { running, .. }| running.now += running.costs.empty_visit);
+        return 0;
     }
+    world(|World { running, .. }| running.now += running.costs.visit);
+    let most = if turn.alone { MOST_ALONE } else { MOST };
+    let limit = world(|world| world.lanes[lane].budget).clamp(1, most).min(turn.requests);
+    let has_units = |taken: u32| taken == 0 || Taken::new(taken, u64::from(taken) * blocks).units < turn.units;
+    let (mut taken, mut answers) = (0, 0);
+    while taken < limit && has_units(taken) && is_ready(lane) {
+        taken += world(|world| world.serve(lane, &mut answers));
+    }
+    world(|world| {
+        world.publish(lane, &mut answers);
+        world.lanes[lane].budget = if taken >= limit { (limit * 2).min(most) } else { (limit / 4).max(1) };
+    });
+    taken
+}
+
+fn sample(lane: usize) -> bool {
+    world(|World { running, .. }| running.now += running.costs.sample);
+    is_ready(lane)
 }
 
 /// Requests of a visit, and of one to the only queue (decision 0005).
@@ -193,12 +237,12 @@ struct SimQueue(usize, u64);
 
 impl Queue<()> for SimQueue {
     fn visit(&mut self, (): &mut (), turn: Turn) -> Taken {
-        let taken = world(|world| world.visit(self.0, self.1, turn));
+        let taken = visit(self.0, self.1, turn);
         Taken::new(taken, u64::from(taken) * self.1)
     }
 
     fn has_work(&self) -> bool {
-        world(|world| world.sample(self.0))
+        sample(self.0)
     }
 
     fn moved(&mut self, _id: u32) {}
@@ -223,10 +267,13 @@ struct SimWorker {
 
 impl SimWorker {
     fn pass(&mut self, limit: f64) {
-        world(|world| (world.now, world.costs, world.limit) = (self.now, self.costs, limit));
+        // Another worker's pass may be under way.
+        let running = Running { now: self.now, costs: self.costs, limit };
+        let other = world(|world| std::mem::replace(&mut world.running, running));
         let pass = self.worker.pass();
+        let ended = world(|world| std::mem::replace(&mut world.running, other)).now;
         // One that visits and samples nothing takes time, too.
-        self.now = world(|world| world.now).max(self.now + self.costs.sample);
+        self.now = ended.max(self.now + self.costs.sample);
         if pass == Pass::Worked {
             self.idle_passes = 0;
         } else {
@@ -264,8 +311,13 @@ fn workers(machine: &Machine, measured: &[Costs]) -> Result<(Vec<SimWorker>, Vec
 
 /// Requests per second of all clients together, over so much simulated time.
 pub(super) fn simulate(machine: &Machine, measured: &[Costs], seconds: f64) -> Result<f64, String> {
-    let duration = seconds * 1e9;
-    let (mut workers, of_lanes) = workers(machine, measured)?;
+    let rates = simulate_slices(machine, measured, seconds / count_f64(SLICES as u64), SLICES - 1)?;
+    Ok(rates.iter().sum::<f64>() / count_f64(rates.len() as u64))
+}
+
+/// The same in each of so many slices, after one more.
+pub(super) fn simulate_slices(machine: &Machine, measured: &[Costs], seconds: f64, slices: usize) -> Result<Vec<f64>, String> {
+    let (workers, of_lanes) = workers(machine, measured)?;
     let local = |worker: usize| machine.shared.filter(|_| worker == 0).map(|shared| shared.local);
     let lane = |worker: usize| {
         let mut lane = Lane { local: local(worker), ..Lane::default() };
@@ -275,59 +327,68 @@ pub(super) fn simulate(machine: &Machine, measured: &[Costs], seconds: f64) -> R
     let driver = |number: usize| {
         let lanes: Vec<usize> = (number..machine.queues).step_by(machine.drivers).collect();
         let costs = Costs::at(measured, count_f64(lanes.len().max(1) as u64));
-        Driver { lanes, next: 0, now: 0.0, costs, is_running: !(machine.shared.is_some() && number == 0), empty: 0 }
+        let is_first = number == 0;
+        Driver { lanes, next: 0, now: 0.0, costs, is_running: !(machine.shared.is_some() && is_first), empty: 0, is_first }
     };
     let made = World {
-        now: 0.0,
-        costs: Costs::default(),
-        limit: 0.0,
+        running: Running::default(),
         lanes: of_lanes.into_iter().map(lane).collect(),
         drivers: (0..machine.drivers).map(driver).collect(),
-        counts_from: duration * WARM_UP,
-        answered: 0,
+        answered: Answered { slice: seconds * 1e9, began: 0.0, count: 0, rates: Vec::new() },
     };
     WORLD.set(Some(made));
-    run(&mut workers, duration);
-    let answered = WORLD.take().map_or(0, |world| world.answered);
-    Ok(count_f64(answered) / (seconds * (1.0 - WARM_UP)))
+    run(workers, slices + 1);
+    let rates = WORLD.take().map_or_else(Vec::new, |world| world.answered.rates);
+    Ok(rates[1..=slices].to_vec())
 }
 
-fn run(workers: &mut [SimWorker], duration: f64) {
-    loop {
-        let least = (0..workers.len()).min_by(|one, other| workers[*one].now.total_cmp(&workers[*other].now));
-        let Some(next) = least.filter(|next| workers[*next].now < duration) else { return };
+fn run(mut workers: Vec<SimWorker>, slices: usize) {
+    let shared = workers.iter().position(|worker| worker.shared.is_some());
+    SHARED.set(shared.map(|shared| workers.remove(shared)));
+    let (slice, mut now) = (world(|world| world.answered.slice), 0.0);
+    while world(|world| world.answered.rates.len()) < slices {
+        let next = (0..workers.len()).min_by(|one, other| workers[*one].now.total_cmp(&workers[*other].now));
+        now = next.map_or(now + slice, |next| workers[next].now);
+        share_cpu(now);
+        let Some(next) = next else { continue };
         let others = workers.iter().enumerate().filter(|(number, _)| *number != next).map(|(_, worker)| worker.now);
         let limit = others.fold(f64::MAX, f64::min);
-        match workers[next].shared.filter(|_| workers[next].is_waiting) {
-            Some(shared) => shared_driver(&mut workers[next], shared, limit),
-            None => workers[next].pass(limit),
-        }
+        workers[next].pass(limit);
     }
+    SHARED.take();
 }
 
-/// The driver that shares this worker's CPU has it, until it finds nothing in a whole round or its time is over; until another worker is due,
-/// first.
-fn shared_driver(worker: &mut SimWorker, shared: SharedCpu, limit: f64) {
+/// The first driver and the worker on its CPU go on until then, by turns. While one of them has its turn the other one does nothing that it could find.
+fn share_cpu(until: f64) {
+    let Some(mut worker) = SHARED.take() else { return };
+    while worker.now < until {
+        match worker.shared.filter(|_| worker.is_waiting) {
+            Some(shared) => shared_driver(&mut worker, shared, until),
+            None => worker.pass(f64::MAX),
+        }
+    }
+    SHARED.set(Some(worker));
+}
+
+/// The driver has the CPU until then, or until it finds nothing in a whole round or its time is over.
+fn shared_driver(worker: &mut SimWorker, shared: SharedCpu, until: f64) {
     world(|world| {
-        let World { lanes, drivers, counts_from, answered, .. } = world;
+        let World { lanes, drivers, answered, .. } = world;
         let Some(driver) = drivers.first_mut() else { return };
         if !driver.is_running {
             (driver.now, driver.empty, driver.is_running) = (worker.now + shared.switch, 0, true);
             worker.turn_began = driver.now;
         }
-        loop {
-            driver.turn(lanes, *counts_from, answered);
-            if driver.empty >= driver.lanes.len() || shared.has_ticked(worker.turn_began, driver.now) {
+        while driver.now < until {
+            driver.turn(lanes, answered);
+            if driver.found_nothing() || shared.has_ticked(worker.turn_began, driver.now) {
                 (driver.is_running, worker.is_waiting) = (false, false);
                 worker.now = driver.now + shared.switch;
                 worker.turn_began = worker.now;
                 return;
             }
-            if driver.now > limit {
-                worker.now = driver.now;
-                return;
-            }
         }
+        worker.now = driver.now;
     });
 }
 
@@ -383,6 +444,26 @@ mod tests {
         let shared = simulate(&machine, &COSTS, 0.01).expect("a simulation");
         let apart = rate(1, 1, 16, 8);
         assert!(shared > 0.1 * apart && shared < 0.9 * apart, "{shared} and {apart}");
+    }
+
+    #[test]
+    fn a_client_of_a_worker_on_its_own_cpu_is_served_while_another_worker_has_none() {
+        let shared = Some(SharedCpu { switch: 1000.0, tick: 4e6, local: COSTS[0] });
+        let machine = |workers| Machine { workers, drivers: 1, shared, queues: 1, depth: 1, blocks: 8 };
+        let rates = [1, 2].map(|workers| simulate(&machine(workers), &COSTS, 0.01).expect("a simulation"));
+        assert!(rates[0] > 0.0 && rates[0] == rates[1], "{rates:?}");
+    }
+
+    #[test]
+    fn clients_that_find_something_in_each_round_keep_their_cpu_until_the_tick() {
+        // In a round of the clients the other worker answers two queues. Both workers have more to do than they can in a tick; the first one has a little more
+        // than half of its CPU, as its turn ends with a pass.
+        let costs = Costs { request: 1000.0, take: 1.0, completion: 1.0, ..COSTS[0] };
+        let shared = Some(SharedCpu { switch: 1000.0, tick: 4e5, local: costs });
+        let machine = Machine { workers: 2, drivers: 1, shared, queues: 400, depth: 4, blocks: 8 };
+        let rate = simulate(&machine, &[costs], 0.4).expect("a simulation");
+        let of_a_worker = 1e9 * 4.0 / (100.0 + 4.0 * 1000.0);
+        assert!((1.5..1.75).contains(&(rate / of_a_worker)), "{rate} of {of_a_worker}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::costs::{self, Costs};
 use super::crowd::{Crowd, Shape};
-use super::model::{Machine, simulate};
+use super::model::{Machine, simulate, simulate_slices};
 use super::{harness, picture, shared_cpu};
 use crate::daemon::Daemon;
 use crate::idle::daemon_usage;
@@ -68,9 +68,8 @@ const LOADS: [Load; 3] = [
     },
 ];
 const QUICK_CLIENTS: [usize; 2] = [1, 4];
-/// Of the seconds for a candidate, for each part of the costs; but several slices, of which the fastest counts.
-const COSTS_TIME: f64 = 0.3;
-const LEAST_COSTS_SECONDS: f64 = 0.2;
+/// At least, for each load and each part of the costs: the fastest slice of a few only shows how disturbed the machine was.
+const LEAST_SECONDS: f64 = 0.4;
 pub(super) const IDLE: Duration = Duration::from_secs(2);
 /// Of the model to what it is a model of.
 const MOST_APART: f64 = 0.15;
@@ -258,13 +257,19 @@ const fn clients(settings: &Settings, load: &Load) -> &'static [usize] {
     if settings.quick { &QUICK_CLIENTS } else { load.clients }
 }
 
-const fn simulated_seconds(settings: &Settings) -> f64 {
-    if settings.quick { SIMULATED_SECONDS / 10.0 } else { SIMULATED_SECONDS }
+/// Of each load, and of each part of the costs.
+const fn seconds(settings: &Settings) -> f64 {
+    if settings.quick { settings.seconds } else { settings.seconds.max(LEAST_SECONDS) }
 }
 
-fn costs_seconds(settings: &Settings) -> f64 {
-    let seconds = settings.seconds * COSTS_TIME;
-    if settings.quick { seconds } else { seconds.max(LEAST_COSTS_SECONDS) }
+/// As what is measured. With a CPU for each thread all slices are alike; where two share one, a slice has a turn more or less of each.
+fn simulated(model: &Machine, costs: &[Costs], settings: &Settings) -> Result<f64, String> {
+    if settings.quick || model.shared.is_none() {
+        return simulate(model, costs, if settings.quick { SIMULATED_SECONDS / 10.0 } else { SIMULATED_SECONDS });
+    }
+    let slices = Duration::from_secs_f64(seconds(settings)).as_nanos().div_ceil(costs::SLICE.as_nanos());
+    let rates = simulate_slices(model, costs, costs::SLICE.as_secs_f64(), slices as usize)?;
+    Ok(rates.into_iter().fold(0.0, f64::max))
 }
 
 /// The numbers of clients that are measured.
@@ -325,18 +330,18 @@ impl<'a> Disk<'a> {
         queues.sort_unstable();
         queues.dedup();
         let bytes = loads.first().map_or(0, |(load, _)| load.bytes);
-        let costs = costs::measure(&self.here, bytes, &queues, costs_seconds(settings))?;
+        let costs = costs::measure(&self.here, bytes, &queues, seconds(settings))?;
         for (load, daemon) in loads {
             steady::look();
             on(Cpus::choose().client, || run(&candidate(REAL, load, count), (load, count), daemon, settings, results))?;
             steady::look();
             let workers = load.workers;
             let queues = count.div_ceil(workers);
-            let shared = (workers > 1).then(|| shared_cpu::measure(&self.here, (queues, bytes), costs_seconds(settings)));
+            let shared = (workers > 1).then(|| shared_cpu::measure(&self.here, (queues, bytes), seconds(settings)));
             let shared = shared.transpose()?;
             let blocks = load.bytes / SECTOR_BYTES;
             let model = Machine { workers, drivers: 1, shared, queues: count, depth: load.depth, blocks };
-            results.add(&candidate(MODEL, load, count), RATE, simulate(&model, &costs, simulated_seconds(settings))?);
+            results.add(&candidate(MODEL, load, count), RATE, simulated(&model, &costs, settings)?);
         }
         Ok(costs)
     }
@@ -354,9 +359,9 @@ fn run(
     let mut crowd = Crowd::new();
     crowd.yields = load.workers != 1;
     (0..clients).try_for_each(|_| crowd.join(&daemon.socket(), user, shape))?;
-    crowd.run(Duration::from_secs_f64(settings.seconds / 4.0))?;
+    crowd.run(Duration::from_secs_f64(seconds(settings) / 4.0))?;
     let (before, started) = (daemon.usage()?.0, Instant::now());
-    let rates = crowd.rates(Duration::from_secs_f64(settings.seconds), costs::SLICE)?;
+    let rates = crowd.rates(Duration::from_secs_f64(seconds(settings)), costs::SLICE)?;
     let (used, seconds) = (daemon.usage()?.0.saturating_sub(before), started.elapsed().as_secs_f64());
     results.add(name, RATE, rates.iter().sum::<f64>() / count_f64(rates.len() as u64));
     results.add(name, FASTEST, rates.into_iter().fold(0.0, f64::max));
