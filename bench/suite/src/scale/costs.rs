@@ -92,11 +92,16 @@ impl Rounds {
         }
     }
 
+    /// Those of another time.
+    fn extend(&mut self, more: Self) {
+        self.0.extend(more.0);
+    }
+
     /// Nanoseconds of a step that found something, and how many requests it had.
     fn of_full(&self, empty_ns: f64) -> (f64, f64) {
-        // The last one is shorter than the others.
-        let whole = if self.0.len() > 1 { &self.0[..self.0.len() - 1] } else { &self.0 };
-        let all = whole.iter().map(|slice| slice.of_full(empty_ns));
+        // The last one of a time is shorter than the others.
+        let most = self.0.iter().map(|slice| slice.ticks).max().unwrap_or(0);
+        let all = self.0.iter().filter(|slice| slice.ticks >= most.min(*SLICE_TICKS)).map(|slice| slice.of_full(empty_ns));
         all.min_by(|one, other| (one.0 / one.1).total_cmp(&(other.0 / other.1))).unwrap_or((LEAST, 1.0))
     }
 }
@@ -181,33 +186,64 @@ fn in_vain(disk: &Arc<AnyDisk>, queues: usize, shape: Shape) -> Result<[f64; 4],
 /// Idle queues that a worker looks at in a pass (decision 0004).
 pub(super) const SAMPLES_PER_PASS: usize = 4;
 
-/// The costs of a disk at each number of queues.
-pub(super) fn measure(disk: &Arc<AnyDisk>, bytes: u64, queues: &[usize], seconds: f64) -> Result<Vec<Costs>, String> {
-    let at = |queues: usize| {
-        let load = |depth| (disk, queues, Shape { queues: 1, depth, bytes }, seconds);
-        let costs = by_load(disk, (queues, bytes), |depth| under_load(load(depth), serve, Crowd::run_timed))?;
-        steady::look();
-        let ((), rates) = under_load(load(1), serve_untimed, |crowd, duration| crowd.rates(duration, SLICE))?;
-        costs.fitted(queues, bytes, rates.into_iter().fold(0.0, f64::max))
-    };
-    queues.iter().map(|queues| at(*queues)).collect()
+/// What the steps of a worker and of its clients took, with so many queues, before it is split into costs: more can be added at another time, when the
+/// machine may be less disturbed.
+#[derive(Clone, Debug)]
+pub(super) struct Timed {
+    queues: usize,
+    bytes: u64,
+    /// Of a worker's passes and the clients' rounds, with each of [`DEPTHS`] in flight.
+    loads: [(Rounds, Rounds); 2],
+    /// As `in_vain` has them, but the second with one queue: with more it is lost in the time of the visits.
+    in_vain: [f64; 4],
+    /// Requests per second without time stamps, one in flight in each queue.
+    rates: Vec<f64>,
 }
 
-/// The costs with so many queues, by what a worker's passes and the clients' rounds over them take with a number of requests in flight.
-pub(super) fn by_load(
-    disk: &Arc<AnyDisk>,
-    (queues, bytes): (usize, u64),
-    timed: impl Fn(u32) -> Result<(Rounds, Rounds), String>,
-) -> Result<Costs, String> {
-    let shape = Shape { queues: 1, depth: 1, bytes };
-    let ((one, one_rounds), (more, more_rounds)) = (timed(DEPTHS[0])?, timed(DEPTHS[1])?);
-    // With more queues it is lost in the time of the visits.
-    let [_, idle_pass, ..] = in_vain(disk, 1, shape)?;
-    let [empty_visit, _, sample, look] = in_vain(disk, queues, shape)?;
-    let (visit, request) = split(&one, &more, empty_visit);
-    let (take, completion) = split(&one_rounds, &more_rounds, look);
-    let queues = count_f64(queues as u64);
-    Ok(Costs { queues, idle_pass, sample, empty_visit, visit, request, look, take, completion, ahead: 0.0 })
+impl Timed {
+    /// Of a worker and clients with a CPU each.
+    pub(super) fn apart(disk: &Arc<AnyDisk>, (queues, bytes): (usize, u64), seconds: f64) -> Result<Self, String> {
+        let load = |depth| (disk, queues, Shape { queues: 1, depth, bytes }, seconds);
+        let timed = Self::of(disk, (queues, bytes), |depth| under_load(load(depth), serve, Crowd::run_timed))?;
+        steady::look();
+        let ((), rates) = under_load(load(1), serve_untimed, |crowd, duration| crowd.rates(duration, SLICE))?;
+        Ok(Self { rates, ..timed })
+    }
+
+    /// Of whatever takes these times with a number of requests in flight.
+    pub(super) fn of(
+        disk: &Arc<AnyDisk>,
+        (queues, bytes): (usize, u64),
+        timed: impl Fn(u32) -> Result<(Rounds, Rounds), String>,
+    ) -> Result<Self, String> {
+        let loads = [timed(DEPTHS[0])?, timed(DEPTHS[1])?];
+        let shape = Shape { queues: 1, depth: 1, bytes };
+        let [_, idle_pass, ..] = in_vain(disk, 1, shape)?;
+        let [empty_visit, _, sample, look] = in_vain(disk, queues, shape)?;
+        Ok(Self { queues, bytes, loads, in_vain: [empty_visit, idle_pass, sample, look], rates: Vec::new() })
+    }
+
+    /// The same, measured once more.
+    pub(super) fn add(&mut self, more: Self) {
+        for ((passes, rounds), (more_passes, more_rounds)) in self.loads.iter_mut().zip(more.loads) {
+            passes.extend(more_passes);
+            rounds.extend(more_rounds);
+        }
+        self.in_vain.iter_mut().zip(more.in_vain).for_each(|(least, more)| *least = least.min(more));
+        self.rates.extend(more.rates);
+    }
+
+    /// The costs, with what is fitted if there is something to fit it to.
+    pub(super) fn costs(&self) -> Result<Costs, String> {
+        let [empty_visit, idle_pass, sample, look] = self.in_vain;
+        let [(one, one_rounds), (more, more_rounds)] = &self.loads;
+        let (visit, request) = split(one, more, empty_visit);
+        let (take, completion) = split(one_rounds, more_rounds, look);
+        let queues = count_f64(self.queues as u64);
+        let costs = Costs { queues, idle_pass, sample, empty_visit, visit, request, look, take, completion, ahead: 0.0 };
+        let fastest = self.rates.iter().copied().reduce(f64::max);
+        fastest.map_or(Ok(costs), |rate| costs.fitted(self.queues, self.bytes, rate))
+    }
 }
 
 /// Of rounds with few and with many requests: a full step without its requests, a request.

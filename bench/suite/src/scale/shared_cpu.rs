@@ -8,7 +8,7 @@ use fipsee_block::disk::AnyDisk;
 use fipsee_measure::cpus::Cpus;
 use fipsee_ring::clock;
 
-use super::costs::{self, Costs, LONGEST_STEP, TIMED_PASSES, least_ns, ns};
+use super::costs::{Costs, LONGEST_STEP, TIMED_PASSES, Timed, least_ns, ns};
 use super::crowd::{Crowd, ORDINARY, Shape};
 use super::harness::on_one_cpu;
 use crate::daemon::Daemon;
@@ -36,11 +36,14 @@ impl SharedCpu {
     }
 }
 
-/// The worker has so many queues.
-pub(super) fn measure(disk: &Arc<AnyDisk>, (queues, bytes): (usize, u64), seconds: f64) -> Result<SharedCpu, String> {
-    let local =
-        costs::by_load(disk, (queues, bytes), |depth| on_one_cpu((disk, queues, Shape { queues: 1, depth, bytes }, seconds)))?;
-    Ok(SharedCpu { switch: switch()?, tick: tick()?, local })
+/// What both do there; the worker has so many queues.
+pub(super) fn time(disk: &Arc<AnyDisk>, (queues, bytes): (usize, u64), seconds: f64) -> Result<Timed, String> {
+    Timed::of(disk, (queues, bytes), |depth| on_one_cpu((disk, queues, Shape { queues: 1, depth, bytes }, seconds)))
+}
+
+/// With what they did.
+pub(super) fn measure(timed: &Timed) -> Result<SharedCpu, String> {
+    Ok(SharedCpu { switch: switch()?, tick: tick()?, local: timed.costs()? })
 }
 
 /// Between a client and a daemon whose worker looks once in each turn: half of the time until the client has the CPU again.

@@ -12,7 +12,7 @@ use fipsee_measure::plot::curves::Points;
 use fipsee_measure::statistics::is_undecided;
 use serde_json::{Value, json};
 
-use super::costs::{self, Costs};
+use super::costs::{self, Costs, Timed};
 use super::crowd::{Crowd, Shape};
 use super::model::{Machine, simulate, simulate_slices};
 use super::{harness, picture, shared_cpu};
@@ -68,8 +68,11 @@ const LOADS: [Load; 3] = [
     },
 ];
 const QUICK_CLIENTS: [usize; 2] = [1, 4];
-/// At least, for each load and each part of the costs: the fastest slice of a few only shows how disturbed the machine was.
-const LEAST_SECONDS: f64 = 0.4;
+/// Each load and each part of the costs is measured so many times by turns, of which the fastest slice counts: what disturbs a machine may last as long
+/// as one of them.
+const TRIES: u32 = 4;
+/// In all tries, at least.
+const LEAST_SECONDS: f64 = 0.5;
 pub(super) const IDLE: Duration = Duration::from_secs(2);
 /// Of the model to what it is a model of.
 const MOST_APART: f64 = 0.15;
@@ -257,18 +260,22 @@ const fn clients(settings: &Settings, load: &Load) -> &'static [usize] {
     if settings.quick { &QUICK_CLIENTS } else { load.clients }
 }
 
-/// Of each load, and of each part of the costs.
-const fn seconds(settings: &Settings) -> f64 {
-    if settings.quick { settings.seconds } else { settings.seconds.max(LEAST_SECONDS) }
+const fn tries(settings: &Settings) -> u32 {
+    if settings.quick { 1 } else { TRIES }
 }
 
-/// As what is measured. With a CPU for each thread all slices are alike; where two share one, a slice has a turn more or less of each.
-fn simulated(model: &Machine, costs: &[Costs], settings: &Settings) -> Result<f64, String> {
+/// Of a try.
+fn seconds(settings: &Settings) -> f64 {
+    if settings.quick { settings.seconds } else { settings.seconds.max(LEAST_SECONDS) / f64::from(TRIES) }
+}
+
+/// As what is measured. With a CPU for each thread all slices are alike; where two share one, a slice has a turn more or less of each, so that the fastest
+/// of as many counts.
+fn simulated(model: &Machine, costs: &[Costs], slices: usize, settings: &Settings) -> Result<f64, String> {
     if settings.quick || model.shared.is_none() {
         return simulate(model, costs, if settings.quick { SIMULATED_SECONDS / 10.0 } else { SIMULATED_SECONDS });
     }
-    let slices = Duration::from_secs_f64(seconds(settings)).as_nanos().div_ceil(costs::SLICE.as_nanos());
-    let rates = simulate_slices(model, costs, costs::SLICE.as_secs_f64(), slices as usize)?;
+    let rates = simulate_slices(model, costs, costs::SLICE.as_secs_f64(), slices)?;
     Ok(rates.into_iter().fold(0.0, f64::max))
 }
 
@@ -329,42 +336,72 @@ impl<'a> Disk<'a> {
         let mut queues: Vec<usize> = loads.iter().map(|(load, _)| count.div_ceil(load.workers)).chain([count]).collect();
         queues.sort_unstable();
         queues.dedup();
-        let bytes = loads.first().map_or(0, |(load, _)| load.bytes);
-        let costs = costs::measure(&self.here, bytes, &queues, seconds(settings))?;
-        for (load, daemon) in loads {
-            steady::look();
-            on(Cpus::choose().client, || run(&candidate(REAL, load, count), (load, count), daemon, settings, results))?;
-            steady::look();
-            let workers = load.workers;
-            let queues = count.div_ceil(workers);
-            let shared = (workers > 1).then(|| shared_cpu::measure(&self.here, (queues, bytes), seconds(settings)));
-            let shared = shared.transpose()?;
-            let blocks = load.bytes / SECTOR_BYTES;
-            let model = Machine { workers, drivers: 1, shared, queues: count, depth: load.depth, blocks };
-            results.add(&candidate(MODEL, load, count), RATE, simulated(&model, &costs, settings)?);
+        let mut timed: Vec<Option<Timed>> = vec![None; queues.len()];
+        let mut measured: Vec<Measured> = loads.iter().map(|_| Measured::default()).collect();
+        for _ in 0..tries(settings) {
+            for (queues, timed) in queues.iter().zip(&mut timed) {
+                let bytes = loads.first().map_or(0, |(load, _)| load.bytes);
+                add(timed, Timed::apart(&self.here, (*queues, bytes), seconds(settings))?);
+            }
+            for ((load, daemon), measured) in loads.iter().zip(&mut measured) {
+                steady::look();
+                on(Cpus::choose().client, || measured.run((load, count), daemon, settings))?;
+                steady::look();
+                if load.workers > 1 {
+                    let queues = count.div_ceil(load.workers);
+                    add(&mut measured.shared, shared_cpu::time(&self.here, (queues, load.bytes), seconds(settings))?);
+                }
+            }
+        }
+        let costs = timed.iter().flatten().map(Timed::costs).collect::<Result<Vec<_>, _>>()?;
+        for ((load, _), measured) in loads.iter().zip(&measured) {
+            measured.report(&candidate(REAL, load, count), results);
+            let shared = measured.shared.as_ref().map(shared_cpu::measure).transpose()?;
+            let (workers, depth, blocks) = (load.workers, load.depth, load.bytes / SECTOR_BYTES);
+            let model = Machine { workers, drivers: 1, shared, queues: count, depth, blocks };
+            results.add(&candidate(MODEL, load, count), RATE, simulated(&model, &costs, measured.rates.len(), settings)?);
         }
         Ok(costs)
     }
 }
 
-fn run(
-    name: &str,
-    (load, clients): (&Load, usize),
-    daemon: &Daemon,
-    settings: &Settings,
-    results: &mut Results,
-) -> Result<(), String> {
-    let user = rustix::process::geteuid().as_raw();
-    let shape = Shape { queues: 1, depth: load.depth, bytes: load.bytes };
-    let mut crowd = Crowd::new();
-    crowd.yields = load.workers != 1;
-    (0..clients).try_for_each(|_| crowd.join(&daemon.socket(), user, shape))?;
-    crowd.run(Duration::from_secs_f64(seconds(settings) / 4.0))?;
-    let (before, started) = (daemon.usage()?.0, Instant::now());
-    let rates = crowd.rates(Duration::from_secs_f64(seconds(settings)), costs::SLICE)?;
-    let (used, seconds) = (daemon.usage()?.0.saturating_sub(before), started.elapsed().as_secs_f64());
-    results.add(name, RATE, rates.iter().sum::<f64>() / count_f64(rates.len() as u64));
-    results.add(name, FASTEST, rates.into_iter().fold(0.0, f64::max));
-    results.add(name, CPU_PERCENT, 100.0 * used.as_secs_f64() / seconds);
-    Ok(())
+fn add(all: &mut Option<Timed>, more: Timed) {
+    match all {
+        Some(all) => all.add(more),
+        None => *all = Some(more),
+    }
+}
+
+/// Of a load, over all tries.
+#[derive(Default)]
+struct Measured {
+    /// In each slice.
+    rates: Vec<f64>,
+    /// Of the daemon, in seconds of a CPU and of time.
+    used: f64,
+    lasted: f64,
+    /// With two workers: what the first one and the clients' thread did on one CPU.
+    shared: Option<Timed>,
+}
+
+impl Measured {
+    fn run(&mut self, (load, clients): (&Load, usize), daemon: &Daemon, settings: &Settings) -> Result<(), String> {
+        let user = rustix::process::geteuid().as_raw();
+        let shape = Shape { queues: 1, depth: load.depth, bytes: load.bytes };
+        let mut crowd = Crowd::new();
+        crowd.yields = load.workers != 1;
+        (0..clients).try_for_each(|_| crowd.join(&daemon.socket(), user, shape))?;
+        crowd.run(Duration::from_secs_f64(seconds(settings) / 4.0))?;
+        let (before, started) = (daemon.usage()?.0, Instant::now());
+        self.rates.extend(crowd.rates(Duration::from_secs_f64(seconds(settings)), costs::SLICE)?);
+        self.used += daemon.usage()?.0.saturating_sub(before).as_secs_f64();
+        self.lasted += started.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    fn report(&self, name: &str, results: &mut Results) {
+        results.add(name, RATE, self.rates.iter().sum::<f64>() / count_f64(self.rates.len() as u64));
+        results.add(name, FASTEST, self.rates.iter().copied().fold(0.0, f64::max));
+        results.add(name, CPU_PERCENT, 100.0 * self.used / self.lasted);
+    }
 }
