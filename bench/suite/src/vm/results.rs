@@ -120,7 +120,7 @@ mod tests {
     fn reports_become_figures_of_loads_and_watches() {
         let mut results = Results::of(&report("0", "fnull", 64, 100, 5)).expect("a report");
         results.take(&report("1", "fnull", 64, 30, 4)).expect("a report");
-        assert_eq!(results.loads.median(&Load::reads(FIP, 64), |figures| figures.iops), Some(100.0));
+        assert_eq!(results.loads.median(&Load::reads(FIP, 64), |figures| figures.iops), Some(65.0));
         results.take("cpu idle guest=0.25 fipseed=1.5").expect("a report");
         assert_eq!((results.percent("idle", "fipseed"), results.percent("idle", "none")), (Some(1.5), None));
     }
