@@ -124,7 +124,7 @@ fn spent() -> MutexGuard<'static, Duration> {
 }
 
 /// Before what is being measured now.
-pub(crate) fn line_ns() -> Option<f64> {
+fn line_ns() -> Option<f64> {
     current().0
 }
 

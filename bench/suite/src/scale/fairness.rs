@@ -253,7 +253,11 @@ impl Part for Fairness {
             let limit = MOST_P99_PER_USER * count_f64(**users as u64);
             matches!((one, all), (Some(one), Some(all)) if is_undecided(all.ratios_to(one), limit))
         };
-        self.users.iter().filter(undecided).flat_map(|users| [beside(1), beside(*users)]).collect()
+        let mut names: Vec<String> = self.users.iter().filter(undecided).map(|users| beside(*users)).collect();
+        if !names.is_empty() {
+            names.push(beside(1));
+        }
+        names
     }
 
     fn print(&self, results: &Results) {

@@ -22,7 +22,7 @@ use super::shared_cpu::SharedCpu;
 
 /// Empty passes after which a worker gives its CPU to another thread of it, after each further one.
 const PASSES_BEFORE_YIELD: u32 = 256;
-/// Of the time, for which `simulate` has the mean of all but the first.
+/// Equal parts of the time of `simulate`; the first one warms up and is not counted.
 const SLICES: usize = 4;
 
 /// A machine and its load.
@@ -108,7 +108,7 @@ impl Answered {
 
 thread_local! {
     static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
-    /// The worker that shares the first driver's CPU, except while it goes on.
+    /// The worker that shares the first driver's CPU; none while it runs.
     static SHARED: RefCell<Option<SimWorker>> = const { RefCell::new(None) };
 }
 
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_of_a_worker_on_its_own_cpu_is_served_while_another_worker_has_none() {
+    fn a_client_is_served_while_another_worker_has_no_queues() {
         let shared = Some(SharedCpu { switch: 1000.0, tick: 4e6, local: COSTS[0] });
         let machine = |workers| Machine { workers, drivers: 1, shared, queues: 1, depth: 1, blocks: 8 };
         let rates = [1, 2].map(|workers| simulate(&machine(workers), &COSTS, 0.01).expect("a simulation"));

@@ -336,11 +336,11 @@ impl<'a> Disk<'a> {
         let mut queues: Vec<usize> = loads.iter().map(|(load, _)| count.div_ceil(load.workers)).chain([count]).collect();
         queues.sort_unstable();
         queues.dedup();
+        let bytes = loads.first().map_or(0, |(load, _)| load.bytes);
         let mut timed: Vec<Option<Timed>> = vec![None; queues.len()];
         let mut measured: Vec<Measured> = loads.iter().map(|_| Measured::default()).collect();
         for _ in 0..tries(settings) {
             for (queues, timed) in queues.iter().zip(&mut timed) {
-                let bytes = loads.first().map_or(0, |(load, _)| load.bytes);
                 add(timed, Timed::apart(&self.here, (*queues, bytes), seconds(settings))?);
             }
             for ((load, daemon), measured) in loads.iter().zip(&mut measured) {
