@@ -78,23 +78,49 @@ impl Queue<Engine> for Counted {
     }
 }
 
+/// The memory of a channel, mapped once by each side and populated, as in two processes.
+struct Mapped {
+    layout: RegionLayout,
+    workers: Region,
+    clients: Region,
+}
+
+impl Mapped {
+    /// All of the worker's, then all of the clients', so that those of one side are adjacent, as in two processes: where they alternate, the page table
+    /// entries of each side fill twice as many cache lines, and 300 queues of the null disk answer a tenth less.
+    fn all(queues: usize, shape: Shape) -> Result<Vec<Self>, String> {
+        let made = (0_u32..).take(queues).map(|number| {
+            let mut layout = RegionLayout::plan(&PROFILE, 1, shape.depth, shape.bytes, number);
+            // As the daemon's are.
+            layout.queues[0].choices = choices_here();
+            let workers = Region::create("fipsee-bench", layout.region_bytes).map_err(failed("memory"))?;
+            workers.populate(layout.populated_bytes());
+            Ok((layout, workers))
+        });
+        let made = made.collect::<Result<Vec<_>, String>>()?;
+        let with_clients = made.into_iter().map(|(layout, workers)| {
+            let file = workers.as_fd().try_clone_to_owned().map_err(failed("another descriptor of the memory"))?;
+            let clients = Region::from_peer(file, layout.region_bytes, Access::ReadWrite);
+            let clients = clients.map_err(|error| format!("cannot map the memory again: {error}"))?;
+            clients.populate(layout.populated_bytes());
+            Ok(Self { layout, workers, clients })
+        });
+        with_clients.collect()
+    }
+}
+
+fn failed(what: &'static str) -> impl Fn(std::io::Error) -> String {
+    move |error| format!("cannot make {what}: {error}")
+}
+
 /// A channel without a socket: what the worker is to do for it, and the client's end.
 fn channel(
     disk: &Arc<AnyDisk>,
     number: u32,
-    shape: Shape,
+    Mapped { layout, workers: memory, clients: region }: Mapped,
     (share, counters): (Share, Arc<QueueCounters>),
 ) -> Result<(Command<Engine>, AttachedChannel), String> {
-    let failed = |what: &'static str| move |error: std::io::Error| format!("cannot make {what}: {error}");
-    let mut layout = RegionLayout::plan(&PROFILE, 1, shape.depth, shape.bytes, number);
-    // As the daemon's are.
-    layout.queues[0].choices = choices_here();
-    let memory = Region::create("fipsee-bench", layout.region_bytes).map_err(failed("memory"))?;
-    // A mapping for each side, and populated, as in two processes.
-    let file = memory.as_fd().try_clone_to_owned().map_err(failed("another descriptor of the memory"))?;
-    let region = Region::from_peer(file, layout.region_bytes, Access::ReadWrite);
-    let region = Arc::new(region.map_err(|error| format!("cannot map the memory again: {error}"))?);
-    [&memory, &*region].iter().for_each(|side| side.populate(layout.populated_bytes()));
+    let region = Arc::new(region);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (control, _) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(|error| format!("cannot make a pair of sockets: {error}"))?;
@@ -142,8 +168,8 @@ pub(super) fn join(
     let user = Arc::new(Group::new("user"));
     // Each has a histogram of 16 KiB. A daemon's are made on another thread than its worker's, and so do not keep the state of its queues apart.
     let counters: Vec<_> = (0..queues).map(|_| Arc::default()).collect();
-    for (number, counters) in (0_u32..).zip(counters) {
-        let (command, attached) = channel(disk, number, shape, (Share::of(Arc::clone(&user)), counters))?;
+    for ((number, mapped), counters) in (0_u32..).zip(Mapped::all(queues, shape)?).zip(counters) {
+        let (command, attached) = channel(disk, number, mapped, (Share::of(Arc::clone(&user)), counters))?;
         handle.mailbox.send(command);
         let (disk, queues) = over(attached, shape)?;
         let buffer = disk.allocate(shape.bytes).map_err(|error| error.to_string())?;
@@ -156,7 +182,8 @@ pub(super) fn join(
 pub(super) fn touch(disk: &Arc<AnyDisk>) -> Result<(), String> {
     let shape = Shape { queues: 1, depth: 1, ..LONG };
     let (mut worker, handle) = worker()?;
-    let (command, attached) = channel(disk, 0, shape, (Share::own("user"), Arc::default()))?;
+    let mapped = Mapped::all(1, shape)?.pop().ok_or("a disk without a channel")?;
+    let (command, attached) = channel(disk, 0, mapped, (Share::own("user"), Arc::default()))?;
     handle.mailbox.send(command);
     let (client, queues) = over(attached, shape)?;
     let buffer = client.allocate(shape.bytes).map_err(|error| error.to_string())?;
