@@ -79,7 +79,7 @@ pub(super) struct Found {
 impl Rounds {
     /// Not one during which the CPU was taken away.
     pub(super) fn add(&mut self, ticks: u64, found: Found) {
-        if found.full == 0 || is_disturbed(ticks, found.empty + found.full) {
+        if found.full == 0 || is_disturbed(ticks, found) {
             return;
         }
         match self.0.last_mut().filter(|slice| slice.ticks < *SLICE_TICKS) {
@@ -134,10 +134,10 @@ fn without_reading(ticks: u64) -> u64 {
     ticks.saturating_sub(*READING_TICKS)
 }
 
-/// No round over so many queues takes as long: another thread had the CPU meanwhile.
-fn is_disturbed(ticks: u64, queues: u64) -> bool {
+/// No round over so many queues, with so many requests, takes as long: another thread had the CPU meanwhile.
+fn is_disturbed(ticks: u64, Found { empty, full, requests }: Found) -> bool {
     static LONGEST_TICKS: LazyLock<u64> = LazyLock::new(|| clock::duration_to_ticks(LONGEST_STEP));
-    ticks > *LONGEST_TICKS * (1 + queues / 10)
+    ticks > *LONGEST_TICKS * (1 + (empty + full + requests) / 10)
 }
 
 pub(super) fn ns(ticks: u64) -> f64 {
@@ -322,6 +322,17 @@ mod tests {
         let measured = [at(1.0, 100.0), at(100.0, 300.0)];
         let visit = |queues| Costs::at(&measured, queues).visit;
         assert!((visit(10.0) - 200.0).abs() < 1e-9 && visit(0.5) == 100.0 && visit(5000.0) == 300.0);
+    }
+
+    #[test]
+    fn a_long_round_counts_if_it_had_the_requests_for_it() {
+        let mut rounds = Rounds::default();
+        let ticks = clock::duration_to_ticks(Duration::from_millis(12));
+        rounds.add(ticks, Found { empty: 0, full: 1000, requests: 8000 });
+        assert_eq!(rounds.0.len(), 1, "1000 queues of a memory disk with 8 requests of 16 KiB take 12 ms and more");
+        let mut rounds = Rounds::default();
+        rounds.add(ticks, Found { empty: 0, full: 1000, requests: 100 });
+        assert_eq!(rounds.0.len(), 0, "another thread had the CPU");
     }
 
     #[test]
