@@ -166,7 +166,7 @@ pub(super) fn join(
 ) -> Result<(), String> {
     // Connections of one user.
     let user = Arc::new(Group::new("user"));
-    // Each has a histogram of 16 KiB. A daemon's are made on another thread than its worker's, and so do not keep the state of its queues apart.
+    // Each has a histogram of 9 KiB. A daemon's are made on another thread than its worker's, and so do not keep the state of its queues apart.
     let counters: Vec<_> = (0..queues).map(|_| Arc::default()).collect();
     for ((number, mapped), counters) in (0_u32..).zip(Mapped::all(queues, shape)?).zip(counters) {
         let (command, attached) = channel(disk, number, mapped, (Share::of(Arc::clone(&user)), counters))?;
