@@ -250,7 +250,8 @@ fn measure_crowd(socket: &Path, seconds: f64, cpus: Cpus) -> Result<f64, String>
         // A disk may take longer for a request than this time.
         while completed == 0 {
             if elapsed > MOST_SILENT.as_secs_f64() {
-                return Err(format!("none of {MANY_CLIENTS} clients had an answer in {MOST_SILENT:?}"));
+                let silent = format!("none of {MANY_CLIENTS} clients had an answer in {MOST_SILENT:?}");
+                return Err(format!("{silent}: start that fipseed with a null disk by hand, and read what it logs"));
             }
             let (more, counts) = crowd.run(Duration::from_secs_f64(seconds))?;
             elapsed += more;

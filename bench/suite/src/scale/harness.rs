@@ -81,8 +81,8 @@ impl Queue<Engine> for Counted {
 /// The memory of a channel, mapped once by each side and populated, as in two processes.
 struct Mapped {
     layout: RegionLayout,
-    workers: Region,
-    clients: Region,
+    worker: Region,
+    client: Region,
 }
 
 impl Mapped {
@@ -93,19 +93,19 @@ impl Mapped {
             let mut layout = RegionLayout::plan(&PROFILE, 1, shape.depth, shape.bytes, number);
             // As the daemon's are.
             layout.queues[0].choices = choices_here();
-            let workers = Region::create("fipsee-bench", layout.region_bytes).map_err(failed("memory"))?;
-            workers.populate(layout.populated_bytes());
-            Ok((layout, workers))
+            let worker = Region::create("fipsee-bench", layout.region_bytes).map_err(failed("memory"))?;
+            worker.populate(layout.populated_bytes());
+            Ok((layout, worker))
         });
         let made = made.collect::<Result<Vec<_>, String>>()?;
-        let with_clients = made.into_iter().map(|(layout, workers)| {
-            let file = workers.as_fd().try_clone_to_owned().map_err(failed("another descriptor of the memory"))?;
-            let clients = Region::from_peer(file, layout.region_bytes, Access::ReadWrite);
-            let clients = clients.map_err(|error| format!("cannot map the memory again: {error}"))?;
-            clients.populate(layout.populated_bytes());
-            Ok(Self { layout, workers, clients })
+        let mapped_twice = made.into_iter().map(|(layout, worker)| {
+            let file = worker.as_fd().try_clone_to_owned().map_err(failed("another descriptor of the memory"))?;
+            let client = Region::from_peer(file, layout.region_bytes, Access::ReadWrite);
+            let client = client.map_err(|error| format!("cannot map the memory again: {error}"))?;
+            client.populate(layout.populated_bytes());
+            Ok(Self { layout, worker, client })
         });
-        with_clients.collect()
+        mapped_twice.collect()
     }
 }
 
@@ -117,10 +117,10 @@ fn failed(what: &'static str) -> impl Fn(std::io::Error) -> String {
 fn channel(
     disk: &Arc<AnyDisk>,
     number: u32,
-    Mapped { layout, workers: memory, clients: region }: Mapped,
+    Mapped { layout, worker: memory, client }: Mapped,
     (share, counters): (Share, Arc<QueueCounters>),
 ) -> Result<(Command<Engine>, AttachedChannel), String> {
-    let region = Arc::new(region);
+    let region = Arc::new(client);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (control, _) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(|error| format!("cannot make a pair of sockets: {error}"))?;
