@@ -3,6 +3,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
+use std::fmt::Display;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -101,7 +102,7 @@ impl Mapped {
         let mapped_twice = made.into_iter().map(|(layout, worker)| {
             let file = worker.as_fd().try_clone_to_owned().map_err(failed("another descriptor of the memory"))?;
             let client = Region::from_peer(file, layout.region_bytes, Access::ReadWrite);
-            let client = client.map_err(|error| format!("cannot map the memory again: {error}"))?;
+            let client = client.map_err(failed("another mapping of the memory"))?;
             client.populate(layout.populated_bytes());
             Ok(Self { layout, worker, client })
         });
@@ -109,8 +110,8 @@ impl Mapped {
     }
 }
 
-fn failed(what: &'static str) -> impl Fn(std::io::Error) -> String {
-    move |error| format!("cannot make {what}: {error}")
+fn failed<E: Display>(what: &'static str) -> impl Fn(E) -> String {
+    move |error| format!("cannot make {what}: {error}; raise the limit (ulimit -a shows them)")
 }
 
 /// A channel without a socket: what the worker is to do for it, and the client's end.
@@ -122,8 +123,8 @@ fn channel(
 ) -> Result<(Command<Engine>, AttachedChannel), String> {
     let region = Arc::new(client);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let (control, _) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-        .map_err(|error| format!("cannot make a pair of sockets: {error}"))?;
+    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let (control, _) = pair.map_err(failed("a pair of sockets"))?;
     let doorbell = EventDoorbell::new().map_err(failed("an eventfd"))?;
     let (ours, theirs) = SocketDoorbell::pair().map_err(failed("a doorbell"))?;
     let (geometry, info) = (&layout.queues[0], disk.info());
